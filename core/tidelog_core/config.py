@@ -1,0 +1,271 @@
+"""Every topic and node setting: name, type, unit, default, bounds and what it does.
+
+The two dataclasses below are the only place where a setting is declared; parsing,
+validation, ``DescribeConfigs`` and the documentation are all made from their
+fields. Names and defaults are Kafka's where Kafka has the setting.
+Source: Kafka's topic and broker configuration reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from tidelog_core.errors import InvalidConfig
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+UNLIMITED = -1
+LOCAL_AS_TOTAL = -2  # local.retention.*: «whatever retention.* says»
+
+SettingType = Literal["boolean", "int", "long", "double", "string", "list"]
+Value = bool | int | float | str | tuple[str, ...]
+
+
+class ConfigScope(Enum):
+    """What a setting belongs to."""
+
+    TOPIC = "topic"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One declared setting, as ``DescribeConfigs`` shows it."""
+
+    name: str  # Kafka's dotted name
+    field: str  # the dataclass field that holds it
+    type: SettingType
+    default: Value
+    doc: str
+    at_least: float | None
+    at_most: float | None
+    one_of: tuple[str, ...]
+    is_read_only: bool  # nodes: fixed at start
+
+    def parse(self, text: str) -> Value:
+        """Return the value that ``text`` spells. Raises ``ValueError`` saying what is allowed."""
+        value = _parse_as(self.type, text.strip())
+        for part in value if isinstance(value, tuple) else (value,):
+            if self.one_of and part not in self.one_of:
+                raise ValueError(f"must be one of {', '.join(self.one_of)}")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if self.at_least is not None and value < self.at_least:
+                raise ValueError(f"must be at least {self.at_least}")
+            if self.at_most is not None and value > self.at_most:
+                raise ValueError(f"must be at most {self.at_most}")
+        return value
+
+    def format(self, value: Value) -> str:
+        """Return the text that ``parse`` reads back as ``value``."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+
+def _setting(
+    name: str,
+    type: SettingType,
+    default: Value,
+    doc: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    one_of: tuple[str, ...] = (),
+    is_read_only: bool = False,
+) -> Any:
+    if type == "int":
+        at_most = INT32_MAX if at_most is None else at_most
+    if type == "long":
+        at_most = INT64_MAX if at_most is None else at_most
+    metadata = {
+        "name": name,
+        "type": type,
+        "doc": doc,
+        "at_least": at_least,
+        "at_most": at_most,
+        "one_of": one_of,
+        "is_read_only": is_read_only,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The settings of one topic, after defaults are applied."""
+
+    cleanup_policy: tuple[str, ...] = _setting("cleanup.policy", "list", ("delete",), "How old data goes: by age and size (delete), by key (compact), or both.", one_of=("delete", "compact"))
+    compression_type: str = _setting("compression.type", "string", "producer", "The codec that batches are stored in; `producer` keeps each as it came.", one_of=("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd"))
+    delete_retention_ms: int = _setting("delete.retention.ms", "long", 86_400_000, "How long a compacted topic keeps a tombstone, milliseconds.", at_least=0)
+    file_delete_delay_ms: int = _setting("file.delete.delay.ms", "long", 60_000, "How long a removed segment stays readable for those who already hold it, milliseconds.", at_least=0)
+    flush_messages: int = _setting("flush.messages", "long", INT64_MAX, "fsync the log after this many records.", at_least=1)
+    flush_ms: int = _setting("flush.ms", "long", INT64_MAX, "fsync the log at most this long after an append, milliseconds.", at_least=0)
+    index_interval_bytes: int = _setting("index.interval.bytes", "int", 4096, "Bytes of log between two entries of the offset index.", at_least=0)
+    local_retention_bytes: int = _setting("local.retention.bytes", "long", LOCAL_AS_TOTAL, "Bytes of tiered segments that a node keeps locally; -2 follows retention.bytes.", at_least=-2)
+    local_retention_ms: int = _setting("local.retention.ms", "long", LOCAL_AS_TOTAL, "How long a node keeps a tiered segment locally, milliseconds; -2 follows retention.ms.", at_least=-2)
+    max_compaction_lag_ms: int = _setting("max.compaction.lag.ms", "long", INT64_MAX, "A record is compacted at the latest after this long, milliseconds.", at_least=1)
+    max_message_bytes: int = _setting("max.message.bytes", "int", 1_048_588, "The largest record batch, in bytes as sent, batch header included.", at_least=0)
+    message_timestamp_after_max_ms: int = _setting("message.timestamp.after.max.ms", "long", 3_600_000, "How far a record's timestamp may lie in the future, milliseconds.", at_least=0)
+    message_timestamp_before_max_ms: int = _setting("message.timestamp.before.max.ms", "long", INT64_MAX, "How far a record's timestamp may lie in the past, milliseconds.", at_least=0)
+    message_timestamp_type: str = _setting("message.timestamp.type", "string", "CreateTime", "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).", one_of=("CreateTime", "LogAppendTime"))
+    min_cleanable_dirty_ratio: float = _setting("min.cleanable.dirty.ratio", "double", 0.5, "The part of a compacted log that must be uncompacted before it is compacted.", at_least=0, at_most=1)
+    min_compaction_lag_ms: int = _setting("min.compaction.lag.ms", "long", 0, "A record stays uncompacted at least this long, milliseconds.", at_least=0)
+    min_insync_replicas: int = _setting("min.insync.replicas", "int", 1, "How many replicas must hold a record before acks=all is answered.", at_least=1)
+    preallocate: bool = _setting("preallocate", "boolean", False, "Accepted for Kafka's sake; segments are never preallocated.")
+    remote_storage_enable: bool = _setting("remote.storage.enable", "boolean", True, "Whether sealed segments are copied to the object store.")
+    retention_bytes: int = _setting("retention.bytes", "long", UNLIMITED, "Bytes that a partition keeps, local and tiered together; -1 is no limit.", at_least=-1)
+    retention_ms: int = _setting("retention.ms", "long", 604_800_000, "How long records are kept, milliseconds; -1 is for ever.", at_least=-1)
+    segment_bytes: int = _setting("segment.bytes", "int", 1_073_741_824, "A segment is sealed before it grows past this many bytes.", at_least=14)
+    segment_index_bytes: int = _setting("segment.index.bytes", "int", 10_485_760, "The largest offset index of a segment, bytes.", at_least=4)
+    segment_jitter_ms: int = _setting("segment.jitter.ms", "long", 0, "Random time taken off segment.ms so that not all partitions roll at once, milliseconds.", at_least=0)
+    segment_ms: int = _setting("segment.ms", "long", 604_800_000, "A segment is sealed after this long even if it is small, milliseconds.", at_least=1)
+    unclean_leader_election_enable: bool = _setting("unclean.leader.election.enable", "boolean", False, "Whether a replica that may lack acknowledged records can become leader.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """The settings of one node that clients can see and that shape the cluster's defaults."""
+
+    auto_create_topics_enable: bool = _setting("auto.create.topics.enable", "boolean", True, "Whether asking for an unknown topic's metadata creates it.")
+    background_threads: int = _setting("background.threads", "int", 4, "Threads for fsync and other blocking file work.", at_least=1, at_most=64, is_read_only=True)
+    compression_type: str = _setting("compression.type", "string", "producer", "Default of the topic setting of that name.", one_of=("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd"))
+    connections_max_idle_ms: int = _setting("connections.max.idle.ms", "long", 600_000, "A connection that is silent this long is closed, milliseconds.", at_least=1, is_read_only=True)
+    default_replication_factor: int = _setting("default.replication.factor", "int", 1, "Replicas of a topic created without saying how many.", at_least=1)
+    delete_topic_enable: bool = _setting("delete.topic.enable", "boolean", True, "Whether topics can be deleted.")
+    fetch_max_bytes: int = _setting("fetch.max.bytes", "int", 57_671_680, "The most bytes of records in one fetch response.", at_least=1024)
+    group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", "int", 3000, "How long the first rebalance of an empty group waits for more members, milliseconds.", at_least=0)
+    group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", "int", 1_800_000, "The longest session timeout that a member may ask for, milliseconds.", at_least=1)
+    group_max_size: int = _setting("group.max.size", "int", INT32_MAX, "The most members of one group.", at_least=1)
+    group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", "int", 6000, "The shortest session timeout that a member may ask for, milliseconds.", at_least=1)
+    log_cleanup_policy: tuple[str, ...] = _setting("log.cleanup.policy", "list", ("delete",), "Default of the topic's cleanup.policy.", one_of=("delete", "compact"))
+    log_local_retention_bytes: int = _setting("log.local.retention.bytes", "long", LOCAL_AS_TOTAL, "Default of the topic's local.retention.bytes.", at_least=-2)
+    log_local_retention_ms: int = _setting("log.local.retention.ms", "long", LOCAL_AS_TOTAL, "Default of the topic's local.retention.ms, milliseconds.", at_least=-2)
+    log_message_timestamp_type: str = _setting("log.message.timestamp.type", "string", "CreateTime", "Default of the topic's message.timestamp.type.", one_of=("CreateTime", "LogAppendTime"))
+    log_retention_bytes: int = _setting("log.retention.bytes", "long", UNLIMITED, "Default of the topic's retention.bytes.", at_least=-1)
+    log_retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", "long", 300_000, "How often sealed segments are checked for retention, milliseconds.", at_least=1, is_read_only=True)
+    log_retention_ms: int = _setting("log.retention.ms", "long", 604_800_000, "Default of the topic's retention.ms, milliseconds.", at_least=-1)
+    log_roll_ms: int = _setting("log.roll.ms", "long", 604_800_000, "Default of the topic's segment.ms, milliseconds.", at_least=1)
+    log_segment_bytes: int = _setting("log.segment.bytes", "int", 1_073_741_824, "Default of the topic's segment.bytes.", at_least=14)
+    max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", "int", 0, "Fetch sessions kept; 0 declines them, which every client accepts.", at_least=0, at_most=0, is_read_only=True)
+    message_max_bytes: int = _setting("message.max.bytes", "int", 1_048_588, "Default of the topic's max.message.bytes.", at_least=0)
+    metadata_poll_interval_ms: int = _setting("metadata.poll.interval.ms", "int", 200, "How often a node asks the metadata store for changes, milliseconds.", at_least=1, is_read_only=True)
+    min_insync_replicas: int = _setting("min.insync.replicas", "int", 1, "Default of the topic setting of that name.", at_least=1)
+    num_partitions: int = _setting("num.partitions", "int", 1, "Partitions of a topic created without saying how many.", at_least=1)
+    offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", "int", 4096, "The longest metadata string of a committed offset, bytes.", at_least=0)
+    offsets_retention_minutes: int = _setting("offsets.retention.minutes", "int", 10_080, "How long an empty group's offsets are kept, minutes.", at_least=1)
+    offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", "int", 50, "Shards of group coordination.", at_least=1, is_read_only=True)
+    producer_id_expiration_ms: int = _setting("producer.id.expiration.ms", "int", 86_400_000, "How long an idle producer's state is kept, milliseconds.", at_least=1)
+    queued_max_requests: int = _setting("queued.max.requests", "int", 500, "Requests of one connection that may be waiting for an answer.", at_least=1, is_read_only=True)
+    remote_cache_bytes: int = _setting("remote.cache.bytes", "long", 1_073_741_824, "Disk for chunks of tiered segments read back, bytes.", at_least=8_388_608, is_read_only=True)
+    remote_chunk_bytes: int = _setting("remote.chunk.bytes", "int", 8_388_608, "Bytes per ranged read of a tiered segment.", at_least=65_536, is_read_only=True)
+    remote_fetch_concurrency: int = _setting("remote.fetch.concurrency", "int", 16, "Ranged reads that may be under way at once.", at_least=1, at_most=256, is_read_only=True)
+    remote_task_interval_ms: int = _setting("remote.task.interval.ms", "int", 1000, "How often sealed segments are looked for and copied, milliseconds.", at_least=1, is_read_only=True)
+    remote_upload_concurrency: int = _setting("remote.upload.concurrency", "int", 4, "Segments that may be uploaded at once.", at_least=1, at_most=64, is_read_only=True)
+    socket_request_max_bytes: int = _setting("socket.request.max.bytes", "int", 104_857_600, "The largest request; a larger one closes its connection.", at_least=1, is_read_only=True)
+    tier_multipart_threshold: int = _setting("tier.multipart.threshold", "long", 1_073_741_824, "Objects up to this many bytes are sent in one PUT.", at_least=5_242_880, is_read_only=True)
+    transaction_max_timeout_ms: int = _setting("transaction.max.timeout.ms", "int", 900_000, "The longest transaction timeout, milliseconds.", at_least=1)
+    unclean_leader_election_enable: bool = _setting("unclean.leader.election.enable", "boolean", False, "Default of the topic setting of that name.")
+# fmt: on
+
+# The node setting that supplies the default of a topic setting.
+TOPIC_DEFAULT_FROM_NODE: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.insync.replicas": "min.insync.replicas",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+
+ConfigT = TypeVar("ConfigT", TopicConfig, NodeConfig)
+
+
+@cache
+def settings_of(config_class: type[TopicConfig] | type[NodeConfig]) -> Mapping[str, Setting]:
+    """Return every setting of the class by its Kafka name, in declared order."""
+    return {setting.name: setting for setting in _declared(config_class)}
+
+
+def parse_config(
+    config_class: type[ConfigT], overrides: Mapping[str, str], *, base: ConfigT | None = None
+) -> ConfigT:
+    """Return ``base`` (or the defaults) with the overrides applied.
+
+    Raises ``InvalidConfig`` with every problem at once: unknown names, values that
+    do not parse, values out of bounds.
+    """
+    declared = settings_of(config_class)
+    values: dict[str, Value] = {}
+    problems: list[str] = []
+    for name, text in overrides.items():
+        setting = declared.get(name)
+        if setting is None:
+            problems.append(f"unknown setting {name!r}")
+            continue
+        try:
+            values[setting.field] = setting.parse(text)
+        except ValueError as error:
+            problems.append(f"invalid value {text!r} for {name!r}: {error}")
+    if problems:
+        raise InvalidConfig(problems)
+    if base is None:
+        return config_class(**values)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **values)  # type: ignore[arg-type]
+
+
+def topic_config(overrides: Mapping[str, str], node: NodeConfig) -> TopicConfig:
+    """Return a topic's settings: its own, else the node's defaults, else the built-in ones."""
+    topic_settings, node_settings = settings_of(TopicConfig), settings_of(NodeConfig)
+    defaults = {
+        topic_settings[topic_name].field: getattr(node, node_settings[node_name].field)
+        for topic_name, node_name in TOPIC_DEFAULT_FROM_NODE.items()
+    }
+    return parse_config(TopicConfig, overrides, base=TopicConfig(**defaults))
+
+
+def _declared(config_class: type[TopicConfig] | type[NodeConfig]) -> Iterator[Setting]:
+    for field in dataclasses.fields(config_class):
+        yield Setting(field=field.name, default=field.default, **field.metadata)
+
+
+def _parse_as(type: SettingType, text: str) -> Value:
+    match type:
+        case "boolean":
+            return parse_bool(text)
+        case "int" | "long":
+            try:
+                return int(text)
+            except ValueError:
+                raise ValueError("must be a whole number") from None
+        case "double":
+            try:
+                return float(text)
+            except ValueError:
+                raise ValueError("must be a number") from None
+        case "list":
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        case "string":
+            return text
+
+
+def parse_bool(text: str) -> bool:
+    """Return the truth that ``true`` or ``false`` spells, in any case."""
+    match text.lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError("must be true or false")

@@ -1,0 +1,260 @@
+"""One error tree. Every error carries its Kafka code and whether a retry may help.
+
+Source: the error table of the Kafka protocol guide. The classes that only differ
+by code are made from that table's names, so that a handler can raise any of them;
+those below carry fields or a meaning of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from kio.schema.errors import ErrorCode
+
+__all__ = ["ErrorCode", "TidelogError"]
+
+
+class TidelogError(Exception):
+    """The root of every error that Tidelog raises on purpose."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same call may succeed later without being changed."""
+        return self.code.retriable
+
+
+class OffsetOutOfRange(TidelogError):
+    """The offset lies outside what the log holds, ``[start, end]``."""
+
+    code = ErrorCode.offset_out_of_range
+
+    def __init__(self, partition: object, offset: int, *, start: int, end: int) -> None:
+        super().__init__(f"offset {offset} of {partition} is outside [{start}, {end}]")
+        self.partition, self.offset, self.start, self.end = partition, offset, start, end
+
+
+class CorruptRecordBatch(TidelogError):
+    """Bytes that should be record batches are not: CRC, lengths or counts disagree."""
+
+    code = ErrorCode.corrupt_message
+
+
+class InvalidRecord(TidelogError):
+    """The batch is whole, but the broker must not store it."""
+
+    code = ErrorCode.invalid_record
+
+
+class UnsupportedMagic(TidelogError):
+    """The records are in a message format other than version 2."""
+
+    code = ErrorCode.unsupported_for_message_format
+
+
+class UnsupportedCompression(TidelogError):
+    """The batch names a compression codec that does not exist or is not allowed here."""
+
+    code = ErrorCode.unsupported_compression_type
+
+
+class MessageTooLarge(TidelogError):
+    """A batch is larger than ``max.message.bytes``."""
+
+    code = ErrorCode.message_too_large
+
+
+class RecordListTooLarge(TidelogError):
+    """A batch is larger than one segment may be."""
+
+    code = ErrorCode.record_list_too_large
+
+
+class InvalidTimestamp(TidelogError):
+    """A record's timestamp lies further from the broker's clock than the topic allows."""
+
+    code = ErrorCode.invalid_timestamp
+
+
+class OutOfOrderSequence(TidelogError):
+    """An idempotent producer's batch does not follow its last one."""
+
+    code = ErrorCode.out_of_order_sequence_number
+
+
+class InvalidProducerEpoch(TidelogError):
+    """A newer incarnation of the same producer has written."""
+
+    code = ErrorCode.invalid_producer_epoch
+
+
+class UnknownProducerId(TidelogError):
+    """The producer id is not known where it must be."""
+
+    code = ErrorCode.unknown_producer_id
+
+
+class InvalidTxnState(TidelogError):
+    """The transaction is not in a state that allows this."""
+
+    code = ErrorCode.invalid_txn_state
+
+
+class NotLeaderOrFollower(TidelogError):
+    """This node does not lead (or follow) the partition."""
+
+    code = ErrorCode.not_leader_or_follower
+
+
+class LeaderNotAvailable(TidelogError):
+    """The partition has no leader just now."""
+
+    code = ErrorCode.leader_not_available
+
+
+class FencedLeaderEpoch(TidelogError):
+    """The caller's leader epoch is older than ours."""
+
+    code = ErrorCode.fenced_leader_epoch
+
+
+class UnknownLeaderEpoch(TidelogError):
+    """The caller's leader epoch is newer than ours."""
+
+    code = ErrorCode.unknown_leader_epoch
+
+
+class UnknownTopicOrPartition(TidelogError):
+    """No such topic or partition."""
+
+    code = ErrorCode.unknown_topic_or_partition
+
+
+class UnknownTopicId(TidelogError):
+    """No topic has this id."""
+
+    code = ErrorCode.unknown_topic_id
+
+
+class TopicAlreadyExists(TidelogError):
+    """A topic of this name is there already."""
+
+    code = ErrorCode.topic_already_exists
+
+
+class InvalidTopic(TidelogError):
+    """The topic's name is not allowed, or it is reserved."""
+
+    code = ErrorCode.invalid_topic_exception
+
+
+class InvalidPartitions(TidelogError):
+    """The number of partitions is not allowed."""
+
+    code = ErrorCode.invalid_partitions
+
+
+class InvalidReplicationFactor(TidelogError):
+    """The replication factor cannot be had on the live brokers."""
+
+    code = ErrorCode.invalid_replication_factor
+
+
+class InvalidReplicaAssignment(TidelogError):
+    """The assignment of replicas names unknown brokers, repeats one, or has gaps."""
+
+    code = ErrorCode.invalid_replica_assignment
+
+
+class InvalidRequest(TidelogError):
+    """The request contradicts itself or lacks a part."""
+
+    code = ErrorCode.invalid_request
+
+
+class InvalidConfig(TidelogError):
+    """One or more settings are unknown or out of bounds; all are reported together."""
+
+    code = ErrorCode.invalid_config
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class PolicyViolation(TidelogError):
+    """A rule of this cluster forbids the change."""
+
+    code = ErrorCode.policy_violation
+
+
+class NotCoordinator(TidelogError):
+    """Another node coordinates this group."""
+
+    code = ErrorCode.not_coordinator
+
+
+class CoordinatorNotAvailable(TidelogError):
+    """The group's coordinator is not known just now."""
+
+    code = ErrorCode.coordinator_not_available
+
+
+class StorageError(TidelogError):
+    """The local disk failed; the partition is offline on this node until it is repaired."""
+
+    code = ErrorCode.kafka_storage_error
+
+
+class StoreUnavailable(TidelogError):
+    """The metadata or object store did not answer; nothing was written."""
+
+    code = ErrorCode.coordinator_not_available
+
+
+class OutcomeUnknown(TidelogError):
+    """A write to a store may or may not have happened; read before trying again."""
+
+    code = ErrorCode.request_timed_out
+
+
+class VersionConflict(TidelogError):
+    """A conditional write lost: the item is not at the version it was read at."""
+
+    code = ErrorCode.invalid_update_version
+
+    def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
+        super().__init__(f"changed by someone else: {', '.join('/'.join(key) for key in keys)}")
+        self.keys = tuple(keys)
+
+
+class ObjectNotFound(TidelogError):
+    """The object store holds no object of this key."""
+
+    code = ErrorCode.kafka_storage_error
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key!r} is not there")
+        self.key = key
+
+
+class ObjectExists(TidelogError):
+    """The object store already holds an object of this key."""
+
+    code = ErrorCode.kafka_storage_error
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key!r} is already there")
+        self.key = key
+
+
+class CorruptObject(TidelogError):
+    """An object's bytes are not what its format or its metadata says."""
+
+    code = ErrorCode.kafka_storage_error
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"object {key!r} is corrupt: {problem}")
+        self.key, self.problem = key, problem

@@ -1,0 +1,109 @@
+"""What Tidelog asks of a metadata store: items, conditional transactions, a changelog.
+
+An item lies under ``(collection, key)``: a collection is what one query lists (one
+topic's partitions, one group's offsets), the key orders it. Its body is a flat
+mapping of strings to JSON-like values; ``records`` turns bodies into values and back.
+Every item carries a version, 1 when it is created and one more with every write.
+
+A commit is one transaction: either all of its writes happen or none. Each write says
+the version it expects, so whoever acts on an old reading loses and must read again.
+A commit that touches a logged write also advances the cluster version by one and
+appends the changed item keys under it, in the same transaction; nodes that poll
+``changes_since`` therefore miss nothing and read only what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+Body = Mapping[str, JsonValue]
+ClusterVersion = NewType("ClusterVersion", int)
+
+ABSENT = 0  # the version of an item that is not there
+ANY_VERSION = -1  # write whatever is there
+COMMIT_WRITES_MAX = 90  # DynamoDB takes 100 per transaction; the changelog needs a few
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ItemKey:
+    """Where an item lies."""
+
+    collection: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An item as it was read."""
+
+    id: ItemKey
+    version: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One conditional change: put ``body``, or delete where it is ``None``.
+
+    ``expected_version`` is the version the item must have: ``ABSENT`` to create,
+    ``ANY_VERSION`` to overwrite blindly.
+    """
+
+    id: ItemKey
+    body: Body | None
+    expected_version: int
+    is_logged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition on an item that the commit does not change."""
+
+    id: ItemKey
+    expected_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What changed after some version, up to and including ``version``.
+
+    ``keys`` is ``None`` when the changelog no longer reaches back that far and the
+    reader must load everything.
+    """
+
+    version: ClusterVersion
+    keys: frozenset[ItemKey] | None
+
+
+class MetadataStore(Protocol):
+    """The cluster's truth. Any number of tasks, processes and machines may call at once.
+
+    Reads are strongly consistent per item. Commits are linearizable and durable on
+    return. Raises ``StoreUnavailable`` where nothing was written, ``OutcomeUnknown``
+    where a commit may have happened.
+    """
+
+    async def get(self, id: ItemKey) -> Item | None:
+        """Return the item, or ``None`` where there is none."""
+
+    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+        """Return the collection's items whose key starts with ``prefix``, in key order."""
+
+    async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        """Do all the writes or none.
+
+        At most ``COMMIT_WRITES_MAX`` writes and checks together, each of another item.
+        Raises ``VersionConflict`` naming the items that were not at the expected version.
+        """
+
+    async def changes_since(self, version: ClusterVersion) -> Changes:
+        """Return the keys that logged writes touched after ``version``."""
+
+    async def increment(self, id: ItemKey, by: int) -> int:
+        """Add to the item's ``value`` (0 where absent) and return the sum. Never logged."""
+
+    async def close(self) -> None:
+        """Release connections and threads. The store is not used after."""

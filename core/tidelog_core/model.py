@@ -1,0 +1,73 @@
+"""The plain values that every part of Tidelog shares.
+
+Ranges of offsets are half open, ``[start, end)``, everywhere in Tidelog.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+BrokerId = NewType("BrokerId", int)
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+
+NO_OFFSET = Offset(-1)
+NO_LEADER = BrokerId(-1)
+NO_LEADER_EPOCH = LeaderEpoch(-1)
+NO_PRODUCER_ID = ProducerId(-1)
+NO_PRODUCER_EPOCH = ProducerEpoch(-1)
+NO_SEQUENCE = -1
+NO_TIMESTAMP = -1
+
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+RESERVED_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic, by the topic's name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ReadableFile:
+    """A file descriptor that lives as long as anyone still sends from it.
+
+    The file may be unlinked while a response is on its way: the descriptor is
+    closed when the last holder lets go, so a reader never meets another file
+    under the same number.
+    """
+
+    __slots__ = ("__weakref__", "_fd", "path")
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1  # Set first: __del__ runs even when the open below fails.
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Return the open descriptor, for ``os.pread`` and ``os.sendfile``."""
+        return self._fd
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """A run of bytes ``[position, position + size_bytes)`` of an open file."""
+
+    file: ReadableFile
+    position: int
+    size_bytes: int
