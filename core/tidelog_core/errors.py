@@ -258,3 +258,23 @@ class CorruptObject(TidelogError):
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"object {key!r} is corrupt: {problem}")
         self.key, self.problem = key, problem
+
+
+class CorruptItem(TidelogError):
+    """A metadata item's body is not what its record says."""
+
+    code = ErrorCode.unknown_server_error
+
+    def __init__(self, key: tuple[str, str], problem: str) -> None:
+        super().__init__(f"metadata item {'/'.join(key)} is corrupt: {problem}")
+        self.key, self.problem = key, problem
+
+
+class ItemTooLarge(TidelogError):
+    """A metadata item would be larger than the stores take."""
+
+    code = ErrorCode.policy_violation
+
+    def __init__(self, key: tuple[str, str], size_bytes: int, *, limit: int) -> None:
+        super().__init__(f"item {'/'.join(key)} would be {size_bytes} bytes, the limit is {limit}")
+        self.key, self.size_bytes, self.limit = key, size_bytes, limit
