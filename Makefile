@@ -1,0 +1,54 @@
+# Every target does its own set-up. Needs Python 3.11+, Java 17 (Spark, DynamoDB Local) and make;
+# npm where the KafkaJS and DynamoDB Local suites should run.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TOOLS := .cache/tools/.installed
+PYTEST_FLAGS ?=
+
+.PHONY: help setup tools demo test test-slow lint format types bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## make .venv with everything needed for development
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+tools: $(TOOLS)  ## install the servers and clients that the tests talk to, under .cache/tools
+
+$(TOOLS): $(STAMP) $(wildcard tools/*)
+	$(BIN)/python -m tools.install
+	touch $@
+
+demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, evict, read with Spark
+	$(BIN)/python -m tools.demo
+
+test: $(STAMP) $(TOOLS)  ## the default suite, under 15 minutes on 2 cores
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
+	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
+
+lint: $(STAMP)  ## ruff, its formatter, and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## rewrite the code as lint wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP)  ## mypy --strict
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## produce, fetch and small-request cost of a node; writes bench/results
+	$(BIN)/python -m bench.node
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .cache

@@ -1,0 +1,114 @@
+"""confluent-kafka (librdkafka) behind the line protocol."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from confluent_kafka import Consumer, KafkaError, Producer
+
+from tests.clients.drivers.lines import Message, from_line, to_line
+
+ASSIGNORS = {
+    "range": "range",
+    "roundrobin": "roundrobin",
+    "cooperative-sticky": "cooperative-sticky",
+}
+
+
+def produce(bootstrap: str, topic: str, codec: str, idempotent: str) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "enable.idempotence": idempotent == "1",
+            "message.max.bytes": 20_000_000,
+            "linger.ms": 5,
+        }
+    )
+
+    def acknowledged(error: object, message: object) -> None:
+        if error is not None:
+            raise RuntimeError(str(error))
+        print(f"acked {message.partition()} {message.offset()}", flush=True)
+
+    for line in sys.stdin:
+        message = from_line(line)
+        options = {"partition": message.partition} if message.partition >= 0 else {}
+        if message.timestamp_ms >= 0:
+            options["timestamp"] = message.timestamp_ms
+        producer.produce(
+            topic,
+            key=message.key,
+            value=message.value,
+            headers=list(message.headers),
+            on_delivery=acknowledged,
+            **options,
+        )
+    if producer.flush(60):
+        raise RuntimeError("not everything was delivered")
+
+
+def consume(
+    bootstrap: str, topic: str, group: str, assignor: str, instance: str, session_ms: str
+) -> None:
+    config = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "partition.assignment.strategy": ASSIGNORS[assignor],
+        "session.timeout.ms": int(session_ms),
+        "heartbeat.interval.ms": 500,
+        "fetch.message.max.bytes": 20_000_000,
+    }
+    if instance != "-":
+        config["group.instance.id"] = instance
+    consumer = Consumer(config)
+    is_stopping = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), is_stopping.set()), daemon=True).start()
+    owned: set[int] = set()
+
+    def say() -> None:
+        print("assigned " + ",".join(map(str, sorted(owned))), flush=True)
+
+    def assigned(consumer: Consumer, partitions: list) -> None:
+        owned.update(p.partition for p in partitions)
+        if assignor == "cooperative-sticky":
+            consumer.incremental_assign(partitions)
+        else:
+            consumer.assign(partitions)
+        say()
+
+    def revoked(consumer: Consumer, partitions: list) -> None:
+        owned.difference_update(p.partition for p in partitions)
+        if assignor == "cooperative-sticky":
+            consumer.incremental_unassign(partitions)
+        else:
+            consumer.unassign()
+        say()
+
+    consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)
+    while not is_stopping.is_set():
+        record = consumer.poll(0.1)
+        if record is None:
+            continue
+        if record.error():
+            if record.error().code() == KafkaError._PARTITION_EOF:
+                continue
+            print(f"error {record.error()}", flush=True)
+            continue
+        message = Message(
+            value=record.value(),
+            key=record.key(),
+            headers=tuple(record.headers() or ()),
+            partition=record.partition(),
+            timestamp_ms=record.timestamp()[1],
+        )
+        print(f"record {record.offset()} {to_line(message)}", flush=True)
+        consumer.commit(message=record, asynchronous=False)
+    consumer.close()
+
+
+if __name__ == "__main__":
+    {"produce": produce, "consume": consume}[sys.argv[1]](*sys.argv[2:])

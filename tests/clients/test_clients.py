@@ -1,0 +1,67 @@
+"""Stock Kafka clients against a real node."""
+
+from __future__ import annotations
+
+import shutil
+
+from tests.clients.drivers.process import ROOT, Driver, python_driver
+from tests.contracts.client import ClientContract
+from tools import kafka_java, kafkajs
+
+DRIVERS = ROOT / "tests" / "clients" / "drivers"
+
+
+def _node_command() -> tuple[str, ...]:
+    node = shutil.which("node")
+    if node is None or kafkajs.modules() is None:
+        return ()
+    return (node, str(DRIVERS / "kafkajs_driver.js"))
+
+
+def _java_command() -> tuple[str, ...]:
+    java, class_path = shutil.which("java"), kafka_java.class_path()
+    if java is None or class_path is None:
+        return ()
+    return (java, "-Xshare:auto", "-cp", class_path, str(DRIVERS / "JavaDriver.java"))
+
+
+class TestConfluentKafka(ClientContract):
+    driver = Driver(
+        name="confluent-kafka",
+        command=python_driver("confluent_driver"),
+        assignors=("range", "roundrobin", "cooperative-sticky"),
+    )
+
+
+class TestAiokafka(ClientContract):
+    driver = Driver(
+        name="aiokafka",
+        command=python_driver("aiokafka_driver"),
+        assignors=("range", "roundrobin", "sticky"),
+    )
+
+
+class TestKafkaPython(ClientContract):
+    driver = Driver(
+        name="kafka-python",
+        command=python_driver("kafka_python_driver"),
+        assignors=("range", "roundrobin", "sticky"),
+    )
+
+
+class TestKafkaJs(ClientContract):
+    driver = Driver(
+        name="KafkaJS",
+        command=_node_command(),
+        assignors=("roundrobin",),
+        environment={"NODE_PATH": str(kafkajs.modules())},
+        has_static_members=False,
+    )
+
+
+class TestJavaClient(ClientContract):
+    driver = Driver(
+        name="Java kafka-clients",
+        command=_java_command(),
+        assignors=("range", "roundrobin", "sticky", "cooperative-sticky"),
+    )

@@ -1,0 +1,29 @@
+"""Install every tool that the tests and benchmarks talk to.
+
+A tool that this machine cannot have is named and left out: its tests say so and skip.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tools import dynamodb_local, kafka_java, kafkajs, kcat, ministack
+from tools.places import ToolAbsent
+
+TOOLS = (dynamodb_local, ministack, kcat, kafkajs, kafka_java)
+
+
+def main() -> None:
+    """Install them all, and say what is missing on stderr."""
+    for tool in TOOLS:
+        try:
+            tool.install()
+        except ToolAbsent as absent:
+            print(
+                f"{tool.__name__}: not installed, its tests will be skipped: {absent}",
+                file=sys.stderr,
+            )
+
+
+if __name__ == "__main__":
+    main()

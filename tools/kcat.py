@@ -1,0 +1,38 @@
+"""kcat from Debian's packages, unpacked beside the project instead of installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tools.places import TOOLS_DIR, ToolAbsent, require, run
+
+PACKAGES = ("kcat", "librdkafka1", "libyajl2")
+_ROOT = TOOLS_DIR / "kcat"
+
+
+def install() -> None:
+    """Make ``command`` work, unless the machine has kcat already."""
+    if shutil.which("kcat") or (_ROOT / "usr" / "bin" / "kcat").exists():
+        return
+    require("dpkg")
+    _ROOT.mkdir(parents=True, exist_ok=True)
+    try:
+        run([require("apt-get"), "download", *PACKAGES], cwd=_ROOT)
+    except ToolAbsent:
+        run([require("apt-get"), "update"])  # the package lists may be missing or old
+        run([require("apt-get"), "download", *PACKAGES], cwd=_ROOT)
+    for package in _ROOT.glob("*.deb"):
+        run(["dpkg", "-x", package, _ROOT])
+
+
+def command() -> tuple[Path, dict[str, str]] | None:
+    """Return the program and the environment it needs, or ``None`` where it is absent."""
+    if installed := shutil.which("kcat"):
+        return Path(installed), dict(os.environ)
+    program = _ROOT / "usr" / "bin" / "kcat"
+    libraries = [str(path.parent) for path in _ROOT.glob("usr/lib/*/librdkafka.so.1")]
+    if not program.exists() or not libraries:
+        return None
+    return program, {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)}
