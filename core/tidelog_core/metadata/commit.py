@@ -1,0 +1,28 @@
+"""What every store checks of a commit before it touches anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog_core.metadata.store import ABSENT, ANY_VERSION, COMMIT_WRITES_MAX, Check, Write
+
+# How many commits a reader may be behind and still be told what changed. One that is
+# further behind loads everything, which is cheaper by then.
+CHANGELOG_LENGTH = 1000
+
+
+def require_valid(writes: Sequence[Write], checks: Sequence[Check]) -> None:
+    """Raise ``ValueError`` where the caller broke the rules of ``MetadataStore.commit``."""
+    ids = [write.id for write in writes] + [check.id for check in checks]
+    if len(ids) > COMMIT_WRITES_MAX:
+        raise ValueError(f"{len(ids)} writes and checks, the limit is {COMMIT_WRITES_MAX}")
+    if len(set(ids)) != len(ids):
+        raise ValueError("two writes or checks of the same item")
+    for item_id in ids:
+        if not item_id.collection or not item_id.key:
+            raise ValueError(f"an item needs a collection and a key: {item_id}")
+    for write in writes:
+        if write.expected_version < ANY_VERSION:
+            raise ValueError(f"no such version: {write.expected_version}")
+        if write.body is None and write.expected_version == ABSENT:
+            raise ValueError(f"deletes what must be absent: {write.id}")

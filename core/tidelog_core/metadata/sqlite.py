@@ -1,0 +1,312 @@
+"""The metadata store of one machine: a SQLite file that many processes share.
+
+The file is in WAL mode with ``synchronous=FULL``: a commit is on the disk when it
+returns, readers never wait for writers, and a process killed at any point leaves
+either all of a commit or nothing. Writers take turns through ``BEGIN IMMEDIATE``,
+which waits for the lock instead of failing half way. One dedicated thread per store
+owns the connection, so calls never block the event loop and run in order.
+
+    items       collection, key, version, body (JSON)
+    changelog   cluster version, collection, key; the newest ``changelog_length`` versions
+    cluster     one row: the cluster version
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from tidelog_core.errors import CorruptItem, OutcomeUnknown, StoreUnavailable, VersionConflict
+from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
+from tidelog_core.metadata.store import (
+    ABSENT,
+    ANY_VERSION,
+    Changes,
+    Check,
+    ClusterVersion,
+    Item,
+    ItemKey,
+    Write,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FORMAT_VERSION = 1  # PRAGMA user_version
+OPEN_RETRY_INTERVAL = 0.01  # seconds
+BUSY_TIMEOUT = 10.0  # seconds a writer waits for its turn
+LAST_KEY = "\U0010ffff"  # sorts after every key that starts with a prefix
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS items (
+    collection TEXT NOT NULL,
+    key TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (collection, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS changelog (
+    version INTEGER NOT NULL,
+    collection TEXT NOT NULL,
+    key TEXT NOT NULL,
+    PRIMARY KEY (version, collection, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cluster (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    version INTEGER NOT NULL
+);
+INSERT OR IGNORE INTO cluster (id, version) VALUES (1, 0);
+"""
+
+
+class SqliteMetadataStore:
+    """A ``MetadataStore`` in one file. Opened by the first call, so making one is free."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        changelog_length: int = CHANGELOG_LENGTH,
+        busy_timeout: float = BUSY_TIMEOUT,
+    ) -> None:
+        self._path = path
+        self._changelog_length = changelog_length
+        self._busy_timeout = busy_timeout
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
+        self._connection: sqlite3.Connection | None = None
+
+    async def get(self, id: ItemKey) -> Item | None:
+        """Return the item, or ``None`` where there is none."""
+        return await self._run(_get, id)
+
+    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+        """Return the collection's items whose key starts with ``prefix``, in key order."""
+        return await self._run(_list, collection, prefix)
+
+    async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        """Do all the writes or none.
+
+        A caller that is cancelled does not know whether the commit happened.
+        """
+        require_valid(writes, checks)
+        rows = [
+            (write, None if write.body is None else encode_body(write.id, write.body))
+            for write in writes
+        ]
+        if rows or checks:
+            await self._run(_commit, rows, tuple(checks), self._changelog_length)
+
+    async def changes_since(self, version: ClusterVersion) -> Changes:
+        """Return the keys that logged writes touched after ``version``."""
+        return await self._run(_changes_since, version, self._changelog_length)
+
+    async def increment(self, id: ItemKey, by: int) -> int:
+        """Add to the item's ``value`` (0 where absent) and return the sum. Never logged."""
+        return await self._run(_increment, id, by)
+
+    async def close(self) -> None:
+        """Close the file and end the thread, after the calls that are under way."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown(wait=False)
+
+    async def _run(
+        self,
+        call: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        def on_thread() -> T:
+            try:
+                if self._connection is None:
+                    self._connection = _open(self._path, self._busy_timeout)
+                return call(self._connection, *args, **kwargs)
+            except sqlite3.Error as error:
+                raise StoreUnavailable(f"metadata store {self._path}: {error}") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, on_thread)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
+    """Return a connection to the file, made and laid out if it was not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(
+        path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _enter_wal(connection, busy_timeout)
+        connection.execute("PRAGMA synchronous = FULL")
+        with _transaction(connection):
+            (format_version,) = connection.execute("PRAGMA user_version").fetchone()
+            if format_version > FORMAT_VERSION:
+                raise StoreUnavailable(
+                    f"metadata store {path} is of format {format_version}, "
+                    f"this program reads up to {FORMAT_VERSION}"
+                )
+            for statement in SCHEMA.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _enter_wal(connection: sqlite3.Connection, busy_timeout: float) -> None:
+    """Put the file in WAL mode, once for its life.
+
+    SQLite does not wait for the lock here as it does everywhere else, so processes
+    that open a new file together have to try again.
+    """
+    deadline = time.monotonic() + busy_timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(OPEN_RETRY_INTERVAL)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Hold the write lock; commit on a clean exit, roll back otherwise."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:  # A full disk rolls back by itself.
+            connection.execute("ROLLBACK")
+        raise
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        # A COMMIT that failed leaves the transaction open where nothing was written.
+        # Where it is gone, nobody can say whether it reached the disk.
+        if not connection.in_transaction:
+            raise OutcomeUnknown(f"the metadata store failed in a commit: {error}") from error
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _get(connection: sqlite3.Connection, id: ItemKey) -> Item | None:
+    row = connection.execute(
+        "SELECT version, body FROM items WHERE collection = ? AND key = ?", (id.collection, id.key)
+    ).fetchone()
+    return None if row is None else _item(id, *row)
+
+
+def _list(connection: sqlite3.Connection, collection: str, prefix: str) -> list[Item]:
+    rows = connection.execute(
+        "SELECT key, version, body FROM items"
+        " WHERE collection = ? AND key >= ? AND key < ? ORDER BY key",
+        (collection, prefix, prefix + LAST_KEY),
+    ).fetchall()
+    return [_item(ItemKey(collection, key), version, text) for key, version, text in rows]
+
+
+def _item(id: ItemKey, version: int, text: str) -> Item:
+    return Item(id, version, decode_body(id, text))
+
+
+def _commit(
+    connection: sqlite3.Connection,
+    rows: Sequence[tuple[Write, str | None]],
+    checks: Sequence[Check],
+    changelog_length: int,
+) -> None:
+    with _transaction(connection):
+        conditions = [(write.id, write.expected_version) for write, _ in rows]
+        conditions += [(check.id, check.expected_version) for check in checks]
+        versions = {item_id: _version(connection, item_id) for item_id, _ in conditions}
+        lost = [
+            (item_id.collection, item_id.key)
+            for item_id, expected in conditions
+            if expected not in (ANY_VERSION, versions[item_id])
+        ]
+        if lost:
+            raise VersionConflict(lost)
+        for write, text in rows:
+            _write(connection, write.id, versions[write.id], text)
+        logged = [write.id for write, _ in rows if write.is_logged]
+        if logged:
+            _log(connection, logged, changelog_length)
+
+
+def _version(connection: sqlite3.Connection, id: ItemKey) -> int:
+    row = connection.execute(
+        "SELECT version FROM items WHERE collection = ? AND key = ?", (id.collection, id.key)
+    ).fetchone()
+    return ABSENT if row is None else int(row[0])
+
+
+def _write(connection: sqlite3.Connection, id: ItemKey, version: int, text: str | None) -> None:
+    if text is None:
+        connection.execute(
+            "DELETE FROM items WHERE collection = ? AND key = ?", (id.collection, id.key)
+        )
+    else:
+        connection.execute(
+            "INSERT OR REPLACE INTO items (collection, key, version, body) VALUES (?, ?, ?, ?)",
+            (id.collection, id.key, version + 1, text),
+        )
+
+
+def _log(connection: sqlite3.Connection, ids: Sequence[ItemKey], changelog_length: int) -> None:
+    connection.execute("UPDATE cluster SET version = version + 1 WHERE id = 1")
+    version = _cluster_version(connection)
+    connection.executemany(
+        "INSERT INTO changelog (version, collection, key) VALUES (?, ?, ?)",
+        [(version, item_id.collection, item_id.key) for item_id in ids],
+    )
+    connection.execute("DELETE FROM changelog WHERE version <= ?", (version - changelog_length,))
+
+
+def _changes_since(
+    connection: sqlite3.Connection, since: ClusterVersion, changelog_length: int
+) -> Changes:
+    connection.execute("BEGIN")  # Both reads see the same commit.
+    try:
+        version = _cluster_version(connection)
+        if since == version:
+            return Changes(ClusterVersion(version), frozenset())
+        if not version - changelog_length <= since < version:
+            return Changes(ClusterVersion(version), None)
+        rows = connection.execute(
+            "SELECT version, collection, key FROM changelog WHERE version > ?", (since,)
+        ).fetchall()
+    finally:
+        connection.execute("ROLLBACK")
+    # Another process may keep a shorter changelog than this one: count what is there.
+    if len({row[0] for row in rows}) != version - since:
+        return Changes(ClusterVersion(version), None)
+    keys = frozenset(ItemKey(collection, key) for _, collection, key in rows)
+    return Changes(ClusterVersion(version), keys)
+
+
+def _cluster_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT version FROM cluster WHERE id = 1").fetchone()[0])
+
+
+def _increment(connection: sqlite3.Connection, id: ItemKey, by: int) -> int:
+    with _transaction(connection):
+        item = _get(connection, id)
+        value = 0 if item is None else item.body.get("value", 0)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise CorruptItem((id.collection, id.key), f"value must be a number, not {value!r}")
+        body = {**({} if item is None else item.body), "value": value + by}
+        version = ABSENT if item is None else item.version
+        _write(connection, id, version, encode_body(id, body))
+    return value + by
