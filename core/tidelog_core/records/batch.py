@@ -1,0 +1,64 @@
+"""Record batches of message format 2: the face of this package.
+
+The layout stands in ``header``; records and their fields in ``decode``.
+"""
+
+from __future__ import annotations
+
+from tidelog_core.records.codecs import DECOMPRESSED_SIZE_BYTES_MAX, CompressionType
+from tidelog_core.records.decode import decode_batch, decode_records
+from tidelog_core.records.encode import (
+    build_batch,
+    build_empty_batch,
+    convert_compression,
+    rebuild_batch,
+)
+from tidelog_core.records.header import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    Buffer,
+    WritableBuffer,
+    check_crc,
+    iter_headers,
+    parse_header,
+    patch,
+    set_log_append_time,
+    set_max_timestamp,
+)
+from tidelog_core.records.record import Headers, Record, record_size_bytes_max
+from tidelog_core.records.validation import (
+    validate_produced,
+    validate_records,
+    validate_timestamps,
+)
+
+__all__ = [
+    "DECOMPRESSED_SIZE_BYTES_MAX",
+    "HEADER_SIZE",
+    "LOG_OVERHEAD",
+    "MAGIC",
+    "BatchHeader",
+    "Buffer",
+    "CompressionType",
+    "Headers",
+    "Record",
+    "WritableBuffer",
+    "build_batch",
+    "build_empty_batch",
+    "check_crc",
+    "convert_compression",
+    "decode_batch",
+    "decode_records",
+    "iter_headers",
+    "parse_header",
+    "patch",
+    "rebuild_batch",
+    "record_size_bytes_max",
+    "set_log_append_time",
+    "set_max_timestamp",
+    "validate_produced",
+    "validate_records",
+    "validate_timestamps",
+]

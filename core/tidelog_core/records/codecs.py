@@ -1,0 +1,242 @@
+"""The compression codecs of record batches.
+
+What is written is what the Java client writes, so that every client can read it:
+gzip as one member; snappy in the framing of snappy-java (magic ``82 "SNAPPY" 00``,
+two version numbers, then blocks of 32 KiB, each behind its compressed size); LZ4
+as one frame of independent 64 KiB blocks without checksums of contents; zstd as
+one frame. What is read is wider: raw snappy, any LZ4 frame, several gzip members
+or zstd frames. Decompression never makes more than the caller's limit.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+
+import cramjam
+import lz4.frame
+
+from tidelog_core.errors import CorruptRecordBatch, InvalidConfig
+
+# Far above what an honest batch of ``max.message.bytes`` holds, and what one request may cost.
+DECOMPRESSED_SIZE_BYTES_MAX = 128 * 1024 * 1024
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = struct.pack(">8sii", _XERIAL_MAGIC, 1, 1)
+_XERIAL_BLOCK_SIZE_BYTES = 32 * 1024
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_FIRST_GUESS_SIZE_BYTES = 64 * 1024
+
+
+class CompressionType(IntEnum):
+    """The codecs by the number that stands in a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+# The levels that a codec knows, and the one that stands for «no level given».
+LEVELS: dict[CompressionType, tuple[range, int]] = {
+    CompressionType.GZIP: (range(1, 10), 6),
+    CompressionType.LZ4: (range(1, 17), 0),
+    CompressionType.ZSTD: (range(-7, 23), 3),
+}
+
+
+def compress(codec: CompressionType, data: bytes, level: int | None = None) -> bytes:
+    """Return the data compressed. A level that the codec does not know is ``InvalidConfig``."""
+    if codec is CompressionType.NONE:
+        return data
+    chosen = _checked_level(codec, level)
+    match codec:
+        case CompressionType.GZIP:
+            return bytes(cramjam.gzip.compress(data, chosen))
+        case CompressionType.SNAPPY:
+            return _compress_xerial(data)
+        case CompressionType.LZ4:
+            # The Java client reads frames of independent blocks only.
+            framed: bytes = lz4.frame.compress(
+                data,
+                compression_level=chosen,
+                block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+                block_linked=False,
+                store_size=False,
+            )
+            return framed
+        case CompressionType.ZSTD:
+            return bytes(cramjam.zstd.compress(data, chosen))
+
+
+def decompress(
+    codec: CompressionType,
+    data: bytes | memoryview,
+    *,
+    size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
+) -> bytes:
+    """Return the data decompressed.
+
+    Raises ``CorruptRecordBatch`` if the data is not of the codec, is cut, has bytes
+    behind its end, or would grow past ``size_bytes_max``.
+    """
+    if codec is CompressionType.NONE:
+        return bytes(data)
+    try:
+        return _DECOMPRESSORS[codec](data, size_bytes_max)
+    except _BadData as error:
+        raise CorruptRecordBatch(f"{codec.name.lower()} data is corrupt: {error}") from None
+
+
+class _BadData(Exception):
+    """What is wrong with compressed data, in words."""
+
+
+def _checked_level(codec: CompressionType, level: int | None) -> int:
+    if codec not in LEVELS:
+        if level is not None:
+            raise InvalidConfig([f"{codec.name.lower()} has no compression levels"])
+        return 0
+    levels, default = LEVELS[codec]
+    if level is None:
+        return default
+    if level not in levels:
+        raise InvalidConfig(
+            [f"{codec.name.lower()} level {level} is outside [{levels[0]}, {levels[-1]}]"]
+        )
+    return level
+
+
+def _too_large(size_bytes_max: int) -> _BadData:
+    return _BadData(f"it decompresses to more than {size_bytes_max} bytes")
+
+
+def _decompress_gzip(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+    members: list[bytes] = []
+    size_bytes = 0
+    while True:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            # One byte more than allowed tells «too large» from «cut short».
+            part = member.decompress(data, size_bytes_max + 1 - size_bytes)
+        except zlib.error as error:
+            raise _BadData(str(error)) from None
+        size_bytes += len(part)
+        if size_bytes > size_bytes_max:
+            raise _too_large(size_bytes_max)
+        if not member.eof:
+            raise _BadData("it is cut short")
+        if not member.unused_data and not members:
+            return part
+        members.append(part)
+        if not member.unused_data:
+            return b"".join(members)
+        data = member.unused_data
+
+
+def _compress_xerial(data: bytes) -> bytes:
+    parts = [_XERIAL_HEADER]
+    view = memoryview(data)
+    for start in range(0, len(data), _XERIAL_BLOCK_SIZE_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_SIZE_BYTES]))
+        parts.append(len(block).to_bytes(4, "big"))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _decompress_snappy_block(data, size_bytes_max)
+    blocks: list[bytes] = []
+    view = memoryview(data)
+    position, left = len(_XERIAL_HEADER), size_bytes_max
+    if len(view) < position:
+        raise _BadData("it is cut short")
+    while position < len(view):
+        # snappy-java lets streams be joined: another header may stand where a block would.
+        if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)
+            continue
+        start = position + 4
+        position = start + int.from_bytes(view[position:start], "big")
+        if start > len(view) or position > len(view):
+            raise _BadData("it is cut short")
+        block = _decompress_snappy_block(view[start:position], left)
+        left -= len(block)
+        blocks.append(block)
+    return b"".join(blocks)
+
+
+def _decompress_snappy_block(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+    try:
+        # The block says its size up front; the decoder fails if that is a lie.
+        if cramjam.snappy.decompress_raw_len(data) > size_bytes_max:
+            raise _too_large(size_bytes_max)
+        return bytes(cramjam.snappy.decompress_raw(data))
+    except cramjam.DecompressionError as error:
+        raise _BadData(str(error)) from None
+
+
+def _decompress_lz4(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+    frame = lz4.frame.LZ4FrameDecompressor()
+    try:
+        content: bytes = frame.decompress(data, max_length=size_bytes_max + 1)
+    except RuntimeError as error:
+        raise _BadData(str(error)) from None
+    if len(content) > size_bytes_max:
+        raise _too_large(size_bytes_max)
+    if not frame.eof:
+        raise _BadData("it is cut short")
+    if frame.unused_data:
+        raise _BadData(f"{len(frame.unused_data)} bytes follow its end")
+    return content
+
+
+def _decompress_zstd(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+    size_bytes = _zstd_content_size(data)
+    if size_bytes is None:
+        size_bytes = min(max(_FIRST_GUESS_SIZE_BYTES, 8 * len(data)), size_bytes_max)
+    if size_bytes > size_bytes_max:
+        raise _too_large(size_bytes_max)
+    while True:
+        output = bytearray(size_bytes)
+        try:
+            written: int = cramjam.zstd.decompress_into(data, output)
+        except cramjam.DecompressionError as error:
+            # Too small a buffer and corrupt data are not told apart: try until the limit.
+            if size_bytes >= size_bytes_max:
+                raise _BadData(f"{error} (limit {size_bytes_max} bytes)") from None
+            size_bytes = min(max(4 * size_bytes, _FIRST_GUESS_SIZE_BYTES), size_bytes_max)
+        else:
+            with memoryview(output) as view:
+                return bytes(view[:written])
+
+
+def _zstd_content_size(data: bytes | memoryview) -> int | None:
+    """Return the size that a zstd frame declares, or None if it declares none.
+
+    Source: RFC 8878, frame header.
+    """
+    if len(data) < 5 or bytes(data[:4]) != _ZSTD_MAGIC:
+        return None
+    descriptor = data[4]
+    field_size = (1 << (descriptor >> 6)) if descriptor >> 6 else descriptor >> 5 & 1
+    if field_size == 0:
+        return None
+    has_window = not descriptor >> 5 & 1
+    start = 5 + has_window + (0, 1, 2, 4)[descriptor & 3]
+    if start + field_size > len(data):
+        return None
+    size = int.from_bytes(data[start : start + field_size], "little")
+    return size + 256 if field_size == 2 else size
+
+
+_DECOMPRESSORS: dict[CompressionType, Callable[[bytes | memoryview, int], bytes]] = {
+    CompressionType.GZIP: _decompress_gzip,
+    CompressionType.SNAPPY: _decompress_snappy,
+    CompressionType.LZ4: _decompress_lz4,
+    CompressionType.ZSTD: _decompress_zstd,
+}

@@ -1,0 +1,189 @@
+"""From the bytes of a batch to its records.
+
+A record is its size in bytes (varint), attributes (one unused byte), timestamp
+delta (varlong), offset delta (varint), key, value (each a size, then that many
+bytes; a negative size is null) and headers (a count, then key and value of each).
+"""
+
+from __future__ import annotations
+
+from tidelog_core.errors import CorruptRecordBatch, UnsupportedCompression
+from tidelog_core.records.codecs import DECOMPRESSED_SIZE_BYTES_MAX, CompressionType, decompress
+from tidelog_core.records.header import HEADER_SIZE, BatchHeader, Buffer, parse_header
+from tidelog_core.records.record import Headers, Record
+from tidelog_core.records.varint import read_varint, read_zigzag
+
+RECORD_SIZE_BYTES_MIN = 7  # size, attributes, two deltas, two nulls, no headers
+
+
+def decode_records(
+    buffer: Buffer, position: int = 0, *, size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX
+) -> list[Record]:
+    """Return the records of the batch at ``position``, decompressed.
+
+    The CRC is not checked. Raises ``CorruptRecordBatch`` if the batch is cut, does
+    not decompress within ``size_bytes_max``, or is not exactly its records.
+    """
+    return decode_batch(buffer, position, parse_header(buffer, position), size_bytes_max)
+
+
+def decode_batch(
+    buffer: Buffer,
+    position: int,
+    header: BatchHeader,
+    size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
+) -> list[Record]:
+    """As ``decode_records``, for a caller that has the header already."""
+    start, end = position + HEADER_SIZE, position + header.size_bytes
+    if end > len(buffer):
+        raise CorruptRecordBatch(
+            f"batch at {position} is cut: {len(buffer) - position} of {header.size_bytes} bytes"
+        )
+    if not header.compression and type(buffer) is bytes:
+        return _decode_body(buffer, start, end, header)
+    body = records_body(buffer, position, header, size_bytes_max)
+    return _decode_body(body, 0, len(body), header)
+
+
+def records_body(
+    buffer: Buffer,
+    position: int,
+    header: BatchHeader,
+    size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
+) -> bytes:
+    """Return the records section of a whole batch, decompressed but not parsed."""
+    try:
+        codec = header.compression
+    except UnsupportedCompression as error:
+        raise CorruptRecordBatch(str(error)) from None
+    with (
+        memoryview(buffer) as view,
+        view[position + HEADER_SIZE : position + header.size_bytes] as body,
+    ):
+        if codec is CompressionType.NONE:
+            return bytes(body)
+        return decompress(codec, body, size_bytes_max=size_bytes_max)
+
+
+def _decode_body(data: bytes, position: int, end: int, header: BatchHeader) -> list[Record]:
+    count = header.record_count
+    if count < 0 or count * RECORD_SIZE_BYTES_MIN > end - position:
+        raise CorruptRecordBatch(f"{end - position} bytes cannot hold {count} records")
+    try:
+        records, position = _decode_run(data, position, header)
+    except (IndexError, ValueError) as error:
+        raise CorruptRecordBatch(f"a record's fields do not add up: {error}") from None
+    # Positions only grow, so a record that reaches past the end shows here at the latest.
+    if position != end:
+        raise CorruptRecordBatch(f"{count} records end {position - end} bytes off the batch's end")
+    return records
+
+
+def _decode_run(  # noqa: PLR0915, PLR0912 - one loop, unrolled: it runs for every record of a client
+    data: bytes, position: int, header: BatchHeader
+) -> tuple[list[Record], int]:
+    base_offset = header.base_offset
+    base_timestamp = header.base_timestamp_ms
+    append_time = header.max_timestamp_ms if header.is_log_append_time else None
+    records: list[Record] = []
+    append = records.append
+    new, cls = tuple.__new__, Record
+    headers: Headers
+    key: bytes | None
+    value: bytes | None
+    for _ in range(header.record_count):
+        # Every number is read the same way: one byte, else two, else the general function.
+        size = data[position]
+        position += 1
+        if size > 127:
+            if (byte := data[position]) < 128:
+                size += (byte << 7) - 128
+                position += 1
+            else:
+                size, position = read_zigzag(data, position - 1)
+        start = position
+
+        delta = data[position + 1]  # behind the attributes
+        position += 2
+        if delta > 127:
+            if (byte := data[position]) < 128:
+                delta += (byte << 7) - 128
+                position += 1
+            else:
+                delta, position = read_zigzag(data, position - 1)
+        timestamp = base_timestamp + ((delta >> 1) ^ -(delta & 1))
+
+        delta = data[position]
+        position += 1
+        if delta > 127:
+            if (byte := data[position]) < 128:
+                delta += (byte << 7) - 128
+                position += 1
+            else:
+                delta, position = read_zigzag(data, position - 1)
+        offset = base_offset + ((delta >> 1) ^ -(delta & 1))
+
+        length = data[position]
+        position += 1
+        if length > 127:
+            if (byte := data[position]) < 128:
+                length += (byte << 7) - 128
+                position += 1
+            else:
+                length, position = read_zigzag(data, position - 1)
+        key = None
+        if not length & 1:
+            key = data[position : (position := position + (length >> 1))]
+
+        length = data[position]
+        position += 1
+        if length > 127:
+            if (byte := data[position]) < 128:
+                length += (byte << 7) - 128
+                position += 1
+            else:
+                length, position = read_zigzag(data, position - 1)
+        value = None
+        if not length & 1:
+            value = data[position : (position := position + (length >> 1))]
+
+        if data[position]:
+            headers, position = _decode_headers(data, position)
+        else:
+            headers = ()
+            position += 1
+        # An odd size is a negative one and equals no even number.
+        if (position - start) << 1 != size:
+            raise ValueError(f"a record of size {size >> 1} takes {position - start} bytes")
+        append(
+            new(
+                cls,
+                (
+                    offset,
+                    timestamp if append_time is None else append_time,
+                    key,
+                    value,
+                    headers,
+                ),
+            )
+        )
+    return records, position
+
+
+def _decode_headers(data: bytes, position: int) -> tuple[Headers, int]:
+    count, position = read_varint(data, position)
+    if count < 0 or 2 * count > len(data) - position:
+        raise ValueError(f"{count} headers cannot be")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        size, position = read_varint(data, position)
+        if size < 0:
+            raise ValueError("a header has no key")
+        name = data[position : position + size].decode("utf-8", "surrogateescape")
+        size, position = read_varint(data, position + size)
+        if size < 0:
+            headers.append((name, None))
+        else:
+            headers.append((name, data[position : position + size]))
+            position += size
+    return tuple(headers), position

@@ -1,0 +1,254 @@
+"""The fixed part of a record batch: read, checked and patched without touching its records.
+
+Layout of a batch, big endian::
+
+    position  size  field
+           0     8  base offset
+           8     4  batch length: bytes that follow this field
+          12     4  partition leader epoch
+          16     1  magic (2)
+          17     4  CRC-32C of everything from the attributes to the end
+          21     2  attributes
+          23     4  last offset delta
+          27     8  base timestamp
+          35     8  max timestamp
+          43     8  producer id
+          51     2  producer epoch
+          53     4  base sequence
+          57     4  record count
+          61        records, compressed as a whole if the attributes name a codec
+
+Attributes: bits 0-2 codec, 3 timestamp type (1 is LogAppendTime), 4 transactional,
+5 control, 6 the base timestamp is a delete horizon. The base offset and the leader
+epoch lie outside the CRC, so a leader sets them in place.
+Source: the message format page of the Kafka documentation, KIP-98, KIP-534.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from tidelog_core.errors import CorruptRecordBatch, UnsupportedCompression, UnsupportedMagic
+from tidelog_core.records.codecs import CompressionType
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+WritableBuffer: TypeAlias = bytearray | memoryview | mmap.mmap
+
+HEADER_SIZE = 61
+MAGIC = 2
+LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
+
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21  # the CRC covers everything from here
+_MAX_TIMESTAMP_POSITION = 35
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+SEQUENCE_MASK = 0x7FFFFFFF  # sequences wrap to 0 after 2**31 - 1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH = struct.Struct(">i")
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_TIMESTAMP = struct.Struct(">q")
+_TUPLE_NEW = tuple.__new__
+assert _HEADER.size == HEADER_SIZE
+
+# ``CompressionType(n)`` goes through the enum's machinery; indexing does not.
+_CODECS = tuple(CompressionType)
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a batch in the order in which they are stored."""
+
+    base_offset: int
+    batch_length: int  # bytes behind this field; ``size_bytes`` is the whole batch
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the whole batch, from its base offset to its last record."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Return the last offset that the batch stands for, also if that record is gone."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Return the offset behind the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> CompressionType:
+        """Return the codec. Raises ``UnsupportedCompression`` if there is none of that number."""
+        codec = self.attributes & CODEC_MASK
+        if codec >= len(_CODECS):
+            raise UnsupportedCompression(f"codec {codec} is unknown; 0 to 4 are known")
+        return _CODECS[codec]
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return self.attributes & TRANSACTIONAL_BIT != 0
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds markers for the log's own use, not records for consumers."""
+        return self.attributes & CONTROL_BIT != 0
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether every record has the broker's time, which is the max timestamp."""
+        return self.attributes & LOG_APPEND_TIME_BIT != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Return when compaction may drop the batch's tombstones and markers, if it is known."""
+        if self.attributes & DELETE_HORIZON_BIT:
+            return self.base_timestamp_ms
+        return None
+
+    @property
+    def has_producer_id(self) -> bool:
+        """Whether an idempotent or transactional producer wrote the batch."""
+        return self.producer_id >= 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Return the sequence of the last record, -1 if the batch has no sequences."""
+        if self.base_sequence < 0:
+            return self.base_sequence
+        return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Return the header of the batch at ``position``; its records need not be there.
+
+    Raises ``CorruptRecordBatch`` if the header is cut or its length is impossible,
+    ``UnsupportedMagic`` for a message format other than 2.
+    """
+    try:
+        header = _TUPLE_NEW(BatchHeader, _HEADER.unpack_from(buffer, position))
+    except struct.error:
+        raise _cut_header(buffer, position) from None
+    if header[3] != MAGIC:
+        raise _unsupported_magic(header[3], position)
+    if header[1] < HEADER_SIZE - LOG_OVERHEAD:
+        raise CorruptRecordBatch(
+            f"batch at {position} has length {header[1]}, less than a header takes"
+        )
+    return header
+
+
+def iter_headers(
+    buffer: Buffer, start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the position and header of every batch in ``[start, end)``.
+
+    Raises ``CorruptRecordBatch`` where a batch is cut: everything yielded before
+    lies whole within the range. CRCs are not checked.
+    """
+    position = start
+    limit = len(buffer) if end is None else end
+    while position < limit:
+        header = parse_header(buffer, position)
+        following = position + LOG_OVERHEAD + header[1]
+        if following > limit:
+            raise CorruptRecordBatch(
+                f"batch at {position} is cut: {limit - position} of {header.size_bytes} bytes"
+            )
+        yield position, header
+        position = following
+
+
+def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Raise ``CorruptRecordBatch`` if the batch is cut or its CRC does not match."""
+    end = position + LOG_OVERHEAD + header[1]
+    if end > len(buffer):
+        raise CorruptRecordBatch(
+            f"batch at {position} is cut: {len(buffer) - position} of {header.size_bytes} bytes"
+        )
+    computed = _compute_crc(buffer, position, end)
+    if computed != header[4]:
+        raise CorruptRecordBatch(
+            f"batch at {position} is corrupt: its CRC is {header[4]:#010x}, "
+            f"its bytes give {computed:#010x}"
+        )
+
+
+def patch(buffer: WritableBuffer, position: int, *, base_offset: int, leader_epoch: int) -> None:
+    """Set the base offset and the leader epoch in place; the CRC covers neither."""
+    _BASE_OFFSET.pack_into(buffer, position, base_offset)
+    _LEADER_EPOCH.pack_into(buffer, position + LOG_OVERHEAD, leader_epoch)
+
+
+def set_log_append_time(buffer: WritableBuffer, position: int, timestamp_ms: int) -> None:
+    """Stamp the batch with the broker's time and recompute its CRC."""
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + ATTRIBUTES_POSITION)
+    _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes | LOG_APPEND_TIME_BIT)
+    set_max_timestamp(buffer, position, timestamp_ms)
+
+
+def set_max_timestamp(buffer: WritableBuffer, position: int, timestamp_ms: int) -> None:
+    """Set the max timestamp in place and recompute the CRC."""
+    _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    (batch_length,) = _LENGTH.unpack_from(buffer, position + LOG_OVERHEAD - _LENGTH.size)
+    computed = _compute_crc(buffer, position, position + LOG_OVERHEAD + batch_length)
+    _CRC.pack_into(buffer, position + CRC_POSITION, computed)
+
+
+def pack_batch(header: BatchHeader, body: bytes) -> bytes:
+    """Return a whole batch: the header over the (compressed) records, length and CRC computed.
+
+    Raises ``struct.error`` if a field does not fit.
+    """
+    batch = bytearray(HEADER_SIZE + len(body))
+    fields = list(header)
+    fields[1] = HEADER_SIZE - LOG_OVERHEAD + len(body)
+    fields[4] = 0
+    _HEADER.pack_into(batch, 0, *fields)
+    batch[HEADER_SIZE:] = body
+    _CRC.pack_into(batch, CRC_POSITION, _compute_crc(batch, 0, len(batch)))
+    return bytes(batch)
+
+
+def _compute_crc(buffer: Buffer, position: int, end: int) -> int:
+    # The views are released at once: a mmap or bytearray under a live view cannot be closed or
+    # resized, and an exception's traceback would keep them alive.
+    with memoryview(buffer) as view, view[position + ATTRIBUTES_POSITION : end] as covered:
+        return crc32c(covered)
+
+
+def _cut_header(buffer: Buffer, position: int) -> CorruptRecordBatch | UnsupportedMagic:
+    left = len(buffer) - position
+    if left > MAGIC_POSITION and position >= 0 and buffer[position + MAGIC_POSITION] != MAGIC:
+        return _unsupported_magic(buffer[position + MAGIC_POSITION], position)
+    return CorruptRecordBatch(f"batch at {position} is cut: {left} of {HEADER_SIZE} header bytes")
+
+
+def _unsupported_magic(magic: int, position: int) -> UnsupportedMagic:
+    return UnsupportedMagic(f"batch at {position} is in message format {magic}; only 2 is known")

@@ -1,0 +1,104 @@
+"""What a leader checks in a batch that a client sent.
+
+The errors are the ones of Kafka's broker: a CRC or length that is off is
+``CorruptRecordBatch``, which a client sends again; whatever a client would send the
+same way again is ``InvalidRecord`` and the like.
+Source: ``ProduceRequest``, ``UnifiedLog`` and ``LogValidator`` of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from tidelog_core.errors import CorruptRecordBatch, InvalidRecord, InvalidTimestamp
+from tidelog_core.model import NO_TIMESTAMP
+from tidelog_core.records.codecs import DECOMPRESSED_SIZE_BYTES_MAX
+from tidelog_core.records.decode import decode_batch
+from tidelog_core.records.header import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    LOG_APPEND_TIME_BIT,
+    BatchHeader,
+    Buffer,
+    check_crc,
+)
+
+_NEVER_BITS = CONTROL_BIT | LOG_APPEND_TIME_BIT
+
+
+def validate_produced(header: BatchHeader, buffer: Buffer, position: int) -> None:
+    """Raise unless the batch may be appended, as far as its header and CRC tell.
+
+    Raises ``InvalidRecord`` (base offset, offset range, count, sequence, control
+    batch), ``CorruptRecordBatch`` (CRC, cut), ``UnsupportedCompression`` or
+    ``InvalidTimestamp`` (only brokers stamp LogAppendTime).
+    """
+    if header.base_offset != 0:
+        raise InvalidRecord(f"the base offset of a produced batch is {header.base_offset}, not 0")
+    check_crc(buffer, position, header)
+    count = header.record_count
+    if count <= 0:
+        raise InvalidRecord(f"a produced batch has {count} records")
+    if header.last_offset_delta != count - 1:
+        raise InvalidRecord(
+            f"{count} records do not take the offsets [0, {header.last_offset_delta}]"
+        )
+    if header.attributes & _NEVER_BITS:
+        _refuse_broker_attributes(header)
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise InvalidRecord(
+            f"a batch of producer {header.producer_id} has sequence {header.base_sequence}"
+        )
+    if header.attributes & CODEC_MASK:
+        _ = header.compression  # raises if unknown
+
+
+def validate_timestamps(
+    header: BatchHeader, *, now_ms: int, before_max_ms: int, after_max_ms: int
+) -> None:
+    """Raise ``InvalidTimestamp`` if the header's timestamps lie too far from the clock.
+
+    Looks at the first and the largest timestamp, not at each record's.
+    """
+    for timestamp in (header.base_timestamp_ms, header.max_timestamp_ms):
+        if timestamp == NO_TIMESTAMP:
+            continue
+        if now_ms - timestamp > before_max_ms or timestamp - now_ms > after_max_ms:
+            raise InvalidTimestamp(
+                f"timestamp {timestamp} is outside "
+                f"[{now_ms - before_max_ms}, {now_ms + after_max_ms}]"
+            )
+
+
+def validate_records(
+    buffer: Buffer,
+    position: int,
+    header: BatchHeader,
+    *,
+    requires_keys: bool,
+    size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
+) -> int:
+    """Return the largest timestamp of the batch's records, having looked at each.
+
+    Raises ``InvalidRecord`` if the records do not decompress or parse, are not as
+    many as the header says, are not at consecutive offsets, or, with
+    ``requires_keys``, lack a key (compacted topics).
+    """
+    try:
+        records = decode_batch(buffer, position, header, size_bytes_max)
+    except CorruptRecordBatch as error:
+        raise InvalidRecord(str(error)) from None
+    max_timestamp = NO_TIMESTAMP
+    for expected, (offset, timestamp, key, _, _) in enumerate(records, header.base_offset):
+        if offset != expected:
+            raise InvalidRecord(f"a record has offset {offset} where {expected} is due")
+        if requires_keys and key is None:
+            raise InvalidRecord(
+                f"record {expected - header.base_offset} has no key, which a compacted topic needs"
+            )
+        max_timestamp = max(max_timestamp, timestamp)
+    return max_timestamp
+
+
+def _refuse_broker_attributes(header: BatchHeader) -> None:
+    if header.is_control:
+        raise InvalidRecord("clients may not write control batches")
+    raise InvalidTimestamp("only brokers stamp batches with LogAppendTime")
