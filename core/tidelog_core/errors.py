@@ -278,3 +278,19 @@ class ItemTooLarge(TidelogError):
     def __init__(self, key: tuple[str, str], size_bytes: int, *, limit: int) -> None:
         super().__init__(f"item {'/'.join(key)} would be {size_bytes} bytes, the limit is {limit}")
         self.key, self.size_bytes, self.limit = key, size_bytes, limit
+
+
+class InvalidObjectKey(TidelogError):
+    """No object may have this key."""
+
+    code = ErrorCode.invalid_request
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"object key {key!r} is not allowed: {problem}")
+        self.key, self.problem = key, problem
+
+
+class TierUnavailable(TidelogError):
+    """The tier worker cannot serve just now (it is starting, restarting or overloaded)."""
+
+    code = ErrorCode.kafka_storage_error

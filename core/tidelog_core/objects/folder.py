@@ -1,0 +1,324 @@
+"""Objects as files below one folder, durable on return, shared by any number of processes.
+
+    <folder>/<key>              an object, never changed once linked under its name
+    <folder>/.staging/<uuid>    an object being written; its writer holds a lock on it
+
+A write goes to a staging file, is fsynced, and only then gets its name with ``link``,
+which fails where the name is taken: so one of several writers wins, and whoever sees
+the name sees all the bytes. Last the folder is fsynced, and every folder above it that
+may be new, so the name survives a power cut. A staging file that nobody locks was left
+by a crash; opening the store removes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from tidelog_core.objects.key_rules import STAGING, check_key, check_range
+from tidelog_core.objects.store import ObjectMeta
+
+T = TypeVar("T")
+
+THREAD_COUNT = 8
+LIST_PAGE_SIZE = 1000
+COPY_BUFFER_SIZE_BYTES = 1 << 20
+KNOWN_FOLDERS_MAX = 16_384
+STAGING_ATTEMPTS_MAX = 100  # each lost attempt means that a cleaner or a delete got in between
+
+
+class FolderObjectStore:
+    """An ``ObjectStore`` on a local file system. Durable on return."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()
+        self._staging = self._folder / STAGING
+        self._executor = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="folder-store")
+        # Folders whose names are known to be durable, by inode: a folder that was removed
+        # and made again is another one.
+        self._durable_folders: dict[str, int] = {}
+        _make_durable_folder(self._staging)
+        self._remove_abandoned()
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store ``data``, durably. Raises ``ObjectExists``."""
+        check_key(key)
+        await self._run(self._write, key, lambda file: _write_all(file, data), is_new=True)
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Store the file's bytes as they are at the call, durably. Raises ``ObjectExists``."""
+        check_key(key)
+        await self._run(self._write, key, lambda file: _copy(path, file), is_new=True)
+
+    async def replace(self, key: str, data: bytes) -> None:
+        """Store ``data`` whether or not the key exists, durably."""
+        check_key(key)
+        await self._run(self._write, key, lambda file: _write_all(file, data), is_new=False)
+
+    async def get(self, key: str) -> bytes:
+        """Return the whole object. Raises ``ObjectNotFound``."""
+        check_key(key)
+        return await self._run(self._read, key, 0, None)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Return bytes ``[start, end)``, fewer only where the object ends."""
+        check_key(key)
+        check_range(start, end)
+        return await self._run(self._read, key, start, end)
+
+    async def head(self, key: str) -> ObjectMeta:
+        """Return what is known of the object. Raises ``ObjectNotFound``."""
+        check_key(key)
+        return await self._run(self._head, key)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+        """Yield the objects whose key starts with ``prefix``, in key order."""
+        walk = self._walk(prefix)
+        while True:
+            page = await self._run(_take, walk, LIST_PAGE_SIZE)
+            for meta in page:
+                yield meta
+            if len(page) < LIST_PAGE_SIZE:
+                return
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove the objects that are there, durably, and folders left empty."""
+        for key in keys:
+            check_key(key)
+        if keys:
+            await self._run(self._delete, keys)
+
+    async def close(self) -> None:
+        """Wait for the calls under way and end the threads."""
+        await asyncio.to_thread(self._executor.shutdown)
+
+    async def _run(self, function: Callable[..., T], *args: object, **keywords: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: function(*args, **keywords))
+
+    def _write(self, key: str, fill: Callable[[BinaryIO], None], *, is_new: bool) -> None:
+        target = self._folder / key
+        try:
+            with self._staged() as (staged, file):
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+                is_named = self._name(staged, target, is_new=is_new)
+        except OSError as error:
+            raise StoreUnavailable(f"object {key!r} was not written: {error}") from error
+        self._fsync_folder_of(key, target)
+        if not is_named:  # Told only now: «it exists» must be as durable as it sounds.
+            raise ObjectExists(key)
+
+    @contextmanager
+    def _staged(self) -> Iterator[tuple[Path, BinaryIO]]:
+        for _ in range(STAGING_ATTEMPTS_MAX):
+            staged = self._staging / uuid.uuid4().hex
+            with staged.open("xb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.fstat(file.fileno()).st_nlink == 0:
+                    continue  # A cleaner came between creating and locking.
+                try:
+                    yield staged, file
+                finally:
+                    staged.unlink(missing_ok=True)
+                return
+        raise OSError(errno.EAGAIN, "staging files keep vanishing", str(self._staging))
+
+    def _name(self, staged: Path, target: Path, *, is_new: bool) -> bool:
+        """Give the staged file its name and return ``True``, or ``False`` where it is taken."""
+        for _ in range(STAGING_ATTEMPTS_MAX):
+            self._make_known(target.parent)
+            try:
+                if is_new:
+                    os.link(staged, target)
+                else:
+                    staged.replace(target)
+            except FileNotFoundError:
+                continue  # A delete has just removed the folder because it was empty.
+            except FileExistsError:
+                return False
+            return True
+        raise OSError(errno.EAGAIN, "the folder keeps vanishing", str(target.parent))
+
+    def _make_known(self, folder: Path) -> None:
+        name = str(folder)
+        try:
+            inode = folder.stat().st_ino
+        except FileNotFoundError:
+            inode = -1
+        if self._durable_folders.get(name) == inode:
+            return
+        _make_durable_folder(folder, below=self._folder)
+        if len(self._durable_folders) >= KNOWN_FOLDERS_MAX:
+            self._durable_folders.clear()
+        try:
+            self._durable_folders[name] = folder.stat().st_ino
+        except FileNotFoundError:
+            return  # Removed again; the caller's link will notice.
+
+    def _fsync_folder_of(self, key: str, target: Path) -> None:
+        try:
+            _fsync_folder(target.parent)
+        except FileNotFoundError:
+            return  # The object was deleted, and its folder with it.
+        except OSError as error:
+            raise OutcomeUnknown(f"object {key!r} may not survive a crash: {error}") from error
+
+    def _read(self, key: str, start: int, end: int | None) -> bytes:
+        try:
+            with (self._folder / key).open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                end = size if end is None else min(end, size)
+                return _read_exactly(file.fileno(), start, max(0, end - start))
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise ObjectNotFound(key) from None
+        except OSError as error:
+            raise StoreUnavailable(f"object {key!r} cannot be read: {error}") from error
+
+    def _head(self, key: str) -> ObjectMeta:
+        path = self._folder / key
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise ObjectNotFound(key) from None
+        except OSError as error:
+            raise StoreUnavailable(f"object {key!r} cannot be read: {error}") from error
+        if path.is_dir():
+            raise ObjectNotFound(key)
+        return _meta(key, status)
+
+    def _walk(self, prefix: str) -> Iterator[ObjectMeta]:
+        top, _, _ = prefix.rpartition("/")
+        if ".." in top.split("/"):
+            return
+        yield from self._walk_folder(f"{top}/" if top else "", prefix)
+
+    def _walk_folder(self, key_start: str, prefix: str) -> Iterator[ObjectMeta]:
+        try:
+            with os.scandir(self._folder / key_start) as entries:
+                # A folder sorts by the keys below it, which go on with a slash.
+                found = sorted((e.name + "/" if e.is_dir() else e.name, e) for e in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise StoreUnavailable(f"{key_start!r} cannot be listed: {error}") from error
+        for name, entry in found:
+            key = key_start + name
+            if key == f"{STAGING}/" or not (key.startswith(prefix) or prefix.startswith(key)):
+                continue
+            if name.endswith("/"):
+                yield from self._walk_folder(key, prefix)
+            elif key.startswith(prefix):
+                try:
+                    yield _meta(key, entry.stat())
+                except FileNotFoundError:
+                    continue  # Deleted since the folder was read.
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        folders: set[Path] = set()
+        try:
+            for key in keys:
+                path = self._folder / key
+                try:
+                    path.unlink()
+                except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    continue
+                folders.add(path.parent)
+            for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
+                self._remove_empty(folder)
+        except OSError as error:
+            raise StoreUnavailable(f"objects cannot be deleted: {error}") from error
+
+    def _remove_empty(self, folder: Path) -> None:
+        while folder != self._folder:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError:
+                break  # Not empty.
+            folder = folder.parent
+        _fsync_folder(folder)
+
+    def _remove_abandoned(self) -> None:
+        for path in self._staging.iterdir():
+            try:
+                with path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # Unlinked under the lock: a writer that was about to lock sees it.
+                    path.unlink(missing_ok=True)
+            except (BlockingIOError, FileNotFoundError):
+                continue  # Someone is writing it, or has finished.
+
+
+def _make_durable_folder(folder: Path, below: Path | None = None) -> None:
+    """Create the folder and make its name durable, and those of the folders above it.
+
+    With ``below``, that folder's own name is known to be durable already.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder == below:
+        return
+    for parent in folder.parents:
+        try:
+            _fsync_folder(parent)
+        except PermissionError:
+            return  # We cannot have created anything in there.
+        if parent == below or parent.is_mount():
+            return
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
+
+
+def _copy(source: Path, target: BinaryIO) -> None:
+    with source.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        shutil.copyfileobj(file, target, COPY_BUFFER_SIZE_BYTES)
+        target.flush()
+        if os.fstat(target.fileno()).st_size > size_bytes:
+            os.ftruncate(target.fileno(), size_bytes)  # It grew while we copied.
+
+
+def _read_exactly(descriptor: int, position: int, size_bytes: int) -> bytes:
+    data = os.pread(descriptor, size_bytes, position)
+    if len(data) == size_bytes or not data:
+        return data
+    # One call reads at most about 2 GiB.
+    parts = [data]
+    while (done := sum(map(len, parts))) < size_bytes:
+        part = os.pread(descriptor, size_bytes - done, position + done)
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _meta(key: str, status: os.stat_result) -> ObjectMeta:
+    modified_ms = status.st_mtime_ns // 1_000_000
+    return ObjectMeta(key=key, size_bytes=status.st_size, modified_ms=modified_ms)
+
+
+def _take(metas: Iterator[ObjectMeta], count: int) -> Sequence[ObjectMeta]:
+    return list(itertools.islice(metas, count))

@@ -1,0 +1,72 @@
+"""Objects in this process's memory: for tests and trials, gone when the process ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from tidelog_core.errors import ObjectExists, ObjectNotFound
+from tidelog_core.objects.key_rules import check_key, check_range
+from tidelog_core.objects.store import ObjectMeta
+
+
+class MemoryObjectStore:
+    """An ``ObjectStore`` whose objects live as long as it does. For one event loop."""
+
+    def __init__(self, *, clock_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self._objects: dict[str, tuple[bytes, int]] = {}
+        self._clock_ms = clock_ms
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store ``data``. Raises ``ObjectExists``."""
+        check_key(key)
+        if key in self._objects:
+            raise ObjectExists(key)
+        self._objects[key] = (bytes(data), self._clock_ms())
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Store the file's bytes. Raises ``ObjectExists``."""
+        await self.put(key, path.read_bytes())  # noqa: ASYNC240
+
+    async def replace(self, key: str, data: bytes) -> None:
+        """Store ``data`` whether or not the key exists."""
+        check_key(key)
+        self._objects[key] = (bytes(data), self._clock_ms())
+
+    async def get(self, key: str) -> bytes:
+        """Return the whole object. Raises ``ObjectNotFound``."""
+        return self._find(key)[0]
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Return bytes ``[start, end)``, fewer only where the object ends."""
+        check_range(start, end)
+        return self._find(key)[0][start:end]
+
+    async def head(self, key: str) -> ObjectMeta:
+        """Return what is known of the object. Raises ``ObjectNotFound``."""
+        data, modified_ms = self._find(key)
+        return ObjectMeta(key=key, size_bytes=len(data), modified_ms=modified_ms)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+        """Yield the objects whose key starts with ``prefix``, in key order."""
+        for key in sorted(k for k in self._objects if k.startswith(prefix)):
+            if key in self._objects:
+                yield await self.head(key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove the objects that are there."""
+        for key in keys:
+            check_key(key)
+        for key in keys:
+            self._objects.pop(key, None)
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+    def _find(self, key: str) -> tuple[bytes, int]:
+        check_key(key)
+        found = self._objects.get(key)
+        if found is None:
+            raise ObjectNotFound(key)
+        return found

@@ -1,0 +1,326 @@
+"""Objects in an S3 bucket, through obstore.
+
+A write is one PUT with ``If-None-Match: *``: the bucket lets one of several writers
+win. obstore would repeat a PUT whose answer was lost and then report «already there»
+for our own object, so writes are repeated here, where it is known whether an earlier
+attempt may have succeeded; then «already there» is ``OutcomeUnknown``.
+
+Objects above ``multipart_threshold`` go up in parts to a staging key, from which S3
+copies them to their own key, again only if that is absent: S3 takes a condition on the
+copy, obstore none on parts. A crash leaves a staging object or unfinished parts; a
+lifecycle rule on ``.staging/`` removes both.
+
+This is the only place where obstore's exceptions are known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
+
+from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from tidelog_core.objects.key_rules import STAGING, check_key, check_range
+from tidelog_core.objects.store import ObjectMeta
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config
+
+T = TypeVar("T")
+
+MULTIPART_THRESHOLD_BYTES = 1 << 30  # One PUT takes at most 5 GiB. Source: S3 user guide.
+PART_SIZE_BYTES = 64 << 20
+PART_CONCURRENCY = 4
+WRITE_ATTEMPTS_MAX = 5
+READ_RETRIES_MAX = 5
+BACKOFF_S_MIN = 0.1
+BACKOFF_S_MAX = 5.0
+CONNECT_TIMEOUT = timedelta(seconds=5)
+DELETE_KEYS_MAX = 1000  # one DeleteObjects call. Source: S3 API reference.
+
+
+class S3ObjectStore:
+    """An ``ObjectStore`` in a bucket, below a prefix. Durable on return.
+
+    Region, endpoint and credentials are those of the AWS environment variables, the
+    container's or the instance's role, unless given.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        prefix: str = "",
+        endpoint: str | None = None,
+        region: str | None = None,
+        multipart_threshold: int = MULTIPART_THRESHOLD_BYTES,
+        part_size_bytes: int = PART_SIZE_BYTES,
+        request_timeout_s: float = 300.0,
+    ) -> None:
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._multipart_threshold = multipart_threshold
+        self._part_size_bytes = part_size_bytes
+
+        def connect(retries_max: int) -> S3Store:
+            config: S3Config = {"copy_if_not_exists": "multipart"}
+            if endpoint is not None:
+                config["endpoint"] = endpoint
+            if region is not None:
+                config["region"] = region
+            return S3Store(
+                bucket,
+                config=config,
+                client_options={
+                    "allow_http": True,
+                    "connect_timeout": CONNECT_TIMEOUT,
+                    "timeout": timedelta(seconds=request_timeout_s),
+                },
+                retry_config={
+                    "max_retries": retries_max,
+                    "retry_timeout": timedelta(seconds=60),
+                    "backoff": {
+                        "init_backoff": timedelta(seconds=BACKOFF_S_MIN),
+                        "max_backoff": timedelta(seconds=BACKOFF_S_MAX),
+                        "base": 2,
+                    },
+                },
+            )
+
+        self._store = connect(READ_RETRIES_MAX)
+        self._store_once = connect(0)
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store ``data``. Raises ``ObjectExists``."""
+        check_key(key)
+        if len(data) > self._multipart_threshold:
+            await self._put_in_parts(key, data)
+        else:
+            await self._put_once(key, data)
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Store the file's bytes, as they are at the call. Raises ``ObjectExists``."""
+        check_key(key)
+        size_bytes = (await asyncio.to_thread(path.stat)).st_size
+        if size_bytes > self._multipart_threshold:
+            await self._put_in_parts(key, path)
+        else:
+            await self._put_once(key, path)
+
+    async def replace(self, key: str, data: bytes) -> None:
+        """Store ``data`` whether or not the key exists; readers see the old or the new."""
+        check_key(key)
+        try:
+            await obstore.put_async(
+                self._store, self._prefix + key, data, mode="overwrite", use_multipart=False
+            )
+        except (BaseError, FileNotFoundError) as error:
+            raise _write_failure(key, error) from error
+
+    async def get(self, key: str) -> bytes:
+        """Return the whole object. Raises ``ObjectNotFound``."""
+        check_key(key)
+
+        async def read() -> bytes:
+            result = await obstore.get_async(self._store, self._prefix + key)
+            return bytes(await result.bytes_async())
+
+        return await _reading(key, read)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Return bytes ``[start, end)``, fewer only where the object ends."""
+        check_key(key)
+        check_range(start, end)
+        if start == end:
+            await self.head(key)
+            return b""
+
+        async def read() -> bytes:
+            found = await obstore.get_range_async(
+                self._store, self._prefix + key, start=start, end=end
+            )
+            return bytes(found)
+
+        try:
+            return await _reading(key, read)
+        except StoreUnavailable:
+            # A range that starts at or past the end is refused, whatever its form.
+            if start >= (await self.head(key)).size_bytes:
+                return b""
+            raise
+
+    async def head(self, key: str) -> ObjectMeta:
+        """Return what is known of the object. Raises ``ObjectNotFound``."""
+        check_key(key)
+
+        async def read() -> ObjectMeta:
+            return self._meta(await obstore.head_async(self._store, self._prefix + key))
+
+        return await _reading(key, read)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+        """Yield the objects whose key starts with ``prefix``, in key order."""
+        # obstore takes only whole components as a prefix, and drops a trailing slash.
+        whole, _, rest = (self._prefix + prefix).rpartition("/")
+        offset = self._prefix + prefix[:-1] if rest else None
+        full_prefix = self._prefix + prefix
+        stream = obstore.list(self._store, prefix=whole or None, offset=offset)
+        try:
+            async for page in stream:
+                for found in page:
+                    path = found["path"]
+                    if path.startswith(full_prefix):
+                        meta = self._meta(found)
+                        if not meta.key.startswith(f"{STAGING}/"):
+                            yield meta
+                    elif path > full_prefix:
+                        return
+        except (BaseError, FileNotFoundError) as error:
+            raise StoreUnavailable(f"listing {prefix!r} failed: {_first_line(error)}") from error
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove the objects. A key that is not there is no error."""
+        for key in keys:
+            check_key(key)
+        for at in range(0, len(keys), DELETE_KEYS_MAX):
+            paths = [self._prefix + key for key in keys[at : at + DELETE_KEYS_MAX]]
+            try:
+                await obstore.delete_async(self._store, paths)
+            except FileNotFoundError:
+                continue
+            except BaseError as error:
+                # Some may be gone: the caller repeats, deleting twice is harmless.
+                raise StoreUnavailable(f"delete failed: {_first_line(error)}") from error
+
+    async def close(self) -> None:
+        """Do nothing: obstore keeps no more than idle connections."""
+
+    async def _put_once(self, key: str, data: bytes | Path) -> None:
+        await self._create(
+            key,
+            lambda: obstore.put_async(
+                self._store_once, self._prefix + key, data, mode="create", use_multipart=False
+            ),
+        )
+
+    async def _put_in_parts(self, key: str, data: bytes | Path) -> None:
+        if await self._exists(key):
+            raise ObjectExists(key)  # Spares the upload; the copy below is what decides.
+        staged = f"{self._prefix}{STAGING}/{uuid.uuid4().hex}"
+        try:
+            try:
+                await obstore.put_async(
+                    self._store,
+                    staged,
+                    data,
+                    use_multipart=True,
+                    chunk_size=self._part_size_bytes,
+                    max_concurrency=PART_CONCURRENCY,
+                )
+            except (BaseError, FileNotFoundError) as error:
+                raise StoreUnavailable(
+                    f"object {key!r} was not written: {_first_line(error)}"
+                ) from error
+            await self._create(
+                key,
+                lambda: obstore.copy_async(
+                    self._store_once, staged, self._prefix + key, overwrite=False
+                ),
+            )
+        finally:
+            await _quietly(obstore.delete_async(self._store, [staged]))
+
+    async def _create(self, key: str, attempt: Callable[[], Awaitable[object]]) -> None:
+        """Run a conditional write until its outcome is known or attempts run out."""
+        may_have_happened = False
+        delay_s = BACKOFF_S_MIN
+        failure: Exception | None = None
+        for _ in range(WRITE_ATTEMPTS_MAX):
+            if failure is not None:
+                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+                delay_s = min(2 * delay_s, BACKOFF_S_MAX)
+            try:
+                await attempt()
+            except AlreadyExistsError as error:
+                if "409 Conflict" in str(error):
+                    failure = error  # Another write of this key is under way: ask again.
+                    continue
+                if may_have_happened:
+                    raise OutcomeUnknown(f"object {key!r} may be ours or another's") from error
+                raise ObjectExists(key) from None
+            except (BaseError, FileNotFoundError) as error:
+                failure = error
+                if _is_final(error):
+                    break
+                may_have_happened = may_have_happened or not _is_unsent(error)
+            else:
+                return
+        assert failure is not None
+        if may_have_happened:
+            raise OutcomeUnknown(
+                f"object {key!r} may not be written: {_first_line(failure)}"
+            ) from failure
+        raise StoreUnavailable(
+            f"object {key!r} was not written: {_first_line(failure)}"
+        ) from failure
+
+    async def _exists(self, key: str) -> bool:
+        try:
+            await self.head(key)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _meta(self, found: obstore.ObjectMeta) -> ObjectMeta:
+        return ObjectMeta(
+            key=found["path"].removeprefix(self._prefix),
+            size_bytes=found["size"],
+            modified_ms=int(found["last_modified"].timestamp() * 1000),
+        )
+
+
+async def _reading(key: str, read: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await read()
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error):
+            raise StoreUnavailable(f"the bucket of {key!r} is not there") from error
+        raise ObjectNotFound(key) from None
+    except BaseError as error:
+        raise StoreUnavailable(f"object {key!r} cannot be read: {_first_line(error)}") from error
+
+
+async def _quietly(deletion: Awaitable[object]) -> None:
+    try:
+        await deletion
+    except (BaseError, FileNotFoundError):
+        return  # The lifecycle rule removes it.
+
+
+def _write_failure(key: str, error: Exception) -> OutcomeUnknown | StoreUnavailable:
+    if _is_final(error) or _is_unsent(error):
+        return StoreUnavailable(f"object {key!r} was not written: {_first_line(error)}")
+    return OutcomeUnknown(f"object {key!r} may not be written: {_first_line(error)}")
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether S3 refused the request, so that asking again will not help."""
+    return (
+        isinstance(error, FileNotFoundError) or type(error) is not obstore.exceptions.GenericError
+    )
+
+
+def _is_unsent(error: Exception) -> bool:
+    """Whether the request never reached S3. obstore tells this only in its debug text."""
+    return "kind: Connect," in str(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

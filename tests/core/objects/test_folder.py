@@ -1,0 +1,165 @@
+"""The folder store keeps the contract, across processes and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tidelog_core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.objects.store import ObjectStore
+
+from tests.contracts.object_store import ObjectStoreContract
+
+
+class TestFolderObjectStore(ObjectStoreContract):
+    @pytest.fixture(autouse=True)
+    def _fresh(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "not" / "there" / "yet"
+
+    def open_store(self) -> ObjectStore:
+        return FolderObjectStore(self.folder)
+
+
+ENDLESS_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from tidelog_core.objects.folder import FolderObjectStore
+async def main():
+    store = FolderObjectStore(Path(sys.argv[1]))
+    data = bytes([int(sys.argv[2])]) * 4_000_000
+    number = 0
+    while True:
+        await store.put(f"deep/{sys.argv[2]}/{number}", data)
+        print(number, flush=True)
+        number += 1
+asyncio.run(main())
+"""
+
+
+def test_killing_a_writer_at_any_moment_leaves_only_whole_objects(tmp_path: Path) -> None:
+    """Acknowledged objects are there, unacknowledged ones whole or absent, no litter stays."""
+    folder = tmp_path / "objects"
+    for attempt in range(5):
+        child = subprocess.Popen(
+            [sys.executable, "-c", ENDLESS_WRITER, str(folder), str(attempt)],
+            stdout=subprocess.PIPE,
+        )
+        assert child.stdout is not None
+        acknowledged = [int(child.stdout.readline())]
+        time.sleep(0.003 * attempt)
+        child.send_signal(signal.SIGKILL)
+        acknowledged += map(int, child.stdout.read().split())
+        child.wait()
+        child.stdout.close()
+
+        async def check(attempt: int, acknowledged: list[int]) -> None:
+            store = FolderObjectStore(folder)
+            metas = [meta async for meta in store.list(f"deep/{attempt}/")]
+            assert {m.size_bytes for m in metas} == {4_000_000}
+            assert {int(m.key.rsplit("/", 1)[1]) for m in metas} >= set(acknowledged)
+            for meta in metas:
+                assert set(await store.get(meta.key)) == {attempt}
+            await store.close()
+
+        asyncio.run(check(attempt, acknowledged))
+        assert list((folder / ".staging").iterdir()) == []
+
+
+RACING_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from tidelog_core.errors import ObjectExists
+from tidelog_core.objects.folder import FolderObjectStore
+async def main():
+    store = FolderObjectStore(Path(sys.argv[1]))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(50):
+        try:
+            await store.put(f"race/{number}", sys.argv[2].encode() * 1000)
+        except ObjectExists:
+            continue
+        print(number, flush=True)
+    await store.close()
+asyncio.run(main())
+"""
+
+
+def test_of_racing_processes_one_wins_each_key(tmp_path: Path) -> None:
+    folder = tmp_path / "objects"
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACING_WRITER, str(folder), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "abc"
+    ]
+    won: dict[int, str] = {}
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child, name in zip(children, "abc", strict=True):
+        output, _ = child.communicate()
+        assert child.returncode == 0
+        for line in output.split():
+            assert won.setdefault(int(line), name) == name
+    assert sorted(won) == list(range(50))
+    for number, name in won.items():
+        assert (folder / "race" / str(number)).read_text() == name * 1000
+
+
+def test_opening_removes_what_a_dead_writer_left_and_spares_what_is_being_written(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "objects"
+    asyncio.run(FolderObjectStore(folder).close())
+    (folder / ".staging" / "left").write_bytes(b"half")
+    store = FolderObjectStore(folder)
+    with store._staged() as (staged, _):
+        second = FolderObjectStore(folder)
+        assert list((folder / ".staging").iterdir()) == [staged]
+        asyncio.run(second.close())
+    asyncio.run(store.close())
+
+
+def test_a_put_under_an_object_fails_without_harm(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = FolderObjectStore(tmp_path)
+        await store.put("a", b"1")
+        with pytest.raises(StoreUnavailable, match="a/b"):
+            await store.put("a/b", b"2")
+        assert await store.get("a") == b"1"
+        await store.put("folder/b", b"3")
+        with pytest.raises(ObjectExists):
+            await store.put("folder", b"4")
+        with pytest.raises(ObjectNotFound):
+            await store.get("folder")
+        await store.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+def test_a_full_disk_is_store_unavailable_and_leaves_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = FolderObjectStore(tmp_path)
+        with pytest.raises(StoreUnavailable):
+            await store.put_file("a/b", tmp_path / "is not there")
+        assert [meta.key async for meta in store.list("")] == []
+        assert os.listdir(tmp_path / ".staging") == []  # noqa: PTH208
+        await store.close()
+
+    asyncio.run(run())
