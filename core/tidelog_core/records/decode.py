@@ -88,6 +88,7 @@ def _decode_run(  # noqa: PLR0915, PLR0912 - one loop, unrolled: it runs for eve
     records: list[Record] = []
     append = records.append
     new, cls = tuple.__new__, Record
+    names: dict[bytes, str] = {}
     headers: Headers
     key: bytes | None
     value: bytes | None
@@ -148,7 +149,7 @@ def _decode_run(  # noqa: PLR0915, PLR0912 - one loop, unrolled: it runs for eve
             value = data[position : (position := position + (length >> 1))]
 
         if data[position]:
-            headers, position = _decode_headers(data, position)
+            headers, position = _decode_headers(data, position, names)
         else:
             headers = ()
             position += 1
@@ -170,20 +171,32 @@ def _decode_run(  # noqa: PLR0915, PLR0912 - one loop, unrolled: it runs for eve
     return records, position
 
 
-def _decode_headers(data: bytes, position: int) -> tuple[Headers, int]:
+def _decode_headers(data: bytes, position: int, names: dict[bytes, str]) -> tuple[Headers, int]:
+    """Return the headers at ``position`` and the position behind them.
+
+    ``names`` remembers the batch's header keys, which mostly repeat.
+    """
     count, position = read_varint(data, position)
     if count < 0 or 2 * count > len(data) - position:
         raise ValueError(f"{count} headers cannot be")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        size, position = read_varint(data, position)
-        if size < 0:
+        size = data[position]
+        position += 1
+        if size > 127:
+            size, position = read_zigzag(data, position - 1)
+        if size & 1:
             raise ValueError("a header has no key")
-        name = data[position : position + size].decode("utf-8", "surrogateescape")
-        size, position = read_varint(data, position + size)
-        if size < 0:
-            headers.append((name, None))
-        else:
-            headers.append((name, data[position : position + size]))
-            position += size
+        raw_name = data[position : (position := position + (size >> 1))]
+        name = names.get(raw_name)
+        if name is None:
+            name = names[raw_name] = raw_name.decode("utf-8", "surrogateescape")
+        size = data[position]
+        position += 1
+        if size > 127:
+            size, position = read_zigzag(data, position - 1)
+        content = None
+        if not size & 1:
+            content = data[position : (position := position + (size >> 1))]
+        headers.append((name, content))
     return tuple(headers), position

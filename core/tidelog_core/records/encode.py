@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from tidelog_core.errors import InvalidRecord
 from tidelog_core.model import NO_TIMESTAMP
@@ -56,7 +57,8 @@ def build_batch(
         attributes |= TRANSACTIONAL_BIT
     if is_control:
         attributes |= CONTROL_BIT
-    max_timestamp = max([record[1] for record in records])
+    base_timestamp = records[0].timestamp_ms
+    body, max_timestamp = _encode_records(records, range(len(records)), base_timestamp)
     if log_append_time_ms is not None:
         attributes |= LOG_APPEND_TIME_BIT
         max_timestamp = log_append_time_ms
@@ -68,14 +70,14 @@ def build_batch(
         crc=0,
         attributes=attributes,
         last_offset_delta=len(records) - 1,
-        base_timestamp_ms=records[0][1],
+        base_timestamp_ms=base_timestamp,
         max_timestamp_ms=max_timestamp,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
         record_count=len(records),
     )
-    return _encode_batch(header, records, range(len(records)), level)
+    return _pack_compressed(header, body, level)
 
 
 def rebuild_batch(
@@ -98,19 +100,21 @@ def rebuild_batch(
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
         base_timestamp = delete_horizon_ms
-    max_timestamp = header.max_timestamp_ms
-    if not header.is_log_append_time:
-        max_timestamp = max(record.timestamp_ms for record in records)
     deltas = [record.offset - header.base_offset for record in records]
     if deltas[0] < 0 or deltas[-1] > header.last_offset_delta:
         raise InvalidRecord(f"records lie outside [{header.base_offset}, {header.last_offset}]")
+    if any(left >= right for left, right in pairwise(deltas)):
+        raise InvalidRecord("the records' offsets do not grow")
+    body, max_timestamp = _encode_records(records, deltas, base_timestamp)
+    if header.is_log_append_time:
+        max_timestamp = header.max_timestamp_ms
     kept = header._replace(
         attributes=attributes,
         base_timestamp_ms=base_timestamp,
         max_timestamp_ms=max_timestamp,
         record_count=len(records),
     )
-    return _encode_batch(kept, records, deltas, level)
+    return _pack_compressed(kept, body, level)
 
 
 def build_empty_batch(header: BatchHeader) -> bytes:
@@ -131,65 +135,77 @@ def convert_compression(
     The records are not parsed. Raises ``CorruptRecordBatch`` if they do not decompress.
     """
     header = parse_header(batch, position)
-    body = compress(target, records_body(batch, position, header), level)
-    return pack_batch(header._replace(attributes=header.attributes & ~CODEC_MASK | target), body)
+    body = records_body(batch, position, header)
+    converted = header._replace(attributes=header.attributes & ~CODEC_MASK | target)
+    return _pack_compressed(converted, body, level)
 
 
-def _encode_batch(
-    header: BatchHeader, records: Sequence[Record], deltas: Iterable[int], level: int | None
-) -> bytes:
+def _pack_compressed(header: BatchHeader, body: bytes, level: int | None) -> bytes:
+    compressed = compress(header.compression, body, level)
     try:
-        body = _encode_records(records, deltas, header.base_timestamp_ms)
-        return pack_batch(header, compress(header.compression, body, level))
-    except (struct.error, OverflowError, UnicodeEncodeError) as error:
-        raise InvalidRecord(f"the records do not fit the format: {error}") from None
+        return pack_batch(header, compressed)
+    except struct.error as error:
+        raise InvalidRecord(f"a field of the batch does not fit the format: {error}") from None
 
 
-def _encode_records(records: Sequence[Record], deltas: Iterable[int], base_timestamp: int) -> bytes:
+def _encode_records(
+    records: Sequence[Record], deltas: Iterable[int], base_timestamp: int
+) -> tuple[bytes, int]:
+    """Return the records section, uncompressed, and the largest timestamp in it."""
     parts: list[bytes] = []
     append = parts.append
     join = b"".join
     encoded, size = ENCODED, len(ENCODED)
-    for record, offset_delta in zip(records, deltas, strict=True):
-        _, timestamp, key, value, headers = record
-        delta = timestamp - base_timestamp
-        if key is None:
-            key_size, key = _NULL, b""
-        else:
-            length = len(key)
-            key_size = encoded[length] if length < size else encode_varint(length)
-        if value is None:
-            value_size, value = _NULL, b""
-        else:
-            length = len(value)
-            value_size = encoded[length] if length < size else encode_varint(length)
-        body = join(
-            (
-                _ATTRIBUTES,
-                encoded[delta] if 0 <= delta < size else encode_varint(delta),
-                encoded[offset_delta] if offset_delta < size else encode_varint(offset_delta),
-                key_size,
-                key,
-                value_size,
-                value,
-                _encode_headers(headers) if headers else _NO_HEADERS,
+    max_timestamp = records[0].timestamp_ms
+    try:
+        for record, offset_delta in zip(records, deltas, strict=True):
+            _, timestamp, key, value, headers = record
+            if timestamp > max_timestamp:  # noqa: PLR1730 - three times faster than max()
+                max_timestamp = timestamp
+            delta = timestamp - base_timestamp
+            if key is None:
+                key_size, key = _NULL, b""
+            else:
+                length = len(key)
+                key_size = encoded[length] if length < size else encode_varint(length)
+            if value is None:
+                value_size, value = _NULL, b""
+            else:
+                length = len(value)
+                value_size = encoded[length] if length < size else encode_varint(length)
+            body = join(
+                (
+                    _ATTRIBUTES,
+                    encoded[delta] if 0 <= delta < size else encode_varint(delta),
+                    encoded[offset_delta] if offset_delta < size else encode_varint(offset_delta),
+                    key_size,
+                    key,
+                    value_size,
+                    value,
+                    _encode_headers(headers) if headers else _NO_HEADERS,
+                )
             )
-        )
-        length = len(body)
-        append(encoded[length] if length < size else encode_varint(length))
-        append(body)
-    return join(parts)
+            length = len(body)
+            append(encoded[length] if length < size else encode_varint(length))
+            append(body)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRecord(f"a record does not fit the format: {error}") from None
+    return join(parts), max_timestamp
 
 
 def _encode_headers(headers: Headers) -> bytes:
-    parts = [encode_varint(len(headers))]
+    encoded, size = ENCODED, len(ENCODED)
+    length = len(headers)
+    parts = [encoded[length] if length < size else encode_varint(length)]
     for name, content in headers:
-        encoded_name = name.encode("utf-8", "surrogateescape")
-        parts.append(encode_varint(len(encoded_name)))
-        parts.append(encoded_name)
+        name_bytes = name.encode("utf-8", "surrogateescape")
+        length = len(name_bytes)
+        parts.append(encoded[length] if length < size else encode_varint(length))
+        parts.append(name_bytes)
         if content is None:
             parts.append(_NULL)
         else:
-            parts.append(encode_varint(len(content)))
+            length = len(content)
+            parts.append(encoded[length] if length < size else encode_varint(length))
             parts.append(content)
     return b"".join(parts)

@@ -57,6 +57,8 @@ DELETE_HORIZON_BIT = 0x40
 SEQUENCE_MASK = 0x7FFFFFFF  # sequences wrap to 0 after 2**31 - 1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_UNCOVERED = struct.Struct(">qiibI")  # what the CRC does not cover, with the CRC
+_COVERED = struct.Struct(">hiqqqhii")  # from the attributes on
 _LENGTH = struct.Struct(">i")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
@@ -64,7 +66,7 @@ _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
 _TUPLE_NEW = tuple.__new__
-assert _HEADER.size == HEADER_SIZE
+assert _HEADER.size == HEADER_SIZE == _UNCOVERED.size + _COVERED.size
 
 # ``CompressionType(n)`` goes through the enum's machinery; indexing does not.
 _CODECS = tuple(CompressionType)
@@ -226,21 +228,16 @@ def pack_batch(header: BatchHeader, body: bytes) -> bytes:
 
     Raises ``struct.error`` if a field does not fit.
     """
-    batch = bytearray(HEADER_SIZE + len(body))
-    fields = list(header)
-    fields[1] = HEADER_SIZE - LOG_OVERHEAD + len(body)
-    fields[4] = 0
-    _HEADER.pack_into(batch, 0, *fields)
-    batch[HEADER_SIZE:] = body
-    _CRC.pack_into(batch, CRC_POSITION, _compute_crc(batch, 0, len(batch)))
-    return bytes(batch)
+    covered = _COVERED.pack(*header[5:])
+    crc = crc32c(body, crc32c(covered))
+    batch_length = HEADER_SIZE - LOG_OVERHEAD + len(body)
+    return _UNCOVERED.pack(header[0], batch_length, header[2], MAGIC, crc) + covered + body
 
 
 def _compute_crc(buffer: Buffer, position: int, end: int) -> int:
-    # The views are released at once: a mmap or bytearray under a live view cannot be closed or
-    # resized, and an exception's traceback would keep them alive.
-    with memoryview(buffer) as view, view[position + ATTRIBUTES_POSITION : end] as covered:
-        return crc32c(covered)
+    # No variable holds the view: a mmap or bytearray under a live view cannot be closed or
+    # resized, and the traceback of an exception would keep it alive.
+    return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end])
 
 
 def _cut_header(buffer: Buffer, position: int) -> CorruptRecordBatch | UnsupportedMagic:
