@@ -1,0 +1,175 @@
+"""What changing settings means: alterations applied, and the result checked as a whole.
+
+Source: Kafka's ``ConfigurationControlManager`` and ``LogConfig.validateValues``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tidelog_core.config import (
+    LOCAL_AS_TOTAL,
+    UNLIMITED,
+    NodeConfig,
+    Setting,
+    TopicConfig,
+    settings_of,
+    topic_config,
+)
+from tidelog_core.errors import InvalidConfig, InvalidRequest
+
+CONFIGS_PER_RESOURCE_MAX = 1000
+
+
+class AlterOperation(IntEnum):
+    """What to do with one setting. The numbers are the wire's."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """One setting to change; ``value`` is ``None`` for ``DELETE`` only."""
+
+    name: str
+    operation: AlterOperation
+    value: str | None
+
+
+def new_topic_configs(configs: Mapping[str, str | None], node: NodeConfig) -> dict[str, str]:
+    """Return the overrides of a topic that is being created. Raises ``InvalidConfig``."""
+    missing = [name for name, value in configs.items() if value is None]
+    if missing:
+        raise InvalidConfig([f"Null value not supported for topic configs: {','.join(missing)}"])
+    given = {name: value for name, value in configs.items() if value is not None}
+    validate_topic_configs(given, node)
+    return given
+
+
+def alter_topic_configs(
+    current: Mapping[str, str], alterations: Sequence[Alteration], node: NodeConfig
+) -> dict[str, str]:
+    """Return the topic's overrides after the alterations. Raises ``InvalidConfig``."""
+    declared = settings_of(TopicConfig)
+    effective = topic_config(current, node)
+    defaults = {
+        name: setting.format(getattr(effective, setting.field))
+        for name, setting in declared.items()
+    }
+    altered = _apply(current, alterations, declared, defaults)
+    validate_topic_configs(altered, node)
+    return altered
+
+
+def replace_topic_configs(new: Mapping[str, str], node: NodeConfig) -> dict[str, str]:
+    """Return the topic's overrides where ``new`` are all of them. Raises ``InvalidConfig``."""
+    validate_topic_configs(new, node)
+    return dict(new)
+
+
+def alter_node_configs(
+    current: Mapping[str, str],
+    alterations: Sequence[Alteration],
+    effective: NodeConfig,
+) -> dict[str, str]:
+    """Return the node overrides after the alterations.
+
+    Raises ``InvalidRequest`` where a setting is unknown, fixed at start or out of
+    bounds, as Kafka does for brokers, and ``InvalidConfig`` for list operations on
+    what is no list.
+    """
+    declared = settings_of(NodeConfig)
+    defaults = {
+        name: setting.format(getattr(effective, setting.field))
+        for name, setting in declared.items()
+    }
+    altered = _apply(current, alterations, declared, defaults)
+    validate_node_configs(altered)
+    return altered
+
+
+def validate_topic_configs(configs: Mapping[str, str], node: NodeConfig) -> None:
+    """Raise ``InvalidConfig`` with every problem, alone or together, of a topic's overrides."""
+    config = topic_config(configs, node)
+    problems = []
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        problems.append(
+            f"conflict topic config setting min.compaction.lag.ms"
+            f" ({config.min_compaction_lag_ms}) > max.compaction.lag.ms"
+            f" ({config.max_compaction_lag_ms})"
+        )
+    for unit, local, total in (
+        ("ms", config.local_retention_ms, config.retention_ms),
+        ("bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        if f"local.retention.{unit}" not in configs and f"retention.{unit}" not in configs:
+            continue
+        if local == LOCAL_AS_TOTAL or total == UNLIMITED:
+            continue
+        if local == UNLIMITED or local > total:
+            problems.append(
+                f"local.retention.{unit} ({local}) must not exceed retention.{unit} ({total})"
+            )
+    if problems:
+        raise InvalidConfig(problems)
+
+
+def validate_node_configs(configs: Mapping[str, str]) -> None:
+    """Raise ``InvalidRequest`` with every problem of settings that shall change while running."""
+    declared = settings_of(NodeConfig)
+    problems = []
+    for name, text in configs.items():
+        setting = declared.get(name)
+        if setting is None or setting.is_read_only:
+            problems.append(f"Cannot update these configs dynamically: {name}")
+            continue
+        try:
+            setting.parse(text)
+        except ValueError as error:
+            problems.append(f"Invalid value {text} for configuration {name}: {error}")
+    if problems:
+        raise InvalidRequest("; ".join(problems))
+
+
+def _apply(
+    current: Mapping[str, str],
+    alterations: Sequence[Alteration],
+    declared: Mapping[str, Setting],
+    defaults: Mapping[str, str],
+) -> dict[str, str]:
+    altered = dict(current)
+    for alteration in alterations:
+        name, value = alteration.name, alteration.value
+        if alteration.operation is AlterOperation.DELETE:
+            altered.pop(name, None)
+            continue
+        if value is None:
+            raise InvalidRequest(f"Null value not supported for : {name}")
+        if alteration.operation is AlterOperation.SET:
+            altered[name] = value
+            continue
+        setting = declared.get(name)
+        if setting is None or setting.type != "list":
+            raise InvalidConfig(
+                [f"Can't {alteration.operation.name} to key {name} because its type is not LIST."]
+            )
+        before = _parts(altered.get(name, defaults[name]))
+        altered[name] = ",".join(_alter_list(before, alteration.operation, _parts(value)))
+    if len(altered) > CONFIGS_PER_RESOURCE_MAX:
+        raise InvalidConfig([f"at most {CONFIGS_PER_RESOURCE_MAX} settings, not {len(altered)}"])
+    return altered
+
+
+def _alter_list(before: list[str], operation: AlterOperation, parts: list[str]) -> list[str]:
+    if operation is AlterOperation.APPEND:
+        return before + [part for part in dict.fromkeys(parts) if part not in before]
+    return [part for part in before if part not in parts]
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,143 @@
+"""Settings as clients are shown them: the value in force, and every place that sets one.
+
+A setting's synonyms are those places, the strongest first; the first one's value is in
+force. Source: KIP-226, and ``ConfigHelper`` of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tidelog_core.config import (
+    TOPIC_DEFAULT_FROM_NODE,
+    NodeConfig,
+    Setting,
+    SettingType,
+    TopicConfig,
+    settings_of,
+)
+from tidelog_core.metadata.image import ClusterImage
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from. The numbers are the wire's."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+# The wire's numbers of the types, of which short, class and password are not used here.
+CONFIG_TYPE_NUMBERS: Mapping[SettingType, int] = {
+    "boolean": 1,
+    "string": 2,
+    "int": 3,
+    "long": 5,
+    "double": 6,
+    "list": 7,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place that sets a value."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting and what it is worth."""
+
+    setting: Setting
+    value: str
+    source: ConfigSource
+    is_read_only: bool
+    synonyms: tuple[ConfigSynonym, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayers:
+    """A node's settings by where they come from."""
+
+    static: NodeConfig  # as the node was started
+    every_node: Mapping[str, str]  # changed while running, for all
+    this_node: Mapping[str, str]  # changed while running, for this one
+
+    @classmethod
+    def of(cls, static: NodeConfig, image: ClusterImage, broker_id: int) -> NodeLayers:
+        """Return the layers of the broker as the image has them."""
+        default, own = image.node_configs.get(None), image.node_configs.get(broker_id)
+        return cls(
+            static,
+            {} if default is None else default.configs,
+            {} if own is None else own.configs,
+        )
+
+
+def describe_topic(configs: Mapping[str, str], layers: NodeLayers) -> list[ConfigEntry]:
+    """Return every setting of a topic with these overrides, by name."""
+    entries = []
+    for name, setting in sorted(settings_of(TopicConfig).items()):
+        synonyms: list[ConfigSynonym] = []
+        if name in configs:
+            synonyms.append(ConfigSynonym(name, configs[name], ConfigSource.TOPIC))
+        node_name = TOPIC_DEFAULT_FROM_NODE.get(name)
+        if node_name is None:
+            default = setting.format(setting.default)
+            synonyms.append(ConfigSynonym(name, default, ConfigSource.DEFAULT))
+        else:
+            synonyms += _node_synonyms(settings_of(NodeConfig)[node_name], layers)
+        entries.append(_entry(setting, synonyms, is_read_only=False))
+    return entries
+
+
+def describe_node(layers: NodeLayers) -> list[ConfigEntry]:
+    """Return every setting of a node, by name."""
+    return [
+        _entry(setting, _node_synonyms(setting, layers), is_read_only=setting.is_read_only)
+        for _, setting in sorted(settings_of(NodeConfig).items())
+    ]
+
+
+def describe_every_node(layers: NodeLayers) -> list[ConfigEntry]:
+    """Return the settings that were changed for all nodes, by name."""
+    declared = settings_of(NodeConfig)
+    return [
+        _entry(
+            declared[name],
+            [ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)],
+            is_read_only=False,
+        )
+        for name, value in sorted(layers.every_node.items())
+        if name in declared
+    ]
+
+
+def _node_synonyms(setting: Setting, layers: NodeLayers) -> list[ConfigSynonym]:
+    synonyms = [
+        ConfigSynonym(setting.name, overrides[setting.name], source)
+        for overrides, source in (
+            (layers.this_node, ConfigSource.DYNAMIC_BROKER),
+            (layers.every_node, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        )
+        if setting.name in overrides
+    ]
+    static = getattr(layers.static, setting.field)
+    if static != setting.default:
+        synonyms.append(
+            ConfigSynonym(setting.name, setting.format(static), ConfigSource.STATIC_BROKER)
+        )
+    default = setting.format(setting.default)
+    return [*synonyms, ConfigSynonym(setting.name, default, ConfigSource.DEFAULT)]
+
+
+def _entry(setting: Setting, synonyms: list[ConfigSynonym], *, is_read_only: bool) -> ConfigEntry:
+    first = synonyms[0]
+    return ConfigEntry(setting, first.value, first.source, is_read_only, tuple(synonyms))

@@ -1,0 +1,233 @@
+"""What creating, widening and deleting a topic means. Decisions only: nothing is written.
+
+Codes and messages follow Kafka's ``ReplicationControlManager``, which clients and
+their tests know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tidelog_core.admin import assignment
+from tidelog_core.admin.configs import new_topic_configs
+from tidelog_core.admin.names import find_collision, is_internal, validate_topic_name
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import DeletedTopic, Partition, Topic
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+
+USE_DEFAULT = -1
+# A request for more is taken for a mistake: it would be thousands of commits, and a node
+# is built for about ten thousand partitions.
+PARTITIONS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic that somebody wants. With ``assignments`` the two numbers stay at their default."""
+
+    name: str
+    partition_count: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()  # (partition, replicas)
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic item to write and the partitions that come with it."""
+
+    topic: Topic
+    partitions: tuple[Partition, ...]  # the new ones only
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas the first of the new partitions has."""
+        return len(self.partitions[0].replicas)
+
+
+def plan_topic(
+    image: ClusterImage, new: NewTopic, *, node: NodeConfig, topic_id: UUID, now_ms: int
+) -> TopicPlan:
+    """Return the topic to create.
+
+    Raises ``InvalidTopic``, ``TopicAlreadyExists``, ``InvalidConfig``, ``InvalidRequest``,
+    ``InvalidPartitions``, ``InvalidReplicationFactor`` or ``InvalidReplicaAssignment``.
+    """
+    if image.topic(new.name) is not None:
+        raise TopicAlreadyExists(f"Topic '{new.name}' already exists.")
+    validate_topic_name(new.name)
+    collision = find_collision(new.name, image.topics)
+    if collision is not None:
+        raise InvalidTopic(f"Topic '{new.name}' collides with existing topic: {collision}")
+    configs = new_topic_configs(new.configs, node)
+    if new.assignments:
+        replicas = _given_replicas(image, new)
+    else:
+        replicas = _spread_replicas(image, new, node)
+    topic = Topic(
+        name=new.name,
+        topic_id=topic_id,
+        partition_count=len(replicas),
+        configs=configs,
+        is_internal=is_internal(new.name),
+        created_ms=now_ms,
+    )
+    return TopicPlan(topic, _partitions(topic_id, replicas))
+
+
+def plan_more_partitions(
+    image: ClusterImage,
+    name: str,
+    count: int,
+    *,
+    assignments: Sequence[Sequence[int]] | None = None,
+) -> TopicPlan:
+    """Return the widened topic with its additional partitions.
+
+    ``count`` is the new total; ``assignments`` has the replicas of the additional ones.
+    Raises ``UnknownTopicOrPartition``, ``InvalidPartitions``, ``InvalidReplicaAssignment``
+    or ``InvalidReplicationFactor``.
+    """
+    topic = image.topic(name)
+    if topic is None:
+        raise UnknownTopicOrPartition("This server does not host this topic-partition.")
+    before = topic.partition_count
+    if count == before:
+        raise InvalidPartitions(f"Topic already has {before} partition(s).")
+    if count < before:
+        raise InvalidPartitions(
+            f"The topic {name} currently has {before} partition(s);"
+            f" {count} would not be an increase."
+        )
+    _check_partition_limit(count)
+    additional = count - before
+    replication_factor = len(image.partitions(name)[0].replicas)
+    if assignments is None:
+        replicas = assignment.spread(
+            additional,
+            replication_factor,
+            brokers=image.brokers,
+            load=assignment.leader_load(image),
+            first_partition=before,
+        )
+    else:
+        if len(assignments) != additional:
+            raise InvalidReplicaAssignment(
+                f"Attempted to add {additional} additional partition(s), but only"
+                f" {len(assignments)} assignment(s) were specified."
+            )
+        for given in assignments:
+            assignment.validate_assignment(
+                given, broker_ids=image.brokers.keys(), replication_factor=replication_factor
+            )
+        replicas = tuple(tuple(given) for given in assignments)
+    widened = dataclasses.replace(topic, partition_count=count)
+    return TopicPlan(widened, _partitions(topic.topic_id, replicas, first_partition=before))
+
+
+def plan_deletion(topic: Topic, *, now_ms: int) -> DeletedTopic:
+    """Return the tombstone that takes the topic's place until its data is gone."""
+    return DeletedTopic(
+        topic_id=topic.topic_id,
+        name=topic.name,
+        partition_count=topic.partition_count,
+        deleted_ms=now_ms,
+    )
+
+
+def default_topic(name: str, node: NodeConfig) -> NewTopic:
+    """Return what is created where a topic of this name is needed and not there."""
+    if name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):
+        # The topic carries leadership only, one shard a partition; its log stays empty.
+        return NewTopic(
+            name=name,
+            partition_count=node.offsets_topic_num_partitions,
+            configs={"cleanup.policy": "compact"},
+        )
+    return NewTopic(name=name)
+
+
+def _given_replicas(image: ClusterImage, new: NewTopic) -> tuple[tuple[int, ...], ...]:
+    if new.replication_factor != USE_DEFAULT:
+        raise InvalidRequest(
+            "A manual partition assignment was specified, but replication factor was not set to -1."
+        )
+    if new.partition_count != USE_DEFAULT:
+        raise InvalidRequest(
+            "A manual partition assignment was specified, but numPartitions was not set to -1."
+        )
+    given: dict[int, tuple[int, ...]] = {}
+    replication_factor: int | None = None
+    for partition, replicas in new.assignments:
+        if partition in given:
+            raise InvalidReplicaAssignment(
+                f"Found multiple manual partition assignments for partition {partition}"
+            )
+        assignment.validate_assignment(
+            replicas, broker_ids=image.brokers.keys(), replication_factor=replication_factor
+        )
+        replication_factor = len(replicas)
+        given[partition] = tuple(replicas)
+    if set(given) != set(range(len(given))):
+        raise InvalidReplicaAssignment(
+            "partitions should be a consecutive 0-based integer sequence"
+        )
+    _check_partition_limit(len(given))
+    return tuple(given[partition] for partition in range(len(given)))
+
+
+def _spread_replicas(
+    image: ClusterImage, new: NewTopic, node: NodeConfig
+) -> tuple[tuple[int, ...], ...]:
+    if new.replication_factor < USE_DEFAULT or new.replication_factor == 0:
+        raise InvalidReplicationFactor(
+            "Replication factor must be larger than 0, or -1 to use the default value."
+        )
+    if new.partition_count < USE_DEFAULT or new.partition_count == 0:
+        raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
+    count = node.num_partitions if new.partition_count == USE_DEFAULT else new.partition_count
+    factor = (
+        node.default_replication_factor
+        if new.replication_factor == USE_DEFAULT
+        else new.replication_factor
+    )
+    _check_partition_limit(count)
+    return assignment.spread(
+        count, factor, brokers=image.brokers, load=assignment.leader_load(image)
+    )
+
+
+def _check_partition_limit(count: int) -> None:
+    if count > PARTITIONS_MAX:
+        raise InvalidPartitions(
+            f"A topic may have at most {PARTITIONS_MAX} partitions, not {count}."
+        )
+
+
+def _partitions(
+    topic_id: UUID, replicas: Sequence[tuple[int, ...]], *, first_partition: int = 0
+) -> tuple[Partition, ...]:
+    return tuple(
+        Partition(
+            topic_id=topic_id,
+            partition=first_partition + index,
+            replicas=brokers,
+            leader=brokers[0],
+            leader_epoch=0,
+            isr=brokers,
+        )
+        for index, brokers in enumerate(replicas)
+    )
