@@ -159,6 +159,7 @@ class NodeConfig:
     min_insync_replicas: int = _setting("min.insync.replicas", "int", 1, "Default of the topic setting of that name.", at_least=1)
     num_partitions: int = _setting("num.partitions", "int", 1, "Partitions of a topic created without saying how many.", at_least=1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", "int", 4096, "The longest metadata string of a committed offset, bytes.", at_least=0)
+    offsets_retention_check_interval_ms: int = _setting("offsets.retention.check.interval.ms", "long", 600_000, "How often expired offsets of groups are looked for, milliseconds.", at_least=1, is_read_only=True)
     offsets_retention_minutes: int = _setting("offsets.retention.minutes", "int", 10_080, "How long an empty group's offsets are kept, minutes.", at_least=1)
     offsets_topic_num_partitions: int = _setting("offsets.topic.num.partitions", "int", 50, "Shards of group coordination.", at_least=1, is_read_only=True)
     producer_id_expiration_ms: int = _setting("producer.id.expiration.ms", "int", 86_400_000, "How long an idle producer's state is kept, milliseconds.", at_least=1)

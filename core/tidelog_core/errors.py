@@ -202,6 +202,12 @@ class CoordinatorNotAvailable(TidelogError):
     code = ErrorCode.coordinator_not_available
 
 
+class InvalidGroupId(TidelogError):
+    """The group id is empty or too long."""
+
+    code = ErrorCode.invalid_group_id
+
+
 class StorageError(TidelogError):
     """The local disk failed; the partition is offline on this node until it is repaired."""
 
