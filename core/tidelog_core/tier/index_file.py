@@ -1,0 +1,338 @@
+"""The index object of a tiered segment: all that readers need besides the records.
+
+The layout, in words and tables, is ``docs/format.md``; numbers are little-endian. In
+short: a fixed header, a table of sections, a CRC-32C of both, then the sections, each
+at a multiple of 8 bytes and with a CRC-32C of its own in the table. ``batches`` has
+one row of 40 bytes per record batch, so ``numpy.frombuffer`` reads it as it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from struct import Struct
+from typing import NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from tidelog_core.errors import CorruptObject
+from tidelog_core.log.time_index import TimeIndex
+from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.records.batch import Buffer
+from tidelog_core.tier.key_filter import KeyFilter
+
+MAGIC = b"TLINDEX\0"
+VERSION = 1
+ALIGNMENT = 8
+SECTION_COUNT_MAX = 64
+REQUIRED_FLAG = 1  # a reader that does not know the section must refuse the file
+
+HEADER = Struct("<8sHHIqqQQqIIii16s16sQ")
+SECTION = Struct("<IIQQII")
+HEADER_CRC = Struct("<II")  # the CRC, and 4 bytes of zeros
+BATCH_ROW = Struct("<qqqIIII")
+ABORTED_ROW = Struct("<qqqq")
+LEADER_EPOCH_ROW = Struct("<qq")
+CHAIN = Struct("<32s32s32s")
+
+
+class SectionKind(IntEnum):
+    """What a section holds."""
+
+    BATCHES = 1
+    OFFSET_INDEX = 2
+    TIME_INDEX = 3
+    ABORTED_TRANSACTIONS = 4
+    PRODUCER_SNAPSHOT = 5
+    LEADER_EPOCHS = 6
+    KEY_FILTER = 7
+    CHAIN = 8
+
+
+ROW_SIZES_BYTES: Mapping[SectionKind, int] = {
+    SectionKind.BATCHES: BATCH_ROW.size,
+    SectionKind.OFFSET_INDEX: 8,
+    SectionKind.TIME_INDEX: 12,
+    SectionKind.ABORTED_TRANSACTIONS: ABORTED_ROW.size,
+    SectionKind.PRODUCER_SNAPSHOT: 1,
+    SectionKind.LEADER_EPOCHS: LEADER_EPOCH_ROW.size,
+    SectionKind.KEY_FILTER: 1,
+    SectionKind.CHAIN: CHAIN.size,
+}
+REQUIRED_KINDS = frozenset({SectionKind.BATCHES, SectionKind.ABORTED_TRANSACTIONS})
+
+
+class BatchRow(NamedTuple):
+    """One record batch of the segment."""
+
+    base_offset: int
+    last_offset: int  # inclusive
+    max_timestamp_ms: int
+    position: int  # bytes from the start of the segment
+    size_bytes: int
+    record_count: int
+    flags: int  # the batch's attributes: codec, LogAppendTime, transactional, control
+
+
+class BatchTable(Sequence[BatchRow]):
+    """The batches of a segment, in order of offset and of position."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: memoryview) -> None:
+        self.buffer = buffer  # rows of BATCH_ROW, for numpy.frombuffer
+
+    def __len__(self) -> int:
+        return len(self.buffer) // BATCH_ROW.size
+
+    def __getitem__(self, row: int) -> BatchRow:  # type: ignore[override]  # no slices
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return BatchRow(*BATCH_ROW.unpack_from(self.buffer, row * BATCH_ROW.size))
+
+    def __iter__(self) -> Iterator[BatchRow]:
+        return map(BatchRow._make, BATCH_ROW.iter_unpack(self.buffer))
+
+    def row_of_offset(self, offset: int) -> int:
+        """Return the first row whose batch ends at or after ``offset``; ``len`` if none does."""
+        return bisect_left(range(len(self)), offset, key=lambda row: self[row].last_offset)
+
+    def row_at_position(self, position: int) -> int:
+        """Return the first row whose batch begins at or after ``position``; ``len`` if none."""
+        return bisect_left(range(len(self)), position, key=lambda row: self[row].position)
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """A parsed index object. Sections are views of the bytes it was parsed from."""
+
+    base_offset: int
+    end_offset: int  # exclusive
+    log_size_bytes: int
+    record_count: int
+    max_timestamp_ms: int
+    log_crc32c: int
+    leader_epoch: int
+    partition: int
+    topic_id: UUID
+    segment_id: UUID
+    sections: Mapping[int, memoryview]
+    size_bytes: int
+
+    @classmethod
+    def parse(cls, data: Buffer, *, key: str = "index") -> IndexFile:
+        """Return the index in ``data``, all of its CRCs checked.
+
+        Raises ``CorruptObject`` naming ``key`` and what is wrong.
+        """
+        try:
+            return _parse(memoryview(data).toreadonly())
+        except ValueError as error:
+            raise CorruptObject(key, str(error)) from None
+
+    @cached_property
+    def batches(self) -> BatchTable:
+        """One row per record batch."""
+        return BatchTable(self._section(SectionKind.BATCHES))
+
+    @property
+    def offset_index(self) -> memoryview:
+        """The segment's ``.index`` file as it was on the node."""
+        return self._section(SectionKind.OFFSET_INDEX)
+
+    @property
+    def time_index(self) -> memoryview:
+        """The segment's ``.timeindex`` file as it was on the node."""
+        return self._section(SectionKind.TIME_INDEX)
+
+    @property
+    def producer_snapshot(self) -> memoryview:
+        """The producers' state at the end offset, as in the node's ``.snapshot`` file."""
+        return self._section(SectionKind.PRODUCER_SNAPSHOT)
+
+    @cached_property
+    def aborted(self) -> tuple[AbortedTransaction, ...]:
+        """Every aborted transaction that has records in the segment, by its marker's offset."""
+        rows = ABORTED_ROW.iter_unpack(self._section(SectionKind.ABORTED_TRANSACTIONS))
+        return tuple(AbortedTransaction(*row) for row in rows)
+
+    @cached_property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """Each leader epoch of the segment with its first offset, ascending."""
+        rows = LEADER_EPOCH_ROW.iter_unpack(self._section(SectionKind.LEADER_EPOCHS))
+        return tuple((epoch, offset) for epoch, offset in rows)
+
+    @cached_property
+    def key_filter(self) -> KeyFilter | None:
+        """Which keys are certainly absent; ``None`` where the segment has no filter."""
+        section = self.sections.get(SectionKind.KEY_FILTER)
+        return None if section is None else KeyFilter.parse(section)
+
+    @property
+    def previous_hash(self) -> bytes:
+        """The chained hash of the segment before, zeros for the first."""
+        return self._chain[0]
+
+    @property
+    def log_sha256(self) -> bytes:
+        """The SHA-256 of the segment's bytes."""
+        return self._chain[1]
+
+    @property
+    def chained_hash(self) -> bytes:
+        """The chained hash of the partition up to and including this segment."""
+        return self._chain[2]
+
+    def row_of_timestamp(self, timestamp_ms: int) -> int | None:
+        """Return the first row whose greatest timestamp reaches ``timestamp_ms``, if any."""
+        start_offset = TimeIndex(self.base_offset, bytes(self.time_index)).lookup(timestamp_ms)
+        batches = self.batches
+        for row in range(batches.row_of_offset(start_offset), len(batches)):
+            if batches[row].max_timestamp_ms >= timestamp_ms:
+                return row
+        return None
+
+    @cached_property
+    def _chain(self) -> tuple[bytes, bytes, bytes]:
+        previous, log_sha256, chained = CHAIN.unpack(self._section(SectionKind.CHAIN))
+        return previous, log_sha256, chained
+
+    def _section(self, kind: SectionKind) -> memoryview:
+        return self.sections.get(kind, _EMPTY)
+
+
+_EMPTY = memoryview(b"")
+
+
+def crc32c_of(data: Buffer) -> int:
+    """Return the CRC-32C (Castagnoli) of the bytes."""
+    return crc32c(data)
+
+
+def pack_index_file(header: Mapping[str, object], sections: Mapping[SectionKind, bytes]) -> bytes:
+    """Return the file with this header (the fields of ``IndexFile``) and these sections."""
+    table_end = HEADER.size + SECTION.size * len(sections)
+    position = header_size = _aligned(table_end + HEADER_CRC.size)
+    table = bytearray()
+    body: list[bytes] = []
+    for kind, data in sections.items():
+        flags = REQUIRED_FLAG if kind in REQUIRED_KINDS else 0
+        row_size = ROW_SIZES_BYTES[kind]
+        table += SECTION.pack(kind, flags, position, len(data), row_size, crc32c(data))
+        padding = -len(data) % ALIGNMENT
+        body += [data, bytes(padding)]
+        position += len(data) + padding
+    topic_id, segment_id = header["topic_id"], header["segment_id"]
+    assert isinstance(topic_id, UUID)
+    assert isinstance(segment_id, UUID)
+    fixed = HEADER.pack(
+        MAGIC,
+        VERSION,
+        len(sections),
+        header_size,
+        header["base_offset"],
+        header["end_offset"],
+        header["log_size_bytes"],
+        header["record_count"],
+        header["max_timestamp_ms"],
+        header["log_crc32c"],
+        len(sections[SectionKind.BATCHES]) // BATCH_ROW.size,
+        header["leader_epoch"],
+        header["partition"],
+        topic_id.bytes,
+        segment_id.bytes,
+        position,
+    )
+    head = fixed + table
+    head += HEADER_CRC.pack(crc32c(head), 0)
+    return b"".join([head, bytes(header_size - len(head)), *body])
+
+
+def _parse(data: memoryview) -> IndexFile:
+    if len(data) < HEADER.size:
+        raise ValueError(f"it has {len(data)} bytes, less than a header takes")
+    (
+        magic,
+        version,
+        section_count,
+        header_size,
+        base_offset,
+        end_offset,
+        log_size_bytes,
+        record_count,
+        max_timestamp_ms,
+        log_crc32c,
+        batch_count,
+        leader_epoch,
+        partition,
+        topic_id,
+        segment_id,
+        file_size,
+    ) = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise ValueError(f"it starts with {bytes(magic)!r} instead of {MAGIC!r}")
+    if version != VERSION:
+        raise ValueError(f"its version is {version}; {VERSION} is known")
+    if file_size != len(data):
+        raise ValueError(f"it has {len(data)} bytes instead of {file_size}")
+    table_end = HEADER.size + SECTION.size * section_count
+    if section_count > SECTION_COUNT_MAX or not table_end + HEADER_CRC.size <= header_size <= len(
+        data
+    ):
+        raise ValueError(f"its header cannot hold {section_count} sections")
+    if HEADER_CRC.unpack_from(data, table_end)[0] != crc32c(data[:table_end]):
+        raise ValueError("the CRC of its header does not match")
+    index = IndexFile(
+        base_offset=base_offset,
+        end_offset=end_offset,
+        log_size_bytes=log_size_bytes,
+        record_count=record_count,
+        max_timestamp_ms=max_timestamp_ms,
+        log_crc32c=log_crc32c,
+        leader_epoch=leader_epoch,
+        partition=partition,
+        topic_id=UUID(bytes=topic_id),
+        segment_id=UUID(bytes=segment_id),
+        sections=_parse_sections(data, section_count, header_size),
+        size_bytes=len(data),
+    )
+    if len(index.batches) != batch_count:
+        raise ValueError(f"it has {len(index.batches)} batches instead of {batch_count}")
+    if SectionKind.CHAIN not in index.sections:
+        raise ValueError("it has no chained hash")
+    if index.key_filter is not None and index.key_filter.key_count > record_count:
+        raise ValueError("its key filter has more keys than there are records")
+    return index
+
+
+def _parse_sections(
+    data: memoryview, section_count: int, header_size: int
+) -> dict[int, memoryview]:
+    sections: dict[int, memoryview] = {}
+    for number in range(section_count):
+        kind, flags, position, size, row_size, crc = SECTION.unpack_from(
+            data, HEADER.size + SECTION.size * number
+        )
+        if position < header_size or position % ALIGNMENT or position + size > len(data):
+            raise ValueError(f"section {kind} lies outside the file")
+        if kind not in ROW_SIZES_BYTES:
+            if flags & REQUIRED_FLAG:
+                raise ValueError(f"section {kind} is required and unknown")
+            continue
+        if kind in sections:
+            raise ValueError(f"section {kind} is there twice")
+        if row_size != ROW_SIZES_BYTES[SectionKind(kind)] or size % row_size:
+            raise ValueError(f"section {kind} has {size} bytes in rows of {row_size}")
+        section = data[position : position + size]
+        if crc32c(section) != crc:
+            raise ValueError(f"the CRC of section {kind} does not match")
+        sections[kind] = section
+    return sections
+
+
+def _aligned(position: int) -> int:
+    return position + -position % ALIGNMENT

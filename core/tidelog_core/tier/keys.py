@@ -1,0 +1,98 @@
+"""Where the tier's objects lie in the object store.
+
+    <cluster id>/cluster.json                                              cluster manifest
+    <cluster id>/<topic>-<topic id>/topic.json                             topic manifest
+    <cluster id>/<topic>-<topic id>/<partition>/<segment>.log              a segment's bytes
+    <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            what describes them
+
+``<segment>`` is the base offset (20 digits), the leader epoch of the leader that copied
+it and the segment's id: another id with every attempt, so no two attempts share a key.
+A topic's name is cut to 200 characters, so that the folder's name stays a file name;
+the id tells topics apart, and the topic manifest has the whole name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.metadata.records import SegmentMeta
+
+TOPIC_NAME_LENGTH_MAX = 200
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_SEGMENT_KEY = re.compile(
+    rf"(?P<cluster>[^/]+)/(?P<topic>[^/]+)-(?P<topic_id>{_UUID})/(?P<partition>\d+)/"
+    rf"(?P<base>\d{{20}})-(?P<epoch>\d+)-(?P<segment_id>{_UUID})\.(?P<kind>log|index)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKeys:
+    """The two objects of one segment."""
+
+    log: str
+    index: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """What the key of a segment's object says."""
+
+    cluster_id: str
+    topic: str  # cut to TOPIC_NAME_LENGTH_MAX
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    leader_epoch: int
+    segment_id: UUID
+    is_index: bool
+
+
+def cluster_manifest_key(cluster_id: str) -> str:
+    """Return the key of the cluster's manifest."""
+    return f"{cluster_id}/cluster.json"
+
+
+def topic_prefix(cluster_id: str, topic: str, topic_id: UUID) -> str:
+    """Return what the keys of all of the topic's objects start with, slash included."""
+    return f"{cluster_id}/{topic[:TOPIC_NAME_LENGTH_MAX]}-{topic_id}/"
+
+
+def topic_manifest_key(cluster_id: str, topic: str, topic_id: UUID) -> str:
+    """Return the key of the topic's manifest."""
+    return f"{topic_prefix(cluster_id, topic, topic_id)}topic.json"
+
+
+def partition_prefix(cluster_id: str, topic: str, topic_id: UUID, partition: int) -> str:
+    """Return what the keys of the partition's segments start with, slash included."""
+    return f"{topic_prefix(cluster_id, topic, topic_id)}{partition}/"
+
+
+def segment_keys(cluster_id: str, topic: str, segment: SegmentMeta) -> SegmentKeys:
+    """Return the keys of the segment's two objects."""
+    stem = (
+        f"{partition_prefix(cluster_id, topic, segment.topic_id, segment.partition)}"
+        f"{segment.base_offset:020d}-{segment.leader_epoch}-{segment.segment_id}"
+    )
+    return SegmentKeys(log=stem + LOG_SUFFIX, index=stem + INDEX_SUFFIX)
+
+
+def parse_segment_key(key: str) -> SegmentKey | None:
+    """Return what the key says, or ``None`` where it is not a segment object's."""
+    match = _SEGMENT_KEY.fullmatch(key)
+    if match is None:
+        return None
+    return SegmentKey(
+        cluster_id=match["cluster"],
+        topic=match["topic"],
+        topic_id=UUID(match["topic_id"]),
+        partition=int(match["partition"]),
+        base_offset=int(match["base"]),
+        leader_epoch=int(match["epoch"]),
+        segment_id=UUID(match["segment_id"]),
+        is_index=match["kind"] == "index",
+    )

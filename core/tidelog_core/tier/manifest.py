@@ -1,0 +1,107 @@
+"""Small JSON objects beside the segments, so that the bucket alone tells what it holds.
+
+They are for people and for restoring a cluster whose metadata store is lost; running
+nodes never read them. They are replaced whole, by the leader of the topic's first
+partition, when what they say has changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tidelog_core.errors import CorruptObject
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterManifest:
+    """What ``cluster.json`` says."""
+
+    cluster_id: str
+
+    def to_bytes(self) -> bytes:
+        """Return the object."""
+        return _encode({"kind": "cluster", "cluster_id": self.cluster_id})
+
+    @classmethod
+    def parse(cls, data: bytes, *, key: str = "cluster.json") -> ClusterManifest:
+        """Return what the object says. Raises ``CorruptObject``."""
+        return cls(cluster_id=_text(_decode(data, key, "cluster"), key, "cluster_id"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicManifest:
+    """What ``topic.json`` says: all that it takes to create the topic again."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+    created_ms: int  # Unix time
+    configs: Mapping[str, str] = field(default_factory=dict)  # overrides only
+
+    def to_bytes(self) -> bytes:
+        """Return the object."""
+        return _encode(
+            {
+                "kind": "topic",
+                "name": self.name,
+                "topic_id": str(self.topic_id),
+                "partition_count": self.partition_count,
+                "created_ms": self.created_ms,
+                "configs": dict(sorted(self.configs.items())),
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, *, key: str = "topic.json") -> TopicManifest:
+        """Return what the object says. Raises ``CorruptObject``."""
+        fields = _decode(data, key, "topic")
+        configs = fields.get("configs")
+        if not isinstance(configs, dict) or not all(isinstance(v, str) for v in configs.values()):
+            raise CorruptObject(key, "configs must map names to strings")
+        try:
+            topic_id = UUID(_text(fields, key, "topic_id"))
+        except ValueError:
+            raise CorruptObject(key, "topic_id must be a UUID") from None
+        return cls(
+            name=_text(fields, key, "name"),
+            topic_id=topic_id,
+            partition_count=_integer(fields, key, "partition_count"),
+            created_ms=_integer(fields, key, "created_ms"),
+            configs=configs,
+        )
+
+
+def _encode(fields: Mapping[str, object]) -> bytes:
+    text = json.dumps({"format_version": FORMAT_VERSION, **fields}, indent=2)
+    return text.encode() + b"\n"
+
+
+def _decode(data: bytes, key: str, kind: str) -> dict[str, object]:
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise CorruptObject(key, f"it is not JSON: {error}") from None
+    if not isinstance(fields, dict) or fields.get("kind") != kind:
+        raise CorruptObject(key, f"it is not a {kind} manifest")
+    if fields.get("format_version") != FORMAT_VERSION:
+        raise CorruptObject(key, f"its format version is not {FORMAT_VERSION}")
+    return fields
+
+
+def _text(fields: Mapping[str, object], key: str, name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise CorruptObject(key, f"{name} must be a string")
+    return value
+
+
+def _integer(fields: Mapping[str, object], key: str, name: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CorruptObject(key, f"{name} must be a whole number")
+    return value

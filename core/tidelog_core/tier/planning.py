@@ -1,0 +1,84 @@
+"""Which segments to copy, which to read, which to clean up: decisions without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from uuid import UUID
+
+from tidelog_core.log.values import SealedSegment
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.objects.store import ObjectMeta
+from tidelog_core.tier.keys import parse_segment_key
+
+
+def finished_segments(metas: Iterable[SegmentMeta]) -> list[SegmentMeta]:
+    """Return the segments that may be read, by base offset."""
+    finished = (meta for meta in metas if meta.state is SegmentState.COPY_FINISHED)
+    return sorted(finished, key=lambda meta: (meta.base_offset, meta.end_offset))
+
+
+def tiered_end_offset(finished: Iterable[SegmentMeta], log_start_offset: int) -> int:
+    """Return the offset up to which every record from the log start on is in the tier."""
+    end = log_start_offset
+    for meta in sorted(finished, key=lambda meta: meta.base_offset):
+        if meta.base_offset > end:
+            break
+        end = max(end, meta.end_offset)
+    return end
+
+
+def select_copies(
+    sealed: Iterable[SealedSegment], *, tiered_end: int, up_to: int
+) -> list[SealedSegment]:
+    """Return the sealed segments that must be copied now, oldest first.
+
+    ``up_to`` is the lesser of high watermark and last stable offset: below it nothing
+    will change and every transaction is decided. A segment of which the tier already
+    holds the beginning (an earlier leader had rolled elsewhere) is copied whole.
+    """
+    found = [s for s in sealed if s.end_offset > tiered_end and s.end_offset <= up_to]
+    return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def locate(finished: Sequence[SegmentMeta], offset: int) -> SegmentMeta | None:
+    """Return the segment to read ``offset`` from, or ``None`` where none holds it.
+
+    Where several do, the one with the greatest base offset: later ones follow it
+    without going back.
+    """
+    holding = (m for m in finished if m.base_offset <= offset < m.end_offset)
+    return max(holding, key=lambda meta: meta.base_offset, default=None)
+
+
+def next_segment(finished: Sequence[SegmentMeta], after: SegmentMeta) -> SegmentMeta | None:
+    """Return the segment that continues where ``after`` ends, or ``None``."""
+    return locate(finished, after.end_offset)
+
+
+def select_leftovers(
+    metas: Iterable[SegmentMeta], *, under_way: Collection[UUID]
+) -> list[SegmentMeta]:
+    """Return what a crash left: copies that nobody works on, and deletions not ended."""
+    return [
+        meta
+        for meta in metas
+        if meta.segment_id not in under_way and meta.state is not SegmentState.COPY_FINISHED
+    ]
+
+
+def select_orphans(
+    objects: Iterable[ObjectMeta], metas: Iterable[SegmentMeta], *, older_than_ms: int
+) -> list[ObjectMeta]:
+    """Return the segment objects that no metadata names and that were written before then.
+
+    The age spares uploads under way whose metadata was read too early.
+    """
+    known = {meta.segment_id for meta in metas}
+    orphans = []
+    for found in objects:
+        parsed = parse_segment_key(found.key)
+        if parsed is None or parsed.segment_id in known:
+            continue
+        if found.modified_ms < older_than_ms:
+            orphans.append(found)
+    return orphans

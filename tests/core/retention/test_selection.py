@@ -1,0 +1,102 @@
+"""What retention removes, in total and locally."""
+
+from __future__ import annotations
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.retention.selection import (
+    Limits,
+    RetainedSegment,
+    eviction_end_offset,
+    local_limits,
+    log_start_after_retention,
+    retained_segments,
+    select_excess,
+    select_expired,
+    total_limits,
+)
+
+from tests.core.tier.test_keys import meta
+from tests.core.tier.test_planning import sealed
+
+DAY_MS = 86_400_000
+
+
+def run(*segments: tuple[int, int, int, int]) -> list[RetainedSegment]:
+    return [RetainedSegment(*segment) for segment in segments]
+
+
+def test_expired_segments_are_a_run_from_the_oldest() -> None:
+    segments = run((0, 10, 5, 100), (10, 20, 5, 300), (20, 30, 5, 150))
+    assert select_expired(segments, now_ms=401, retention_ms=300) == segments[:1]
+    assert select_expired(segments, now_ms=400, retention_ms=300) == []
+    assert select_expired(segments, now_ms=10_000, retention_ms=300) == segments
+    assert select_expired(segments, now_ms=10_000, retention_ms=-1) == []
+    assert select_expired(segments, now_ms=10_000, retention_ms=0) == segments
+
+
+def test_excess_leaves_at_least_the_bytes_that_may_be_kept() -> None:
+    segments = run((0, 10, 50, 0), (10, 20, 50, 0), (20, 30, 50, 0))
+    assert select_excess(segments, active_size_bytes=50, retention_bytes=100) == segments[:2]
+    assert select_excess(segments, active_size_bytes=50, retention_bytes=101) == segments[:1]
+    assert select_excess(segments, active_size_bytes=50, retention_bytes=200) == []
+    assert select_excess(segments, active_size_bytes=0, retention_bytes=0) == segments
+    assert select_excess(segments, active_size_bytes=0, retention_bytes=-1) == []
+
+
+def test_minus_two_follows_the_total_retention() -> None:
+    config = TopicConfig(retention_ms=DAY_MS, retention_bytes=500)
+    assert local_limits(config) == Limits(DAY_MS, 500)
+    config = TopicConfig(retention_ms=DAY_MS, local_retention_ms=-1, local_retention_bytes=10)
+    assert local_limits(config) == Limits(-1, 10)
+
+
+def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
+    config = TopicConfig(cleanup_policy=("compact",), retention_ms=1, retention_bytes=1)
+    assert total_limits(config) == Limits(-1, -1)
+    assert local_limits(config) == Limits(-1, -1)
+    both = TopicConfig(cleanup_policy=("compact", "delete"), retention_ms=1, retention_bytes=1)
+    assert total_limits(both) == Limits(1, 1)
+
+
+def test_tiered_and_local_segments_make_one_line() -> None:
+    tiered = [meta(10, 20, max_timestamp_ms=-1, created_ms=77), meta(0, 10)]
+    local = [sealed(20, 30, newest_ms=9), sealed(10, 20), sealed(15, 25)]
+    line = retained_segments(tiered, local)
+    assert [(s.base_offset, s.end_offset) for s in line] == [(0, 10), (10, 20), (15, 25), (20, 30)]
+    assert [s.newest_ms for s in line] == [1, 77, 0, 9]
+
+
+def test_the_log_start_moves_past_what_is_too_old_or_too_much() -> None:
+    segments = run((0, 10, 50, 100), (10, 20, 50, 200), (20, 30, 50, 300))
+
+    def start(limits: Limits, log_start: int = 0) -> int:
+        return log_start_after_retention(
+            segments, limits, log_start_offset=log_start, active_size_bytes=10, now_ms=1000
+        )
+
+    assert start(Limits(-1, -1)) == 0
+    assert start(Limits(850, -1)) == 10
+    assert start(Limits(-1, 60)) == 20
+    assert start(Limits(850, 60)) == 20
+    assert start(Limits(850, -1), log_start=15) == 15
+    # What DeleteRecords removed no longer counts against the bytes.
+    assert start(Limits(-1, 60), log_start=10) == 20
+    assert start(Limits(-1, 110), log_start=10) == 10
+
+
+def test_only_what_is_wholly_in_the_tier_is_evicted() -> None:
+    local = [sealed(n, n + 10, newest_ms=n) for n in (0, 10, 20)]
+
+    def end(limits: Limits, tiered_end: int) -> int | None:
+        return eviction_end_offset(
+            local, limits, tiered_end=tiered_end, active_size_bytes=0, now_ms=1000
+        )
+
+    assert end(Limits(0, -1), 30) == 30
+    assert end(Limits(0, -1), 25) == 20
+    assert end(Limits(0, -1), 5) is None
+    assert end(Limits(-1, 0), 30) == 30
+    assert end(Limits(-1, 200), 30) == 10
+    assert end(Limits(-1, -1), 30) is None
+    assert end(Limits(985, -1), 30) == 20
+    assert end(Limits(985, 0), 30) == 30
