@@ -19,6 +19,7 @@ import cramjam
 import lz4.frame
 
 from tidelog_core.errors import CorruptRecordBatch, InvalidConfig
+from tidelog_core.records.zstd_frame import decompressed_size_bound
 
 # Far above what an honest batch of ``max.message.bytes`` holds, and what one request may cost.
 DECOMPRESSED_SIZE_BYTES_MAX = 128 * 1024 * 1024
@@ -26,8 +27,6 @@ DECOMPRESSED_SIZE_BYTES_MAX = 128 * 1024 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.pack(">8sii", _XERIAL_MAGIC, 1, 1)
 _XERIAL_BLOCK_SIZE_BYTES = 32 * 1024
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_FIRST_GUESS_SIZE_BYTES = 64 * 1024
 
 
 class CompressionType(IntEnum):
@@ -196,42 +195,15 @@ def _decompress_lz4(data: bytes | memoryview, size_bytes_max: int) -> bytes:
 
 
 def _decompress_zstd(data: bytes | memoryview, size_bytes_max: int) -> bytes:
-    size_bytes = _zstd_content_size(data)
-    if size_bytes is None:
-        size_bytes = min(max(_FIRST_GUESS_SIZE_BYTES, 8 * len(data)), size_bytes_max)
-    if size_bytes > size_bytes_max:
-        raise _too_large(size_bytes_max)
-    while True:
-        output = bytearray(size_bytes)
-        try:
-            written: int = cramjam.zstd.decompress_into(data, output)
-        except cramjam.DecompressionError as error:
-            # Too small a buffer and corrupt data are not told apart: try until the limit.
-            if size_bytes >= size_bytes_max:
-                raise _BadData(f"{error} (limit {size_bytes_max} bytes)") from None
-            size_bytes = min(max(4 * size_bytes, _FIRST_GUESS_SIZE_BYTES), size_bytes_max)
-        else:
-            with memoryview(output) as view:
-                return bytes(view[:written])
-
-
-def _zstd_content_size(data: bytes | memoryview) -> int | None:
-    """Return the size that a zstd frame declares, or None if it declares none.
-
-    Source: RFC 8878, frame header.
-    """
-    if len(data) < 5 or bytes(data[:4]) != _ZSTD_MAGIC:
-        return None
-    descriptor = data[4]
-    field_size = (1 << (descriptor >> 6)) if descriptor >> 6 else descriptor >> 5 & 1
-    if field_size == 0:
-        return None
-    has_window = not descriptor >> 5 & 1
-    start = 5 + has_window + (0, 1, 2, 4)[descriptor & 3]
-    if start + field_size > len(data):
-        return None
-    size = int.from_bytes(data[start : start + field_size], "little")
-    return size + 256 if field_size == 2 else size
+    try:
+        output = bytearray(min(decompressed_size_bound(data), size_bytes_max))
+        written: int = cramjam.zstd.decompress_into(data, output)
+    except ValueError as error:
+        raise _BadData(str(error)) from None
+    except cramjam.DecompressionError as error:
+        raise _BadData(f"{error} (limit {size_bytes_max} bytes)") from None
+    with memoryview(output) as view:
+        return bytes(view[:written])
 
 
 _DECOMPRESSORS: dict[CompressionType, Callable[[bytes | memoryview, int], bytes]] = {
