@@ -1,0 +1,429 @@
+"""The group coordinator of a node: finds groups, wakes them, and loads and drops shards.
+
+A group belongs to a shard, a shard to the leader of that partition of
+``__consumer_offsets``. While this node leads it, the shard's groups are in memory and
+every change to them is in the store before it is told to anyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    CoordinatorNotAvailable,
+    InvalidGroupId,
+    NotCoordinator,
+    TidelogError,
+)
+from tidelog_core.metadata.groups import (
+    CommittedOffset,
+    GroupOffsets,
+    GroupRecord,
+    shard_of_group,
+)
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.store import ABSENT, MetadataStore
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+
+from tidelog_node.coordinator.events import (
+    NO_GENERATION,
+    UNKNOWN_MEMBER_ID,
+    GroupLimits,
+    JoinAnswer,
+    JoinRequest,
+    MemberIdentity,
+    RequestNumber,
+    SyncAnswer,
+    SyncRequest,
+)
+from tidelog_node.coordinator.group_state import ClassicGroup, Phase
+from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
+from tidelog_node.coordinator.offset_rules import expired_partitions
+from tidelog_node.coordinator.shard import Leadership, Shard
+from tidelog_node.coordinator.storage import (
+    GroupStorage,
+    OffsetPages,
+    read_pages,
+    read_pages_of,
+)
+from tidelog_node.coordinator.wakeups import Wakeups
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+GROUP_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
+FIND_ATTEMPTS_MAX = 5
+
+
+class GroupCoordinator:
+    """Every consumer group that this node coordinates. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        view: ClusterView,
+        node_config: Callable[[], NodeConfig],
+        broker_id: int,
+        clock: Callable[[], float] | None = None,
+        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._node_config = node_config
+        self._broker_id = broker_id
+        self._clock = time.monotonic if clock is None else clock
+        self._wall_clock_ms = wall_clock_ms
+        self._new_id = new_id
+        self._numbers = itertools.count(1)
+        self._pages = OffsetPages()
+        self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, LoadedGroup.expire)
+        self._shards: dict[int, Shard] = {}
+        self._followed: ClusterImage | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Begin to coordinate what the cluster's image says is ours."""
+        self._unsubscribe = self._view.subscribe(lambda image, _: self._follow(image))
+        self._follow(self._view.image)
+        self._sweeper = asyncio.create_task(self._sweep_forever())
+
+    async def close(self) -> None:
+        """Finish what is being stored and send everyone who waits to the next coordinator."""
+        self._unsubscribe()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        for index in tuple(self._shards):
+            self._drop(index)
+        while self._closing:
+            await asyncio.wait(self._closing)
+        self._wakeups.close()
+
+    # Membership.
+
+    def new_member_id(self, prefix: str) -> str:
+        """Return an id that no member has: the client's or instance's id and a random part."""
+        return f"{prefix}-{self._new_id()}"
+
+    def next_number(self) -> RequestNumber:
+        """Return a number for a request that waits for its answer."""
+        return RequestNumber(next(self._numbers))
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        """Return the answer when the rebalance allows, which may take minutes."""
+        config = self._node_config()
+        shortest_ms = config.group_min_session_timeout_ms
+        longest_ms = config.group_max_session_timeout_ms
+        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+            return JoinAnswer(error=ErrorCode.invalid_session_timeout, member_id=request.member_id)
+        limits = GroupLimits(
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            members_max=config.group_max_size,
+        )
+        answer = await self._use(
+            group_id,
+            lambda group: group.join(request, limits),
+            create=request.member_id == UNKNOWN_MEMBER_ID,
+        )
+        if answer is None:
+            return JoinAnswer(error=ErrorCode.unknown_member_id, member_id=request.member_id)
+        return answer
+
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
+        """Return the answer when the leader's assignment is stored."""
+        answer = await self._use(group_id, lambda group: group.sync(request))
+        return SyncAnswer(error=ErrorCode.unknown_member_id) if answer is None else answer
+
+    async def heartbeat(
+        self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Renew the member's session; the answer tells it whether to rejoin."""
+        error = await self._use(
+            group_id, lambda group: group.heartbeat(member_id, group_instance_id, generation)
+        )
+        return ErrorCode.unknown_member_id if error is None else error
+
+    async def leave(
+        self, group_id: str, identities: Sequence[MemberIdentity]
+    ) -> Sequence[ErrorCode]:
+        """Remove the members; one error code each."""
+        errors = await self._use(group_id, lambda group: group.leave(identities))
+        return [ErrorCode.unknown_member_id for _ in identities] if errors is None else errors
+
+    # Groups as a whole.
+
+    async def describe(self, group_id: str) -> ClassicGroup | None:
+        """Return the group to be read before the next ``await``, or ``None``."""
+        return await self._use(group_id, _ready_group)
+
+    async def list_groups(self) -> list[ClassicGroup]:
+        """Return the groups that this node coordinates."""
+        self._follow(self._view.image)
+        found = [await shard.find_all() for shard in tuple(self._shards.values())]
+        return [loaded.group for some in found for loaded in some]
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        """Delete an empty group with its offsets. Durable on return of ``none``."""
+        error = await self._use(group_id, self._delete_if_empty)
+        return ErrorCode.group_id_not_found if error is None else error
+
+    # Offsets.
+
+    async def commit_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+    ) -> ErrorCode:
+        """Store offsets, by topic and partition. Durable on return of ``none``.
+
+        GROUP_ID_NOT_FOUND where a member of a group that is not there commits.
+        """
+        error = await self._use(
+            group_id,
+            lambda group: group.commit_offsets(member_id, group_instance_id, generation, offsets),
+            create=generation <= NO_GENERATION,
+        )
+        return ErrorCode.group_id_not_found if error is None else error
+
+    async def fetch_offsets(
+        self, group_id: str, partitions: Mapping[str, Collection[int]] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return the committed offsets of the partitions by topic, or of all with ``None``."""
+        await self._shard_of(group_id).loaded()
+        if partitions is None:
+            pages = await read_pages(self._store, group_id)
+        else:
+            pages = await read_pages_of(self._store, group_id, partitions)
+        return {
+            TopicPartition(page.topic, partition): offset
+            for page in pages
+            if page.topic_id == self._topic_id(page.topic)
+            for partition, offset in page.partitions.items()
+            if partitions is None or partition in partitions[page.topic]
+        }
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Mapping[str, Collection[int]]
+    ) -> tuple[ErrorCode, frozenset[str]]:
+        """Remove offsets; return an error or the topics that members still consume."""
+        result = await self._use(group_id, lambda group: self._delete_offsets(group, partitions))
+        return (ErrorCode.group_id_not_found, frozenset()) if result is None else result
+
+    # Finding groups.
+
+    async def _use(
+        self,
+        group_id: str,
+        use: Callable[[LoadedGroup], Awaitable[T]],
+        *,
+        create: bool = False,
+    ) -> T | None:
+        """Return what ``use`` makes of the group, or ``None`` where there is none."""
+        for _ in range(FIND_ATTEMPTS_MAX):
+            shard = self._shard_of(group_id)
+            group = await shard.find(group_id)
+            if group is None:
+                if not create:
+                    return None
+                group = self._host(
+                    shard.index, ClassicGroup(group_id, now_ms=self._now_ms()), version=ABSENT
+                )
+                shard.groups[group_id] = group
+            try:
+                return await use(group)
+            except Unloaded:
+                continue
+        raise CoordinatorNotAvailable(f"group {group_id!r} keeps being unloaded")
+
+    def _shard_of(self, group_id: str) -> Shard:
+        if not group_id or len(group_id.encode()) > GROUP_ID_SIZE_BYTES_MAX:
+            raise InvalidGroupId(
+                f"a group id has 1 to {GROUP_ID_SIZE_BYTES_MAX} bytes, not {len(group_id.encode())}"
+            )
+        self._follow(self._view.image)
+        partitions = self._view.image.partitions(CONSUMER_OFFSETS_TOPIC)
+        shard = None
+        if partitions:
+            shard = self._shards.get(shard_of_group(group_id, len(partitions)))
+        if shard is None:
+            raise NotCoordinator(f"this node does not coordinate group {group_id!r}")
+        return shard
+
+    def _follow(self, image: ClusterImage) -> None:
+        """Take over shards that are ours now, drop those that are not."""
+        if image is self._followed:
+            return
+        self._followed = image
+        ours = {
+            partition.partition: Leadership(partition.topic_id, partition.leader_epoch)
+            for partition in image.partitions(CONSUMER_OFFSETS_TOPIC)
+            if partition.leader == self._broker_id
+        }
+        for index, shard in tuple(self._shards.items()):
+            if ours.get(index) != shard.leadership:
+                self._drop(index)
+        for index, leadership in ours.items():
+            if index not in self._shards:
+                shard = Shard(index, leadership, self._store, restore=self._restored)
+                self._shards[index] = shard
+                shard.begin_loading()
+
+    def _drop(self, index: int) -> None:
+        shard = self._shards.pop(index)
+        closing = asyncio.create_task(shard.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def _restored(self, shard_index: int, record: GroupRecord) -> LoadedGroup:
+        group = ClassicGroup.restore(
+            record, now_ms=self._now_ms(), clock_offset_ms=self._clock_offset_ms()
+        )
+        return self._host(shard_index, group, version=record.version)
+
+    def _host(self, shard_index: int, group: ClassicGroup, *, version: int) -> LoadedGroup:
+        storage = GroupStorage(
+            self._store,
+            self._pages,
+            shard=shard_index,
+            group_id=group.group_id,
+            version=version,
+        )
+        loaded = LoadedGroup(
+            group,
+            storage,
+            shard=shard_index,
+            now_ms=self._now_ms,
+            clock_offset_ms=self._clock_offset_ms,
+            on_change=self._changed,
+        )
+        if group.wake_at_ms is not None:
+            self._wakeups.schedule(loaded, group.wake_at_ms)
+        return loaded
+
+    def _changed(self, loaded: LoadedGroup) -> None:
+        shard = self._shards.get(loaded.shard)
+        if loaded.is_unloaded or loaded.is_vacant:
+            is_stored = loaded.is_unloaded and loaded.group.phase is not Phase.DEAD
+            loaded.is_unloaded = True
+            self._wakeups.cancel(loaded)
+            if shard is not None:
+                shard.forget(loaded, is_stored=is_stored)
+        elif loaded.group.wake_at_ms is not None:
+            self._wakeups.schedule(loaded, loaded.group.wake_at_ms)
+
+    # Parts of the requests above.
+
+    async def _delete_if_empty(self, loaded: LoadedGroup) -> ErrorCode:
+        async def delete() -> ErrorCode:
+            if loaded.group.phase is not Phase.EMPTY:
+                return ErrorCode.non_empty_group
+            await loaded.storage.delete(loaded.record())
+            loaded.group.kill()
+            loaded.unload(ErrorCode.coordinator_not_available)
+            return ErrorCode.none
+
+        return await loaded.exclusively(delete)
+
+    async def _delete_offsets(
+        self, loaded: LoadedGroup, partitions: Mapping[str, Collection[int]]
+    ) -> tuple[ErrorCode, frozenset[str]]:
+        async def remove() -> tuple[ErrorCode, frozenset[str]]:
+            group = loaded.group
+            is_empty = group.phase is Phase.EMPTY
+            if not is_empty and not group.uses_consumer_protocol:
+                return ErrorCode.non_empty_group, frozenset()
+            consumed = frozenset(
+                topic for topic in partitions if not is_empty and group.is_subscribed_to(topic)
+            )
+            free = partitions.keys() - consumed
+            if free:
+                await loaded.storage.remove_offsets(lambda page: partitions[page.topic], free)
+            return ErrorCode.none, consumed
+
+        return await loaded.exclusively(remove)
+
+    # Offsets and groups that have ended.
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            interval_ms = self._node_config().offsets_retention_check_interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            for shard in tuple(self._shards.values()):
+                await self._sweep(shard)
+
+    async def _sweep(self, shard: Shard) -> None:
+        try:
+            groups = await shard.find_all()
+        except TidelogError as error:
+            logger.warning("offsets are not expired", extra={"problem": str(error)})
+            return
+        for loaded in groups:
+            try:
+                await loaded.exclusively(lambda loaded=loaded: self._expire_offsets(loaded))  # type: ignore[misc]
+            except Unloaded:
+                continue
+            except TidelogError as error:
+                logger.warning(
+                    "offsets are not expired",
+                    extra={"group": loaded.group.group_id, "problem": str(error)},
+                )
+
+    async def _expire_offsets(self, loaded: LoadedGroup) -> None:
+        group = loaded.group
+        retention_ms = self._node_config().offsets_retention_minutes * 60_000
+        now_ms = self._wall_clock_ms()
+
+        def expired(page: GroupOffsets) -> frozenset[int]:
+            return expired_partitions(
+                group,
+                page,
+                topic_id=self._topic_id(page.topic),
+                now_ms=now_ms,
+                clock_offset_ms=self._clock_offset_ms(),
+                retention_ms=retention_ms,
+            )
+
+        removed_count, left_count = await loaded.storage.remove_offsets(expired)
+        if removed_count:
+            logger.info("offsets expired", extra={"group": group.group_id, "count": removed_count})
+        if left_count == 0 and group.is_vacant and loaded.storage.is_idle:
+            await loaded.storage.delete(loaded.record())
+            group.kill()
+            loaded.unload(ErrorCode.coordinator_not_available)
+
+    def _topic_id(self, name: str) -> UUID | None:
+        topic = self._view.image.topic(name)
+        return None if topic is None else topic.topic_id
+
+    # Clocks: events and deadlines go by a clock that never jumps, stored times by the wall's.
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _clock_offset_ms(self) -> int:
+        return self._wall_clock_ms() - self._now_ms()
+
+
+async def _ready_group(loaded: LoadedGroup) -> ClassicGroup:
+    await loaded.ready()
+    return loaded.group

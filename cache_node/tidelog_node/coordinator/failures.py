@@ -1,0 +1,42 @@
+"""What a member is told when its coordinator cannot do its part."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.errors import (
+    ItemTooLarge,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelogError,
+    VersionConflict,
+)
+
+
+def error_code(error: TidelogError) -> ErrorCode:
+    """Return the code that makes clients do the right thing: retry, or look again for us.
+
+    Source: ``appendGroupMetadataErrorToResponseError`` of Kafka.
+    """
+    if isinstance(error, StoreUnavailable | OutcomeUnknown):
+        return ErrorCode.coordinator_not_available
+    if isinstance(error, VersionConflict):
+        # Only another coordinator of the same shard writes these items.
+        return ErrorCode.not_coordinator
+    if isinstance(error, ItemTooLarge):
+        return ErrorCode.unknown_server_error
+    return error.code
+
+
+def offset_fetch_error_code(error: TidelogError) -> ErrorCode:
+    """Return the same for OffsetFetch: consumers before 3.9 give up on the others."""
+    code = error_code(error)
+    if code is ErrorCode.coordinator_not_available:
+        return ErrorCode.not_coordinator
+    return code
+
+
+def offset_commit_error_code(error: TidelogError) -> ErrorCode:
+    """Return the same for OffsetCommit: only long metadata makes a page of offsets too large."""
+    if isinstance(error, ItemTooLarge):
+        return ErrorCode.offset_metadata_too_large
+    return error_code(error)

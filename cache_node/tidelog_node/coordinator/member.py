@@ -1,0 +1,72 @@
+"""One member of a classic group, as its coordinator sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tidelog_core.metadata.groups import GroupMember
+
+from tidelog_node.coordinator.events import RequestNumber
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A member's promises and what it waits for. Only its group changes it."""
+
+    member_id: str
+    group_instance_id: str | None  # set: a static member, which keeps its place over restarts
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    is_new: bool = False  # has joined but never seen an answer, so it cannot send heartbeats
+    awaited_join: RequestNumber | None = None
+    awaited_sync: RequestNumber | None = None
+    session_deadline_ms: int | None = None  # None: nothing is expected of it just now
+
+    @property
+    def protocol_names(self) -> frozenset[str]:
+        """The names of the protocols it can speak."""
+        return frozenset(name for name, _ in self.protocols)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Return what the member said under the protocol; empty where it does not speak it."""
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
+
+    def vote(self, candidates: Collection[str]) -> str:
+        """Return the candidate that the member prefers; it must speak at least one."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    def to_record(self) -> GroupMember:
+        """Return the member as it is stored."""
+        return GroupMember(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocols=self.protocols,
+            assignment=self.assignment,
+        )
+
+    @classmethod
+    def from_record(cls, record: GroupMember, *, now_ms: int) -> Member:
+        """Return a stored member with a fresh session."""
+        return cls(
+            member_id=record.member_id,
+            group_instance_id=record.group_instance_id,
+            client_id=record.client_id,
+            client_host=record.client_host,
+            session_timeout_ms=record.session_timeout_ms,
+            rebalance_timeout_ms=record.rebalance_timeout_ms,
+            protocols=record.protocols,
+            assignment=record.assignment,
+            session_deadline_ms=now_ms + record.session_timeout_ms,
+        )

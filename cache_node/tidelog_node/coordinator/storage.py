@@ -1,0 +1,321 @@
+"""One group's items in the metadata store: its record and its pages of offsets.
+
+Commits of offsets that arrive within a few milliseconds of each other become one
+transaction. Each transaction is conditional on the group's record being the one that
+its coordinator has in memory: a coordinator that was replaced while it did not look
+cannot store a commit of a generation that has ended elsewhere.
+
+Everything pending is written before the group's record is, so a commit that was
+accepted in a generation never lands after the next one has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tidelog_core.errors import (
+    CoordinatorNotAvailable,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelogError,
+    VersionConflict,
+)
+from tidelog_core.metadata.groups import (
+    CommittedOffset,
+    GroupOffsets,
+    GroupRecord,
+    offset_collection,
+    offset_item_id,
+    offset_page,
+)
+from tidelog_core.metadata.records import delete, put
+from tidelog_core.metadata.store import (
+    ABSENT,
+    COMMIT_WRITES_MAX,
+    Check,
+    ItemKey,
+    MetadataStore,
+    Write,
+)
+
+logger = logging.getLogger(__name__)
+
+COMMIT_LINGER_MS = 3
+COMMIT_ATTEMPTS_MAX = 4
+PAGES_CACHED_MAX = 8192  # of all groups of a node
+PAGES_READ_SINGLY_MAX = 4  # from here on one listing is cheaper
+# One write is kept for the group's record.
+PAGES_PER_COMMIT = COMMIT_WRITES_MAX - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PageKey:
+    """A page of a topic's offsets; the id tells topics of one name apart."""
+
+    topic: str
+    topic_id: UUID
+    page: int
+
+
+class OffsetPages:
+    """The pages written last, so that the next commit need not read them first."""
+
+    def __init__(self, pages_max: int = PAGES_CACHED_MAX) -> None:
+        self._pages: OrderedDict[ItemKey, GroupOffsets] = OrderedDict()
+        self._pages_max = pages_max
+
+    def get(self, id: ItemKey) -> GroupOffsets | None:
+        """Return the page as last written, or ``None`` where that is not known."""
+        page = self._pages.get(id)
+        if page is not None:
+            self._pages.move_to_end(id)
+        return page
+
+    def keep(self, page: GroupOffsets) -> None:
+        """Remember the page in place of what was written longest ago."""
+        self._pages[page.item_id] = page
+        self._pages.move_to_end(page.item_id)
+        if len(self._pages) > self._pages_max:
+            self._pages.popitem(last=False)
+
+    def forget(self, id: ItemKey) -> None:
+        """Have the page read before it is written again."""
+        self._pages.pop(id, None)
+
+
+@dataclass(slots=True)
+class _Batch:
+    done: asyncio.Future[TidelogError | None]
+    pages: dict[PageKey, dict[int, CommittedOffset]] = field(default_factory=dict)
+
+
+class GroupStorage:
+    """Writes one group's items, one transaction at a time. For the tasks of one loop."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        pages: OffsetPages,
+        *,
+        shard: int,
+        group_id: str,
+        version: int,
+    ) -> None:
+        self.version = version  # of the group's record; ABSENT until it is first stored
+        self._store = store
+        self._pages = pages
+        self._shard = shard
+        self._group_id = group_id
+        self._lock = asyncio.Lock()
+        self._batch: _Batch | None = None
+        self._flusher: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be written."""
+        return self._batch is None and not self._lock.locked()
+
+    async def save(self, record: GroupRecord) -> None:
+        """Store the group after every commit that was accepted before. Durable on return.
+
+        Raises ``VersionConflict`` where another coordinator has stored it meanwhile.
+        """
+        async with self._lock:
+            await self._flush()
+            record = dataclasses.replace(record, version=self.version)
+            await self._store.commit([put(record, is_logged=False)])
+            self.version += 1
+
+    async def commit_offsets(
+        self, offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
+    ) -> None:
+        """Store the offsets, by topic and partition. Durable on return.
+
+        Raises ``VersionConflict`` where another coordinator has stored the group meanwhile.
+        """
+        if self._batch is None:
+            self._batch = _Batch(asyncio.get_running_loop().create_future())
+        batch = self._batch
+        for (topic, topic_id), partitions in offsets.items():
+            for partition, offset in partitions.items():
+                key = PageKey(topic, topic_id, offset_page(partition))
+                batch.pages.setdefault(key, {})[partition] = offset
+        if self._flusher is None:
+            self._flusher = asyncio.create_task(self._flush_soon())
+        error = await asyncio.shield(batch.done)
+        if error is not None:
+            raise error
+
+    async def remove_offsets(
+        self, choose: Callable[[GroupOffsets], Collection[int]], topics: Iterable[str] | None = None
+    ) -> tuple[int, int]:
+        """Remove the partitions chosen from each page; return how many went and how many stay."""
+        async with self._lock:
+            await self._flush()
+            pages = await read_pages(self._store, self._group_id, topics)
+            removed, writes = 0, []
+            for page in pages:
+                chosen = frozenset(choose(page)) & page.partitions.keys()
+                if not chosen:
+                    continue
+                left = {p: o for p, o in page.partitions.items() if p not in chosen}
+                removed += len(chosen)
+                self._pages.forget(page.item_id)
+                rest = dataclasses.replace(page, partitions=left)
+                writes.append(put(rest, is_logged=False) if left else delete(page, is_logged=False))
+            await self._commit_in_parts(writes)
+            return removed, sum(len(page.partitions) for page in pages) - removed
+
+    async def delete(self, record: GroupRecord) -> None:
+        """Remove all offsets, then the group's record. A crash between leaves an empty group."""
+        await self.remove_offsets(lambda page: page.partitions.keys())
+        async with self._lock:
+            if self.version != ABSENT:
+                record = dataclasses.replace(record, version=self.version)
+                await self._store.commit([delete(record, is_logged=False)])
+                self.version = ABSENT
+
+    async def close(self) -> None:
+        """Write what is pending and stop."""
+        flusher = self._flusher
+        if flusher is not None:
+            await flusher
+
+    async def _flush_soon(self) -> None:
+        try:
+            await asyncio.sleep(COMMIT_LINGER_MS / 1000)
+            while self._batch is not None:
+                async with self._lock:
+                    await self._flush()
+        finally:
+            self._flusher = None
+
+    async def _flush(self) -> None:
+        """Write the batch; its waiters get the outcome. The lock is held."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        outcome: TidelogError | None = StoreUnavailable("the node is stopping")
+        try:
+            keys = sorted(batch.pages)
+            for start in range(0, len(keys), PAGES_PER_COMMIT):
+                some = keys[start : start + PAGES_PER_COMMIT]
+                await self._write_pages({key: batch.pages[key] for key in some})
+            outcome = None
+        except TidelogError as error:
+            outcome = error
+        except Exception:
+            logger.exception("offset commit failed", extra={"group": self._group_id})
+            outcome = OutcomeUnknown("the commit failed unexpectedly")
+        finally:
+            batch.done.set_result(outcome)
+
+    async def _write_pages(self, changes: Mapping[PageKey, Mapping[int, CommittedOffset]]) -> None:
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            current = await asyncio.gather(*(self._page(key) for key in changes))
+            merged = [
+                dataclasses.replace(page, partitions={**page.partitions, **some})
+                for page, some in zip(current, changes.values(), strict=True)
+            ]
+            writes = [put(page, is_logged=False) for page in merged]
+            try:
+                await self._commit(writes, created_ms=_first_commit_ms(changes))
+            except VersionConflict as error:
+                for page in merged:
+                    self._pages.forget(page.item_id)
+                if self._record_key in {ItemKey(*key) for key in error.keys}:
+                    raise
+                continue
+            except BaseException:
+                for page in merged:
+                    self._pages.forget(page.item_id)
+                raise
+            for page in merged:
+                self._pages.keep(dataclasses.replace(page, version=page.version + 1))
+            return
+        raise CoordinatorNotAvailable(f"offsets of group {self._group_id!r} keep changing")
+
+    async def _commit(self, writes: Sequence[Write], *, created_ms: int) -> None:
+        """Do the writes if the group's record is ours; create it where there is none yet."""
+        if self.version != ABSENT:
+            await self._store.commit(writes, checks=[Check(self._record_key, self.version)])
+            return
+        record = self._simple_group(created_ms)
+        await self._store.commit([put(record, is_logged=False), *writes])
+        self.version = ABSENT + 1
+
+    async def _commit_in_parts(self, writes: Sequence[Write]) -> None:
+        for start in range(0, len(writes), PAGES_PER_COMMIT):
+            some = writes[start : start + PAGES_PER_COMMIT]
+            await self._store.commit(some, checks=[Check(self._record_key, self.version)])
+
+    async def _page(self, key: PageKey) -> GroupOffsets:
+        """Return the page as stored, or an empty one; empty also for a topic of another id."""
+        item_id = offset_item_id(self._group_id, key.topic, key.page)
+        page = self._pages.get(item_id)
+        if page is None:
+            item = await self._store.get(item_id)
+            page = GroupOffsets.from_item(item) if item is not None else None
+        if page is not None and page.topic_id == key.topic_id:
+            return page
+        return GroupOffsets(
+            group_id=self._group_id,
+            topic=key.topic,
+            topic_id=key.topic_id,
+            page=key.page,
+            partitions={},
+            version=ABSENT if page is None else page.version,
+        )
+
+    @property
+    def _record_key(self) -> ItemKey:
+        return self._simple_group(0).item_id
+
+    def _simple_group(self, created_ms: int) -> GroupRecord:
+        """Return the record of a group that exists only because offsets were committed."""
+        return GroupRecord(
+            shard=self._shard,
+            group_id=self._group_id,
+            phase="Empty",
+            phase_since_ms=created_ms,
+            generation=0,
+            protocol_type=None,
+            protocol_name=None,
+            leader=None,
+            members=(),
+        )
+
+
+async def read_pages(
+    store: MetadataStore, group_id: str, topics: Iterable[str] | None = None
+) -> list[GroupOffsets]:
+    """Return every page of the group, or those of some topics."""
+    if topics is None:
+        items = await store.list(offset_collection(group_id))
+    else:
+        listed = [store.list(offset_collection(group_id), prefix=f"{t}/") for t in set(topics)]
+        items = [item for some in await asyncio.gather(*listed) for item in some]
+    return [GroupOffsets.from_item(item) for item in items]
+
+
+async def read_pages_of(
+    store: MetadataStore, group_id: str, partitions: Mapping[str, Collection[int]]
+) -> list[GroupOffsets]:
+    """Return the pages that hold the partitions, by topic, as far as they are there."""
+    wanted = {(t, offset_page(p)) for t, indexes in partitions.items() for p in indexes}
+    if len(wanted) > PAGES_READ_SINGLY_MAX:
+        pages = await read_pages(store, group_id)
+        return [page for page in pages if (page.topic, page.page) in wanted]
+    ids = [offset_item_id(group_id, topic, page) for topic, page in wanted]
+    items = await asyncio.gather(*(store.get(item_id) for item_id in ids))
+    return [GroupOffsets.from_item(item) for item in items if item is not None]
+
+
+def _first_commit_ms(changes: Mapping[PageKey, Mapping[int, CommittedOffset]]) -> int:
+    return min(offset.committed_ms for some in changes.values() for offset in some.values())

@@ -1,0 +1,306 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the requests about groups as a whole.
+
+These only translate; what happens is decided in ``coordinator``. Every error has its
+place in the response, by version. Source: ``GroupCoordinatorService`` of Kafka.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from kio.schema.delete_groups.v2 import request as delete_request
+from kio.schema.delete_groups.v2 import response as delete_response
+from kio.schema.describe_groups.v6 import request as describe_request
+from kio.schema.describe_groups.v6 import response as describe_response
+from kio.schema.heartbeat.v4 import request as heartbeat_request
+from kio.schema.heartbeat.v4 import response as heartbeat_response
+from kio.schema.join_group.v9 import request as join_request
+from kio.schema.join_group.v9 import response as join_response
+from kio.schema.leave_group.v2 import request as leave_request_v2
+from kio.schema.leave_group.v2 import response as leave_response_v2
+from kio.schema.leave_group.v5 import request as leave_request
+from kio.schema.leave_group.v5 import response as leave_response
+from kio.schema.list_groups.v5 import request as list_request
+from kio.schema.list_groups.v5 import response as list_response
+from kio.schema.sync_group.v5 import request as sync_request
+from kio.schema.sync_group.v5 import response as sync_response
+from tidelog_core.errors import ErrorCode, TidelogError
+
+from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, MemberIdentity, SyncRequest
+from tidelog_node.coordinator.failures import error_code
+from tidelog_node.coordinator.group_state import ClassicGroup, Phase
+from tidelog_node.coordinator.member import Member
+from tidelog_node.handlers.authorized_operations import NOT_REQUESTED
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+JOIN_GROUP_KEY = 11
+HEARTBEAT_KEY = 12
+LEAVE_GROUP_KEY = 13
+SYNC_GROUP_KEY = 14
+DESCRIBE_GROUPS_KEY = 15
+LIST_GROUPS_KEY = 16
+DELETE_GROUPS_KEY = 42
+
+GROUP_TYPE = "Classic"
+# READ, DELETE and DESCRIBE, as ``1 << code``: all that can be allowed on a group.
+EVERY_GROUP_OPERATION = 1 << 3 | 1 << 6 | 1 << 8
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class GroupHandlers:
+    """Serves members of groups and those who look after groups."""
+
+    def __init__(self, *, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(JOIN_GROUP_KEY, 0, 9, self.join_group),
+            Route(SYNC_GROUP_KEY, 0, 5, self.sync_group),
+            Route(HEARTBEAT_KEY, 0, 4, self.heartbeat),
+            Route(LEAVE_GROUP_KEY, 0, 2, self.leave_group_alone),
+            Route(LEAVE_GROUP_KEY, 3, 5, self.leave_group),
+            Route(DESCRIBE_GROUPS_KEY, 0, 6, self.describe_groups),
+            Route(LIST_GROUPS_KEY, 0, 5, self.list_groups),
+            Route(DELETE_GROUPS_KEY, 0, 2, self.delete_groups),
+        ]
+
+    async def join_group(
+        self, request: join_request.JoinGroupRequest, context: RequestContext
+    ) -> join_response.JoinGroupResponse:
+        """Make the client a member, or have it rejoin, when the rebalance allows."""
+        session_timeout_ms = request.session_timeout // _MILLISECOND
+        rebalance_timeout_ms = request.rebalance_timeout // _MILLISECOND
+        client_id = context.client_id or ""
+        instance_id = request.group_instance_id
+        join = JoinRequest(
+            number=self._coordinator.next_number(),
+            member_id=request.member_id,
+            group_instance_id=instance_id,
+            new_member_id=self._coordinator.new_member_id(
+                client_id if instance_id is None else instance_id
+            ),
+            client_id=client_id,
+            client_host=f"/{context.client_host}",  # as Java prints an address
+            protocol_type=request.protocol_type,
+            protocols=tuple((p.name, p.metadata) for p in request.protocols),
+            session_timeout_ms=session_timeout_ms,
+            # Version 0 has no rebalance timeout and means the session's.
+            rebalance_timeout_ms=(
+                session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
+            ),
+            must_know_member_id=context.api_version >= 4,
+            can_skip_assignment=context.api_version >= 9,
+        )
+        try:
+            answer = await self._coordinator.join(request.group_id, join)
+        except TidelogError as error:
+            answer = JoinAnswer(error=error_code(error), member_id=request.member_id)
+        protocol_name = answer.protocol_name
+        if protocol_name is None and context.api_version < 7:
+            protocol_name = ""
+        return build(
+            join_response.JoinGroupResponse,
+            error_code=answer.error,
+            generation_id=answer.generation,
+            protocol_type=answer.protocol_type,
+            protocol_name=protocol_name,
+            leader=answer.leader,
+            skip_assignment=answer.skip_assignment,
+            member_id=answer.member_id,
+            members=tuple(
+                build(
+                    join_response.JoinGroupResponseMember,
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    metadata=member.metadata,
+                )
+                for member in answer.members
+            ),
+        )
+
+    async def sync_group(
+        self, request: sync_request.SyncGroupRequest, _: RequestContext
+    ) -> sync_response.SyncGroupResponse:
+        """Give the member its assignment, when the leader has brought it."""
+        sync = SyncRequest(
+            number=self._coordinator.next_number(),
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments=tuple((a.member_id, a.assignment) for a in request.assignments),
+        )
+        try:
+            answer = await self._coordinator.sync(request.group_id, sync)
+        except TidelogError as error:
+            return build(sync_response.SyncGroupResponse, error_code=error_code(error))
+        return build(
+            sync_response.SyncGroupResponse,
+            error_code=answer.error,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignment=answer.assignment,
+        )
+
+    async def heartbeat(
+        self, request: heartbeat_request.HeartbeatRequest, _: RequestContext
+    ) -> heartbeat_response.HeartbeatResponse:
+        """Renew the member's session and tell it whether to rejoin."""
+        try:
+            error = await self._coordinator.heartbeat(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+            )
+        except TidelogError as problem:
+            error = error_code(problem)
+        return build(heartbeat_response.HeartbeatResponse, error_code=error)
+
+    async def leave_group_alone(
+        self, request: leave_request_v2.LeaveGroupRequest, _: RequestContext
+    ) -> leave_response_v2.LeaveGroupResponse:
+        """Remove one member: versions 0 to 2."""
+        try:
+            identities = [MemberIdentity(request.member_id)]
+            (error,) = await self._coordinator.leave(request.group_id, identities)
+        except TidelogError as problem:
+            error = error_code(problem)
+        return build(leave_response_v2.LeaveGroupResponse, error_code=error)
+
+    async def leave_group(
+        self, request: leave_request.LeaveGroupRequest, _: RequestContext
+    ) -> leave_response.LeaveGroupResponse:
+        """Remove members, each with an outcome of its own."""
+        identities = [
+            MemberIdentity(member.member_id, member.group_instance_id, member.reason)
+            for member in request.members
+        ]
+        try:
+            errors = await self._coordinator.leave(request.group_id, identities)
+        except TidelogError as error:
+            return build(leave_response.LeaveGroupResponse, error_code=error_code(error))
+        return build(
+            leave_response.LeaveGroupResponse,
+            members=tuple(
+                build(
+                    leave_response.MemberResponse,
+                    member_id=identity.member_id,
+                    group_instance_id=identity.group_instance_id,
+                    error_code=error,
+                )
+                for identity, error in zip(identities, errors, strict=True)
+            ),
+        )
+
+    async def describe_groups(
+        self, request: describe_request.DescribeGroupsRequest, context: RequestContext
+    ) -> describe_response.DescribeGroupsResponse:
+        """Tell each group's state and members."""
+        operations = (
+            EVERY_GROUP_OPERATION if request.include_authorized_operations else NOT_REQUESTED
+        )
+        groups = [
+            await self._describe(group_id, operations, is_told=context.api_version >= 6)
+            for group_id in request.groups
+        ]
+        return build(describe_response.DescribeGroupsResponse, groups=tuple(groups))
+
+    async def _describe(
+        self, group_id: str, operations: int, *, is_told: bool
+    ) -> describe_response.DescribedGroup:
+        try:
+            group = await self._coordinator.describe(group_id)
+        except TidelogError as error:
+            return build(
+                describe_response.DescribedGroup,
+                group_id=group_id,
+                error_code=error_code(error),
+                error_message=str(error),
+                authorized_operations=NOT_REQUESTED,
+            )
+        if group is None:
+            # Before version 6 a group that is not there is a dead one, without error.
+            return build(
+                describe_response.DescribedGroup,
+                group_id=group_id,
+                group_state=Phase.DEAD.value,
+                error_code=ErrorCode.group_id_not_found if is_told else ErrorCode.none,
+                error_message=f"Group {group_id} not found." if is_told else None,
+                authorized_operations=operations,
+            )
+        protocol_name = group.protocol_name if group.phase is Phase.STABLE else None
+        return build(
+            describe_response.DescribedGroup,
+            group_id=group_id,
+            group_state=group.phase.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=protocol_name or "",
+            members=tuple(_describe_member(member, protocol_name) for member in group.roster),
+            authorized_operations=operations,
+        )
+
+    async def list_groups(
+        self, request: list_request.ListGroupsRequest, _: RequestContext
+    ) -> list_response.ListGroupsResponse:
+        """List this node's groups, of some states or types if so asked."""
+        states = {state.strip().lower() for state in request.states_filter}
+        types = {type_.strip().lower() for type_ in request.types_filter}
+        try:
+            groups = await self._coordinator.list_groups()
+        except TidelogError as error:
+            return build(list_response.ListGroupsResponse, error_code=error_code(error))
+        return build(
+            list_response.ListGroupsResponse,
+            groups=tuple(
+                _listed(group)
+                for group in groups
+                if (not states or group.phase.value.lower() in states)
+                and (not types or GROUP_TYPE.lower() in types)
+            ),
+        )
+
+    async def delete_groups(
+        self, request: delete_request.DeleteGroupsRequest, _: RequestContext
+    ) -> delete_response.DeleteGroupsResponse:
+        """Delete empty groups with their offsets."""
+        results = []
+        for group_id in dict.fromkeys(request.groups_names):
+            try:
+                error = await self._coordinator.delete_group(group_id)
+            except TidelogError as problem:
+                error = error_code(problem)
+            results.append(
+                build(delete_response.DeletableGroupResult, group_id=group_id, error_code=error)
+            )
+        return build(delete_response.DeleteGroupsResponse, results=tuple(results))
+
+
+def _describe_member(
+    member: Member, protocol_name: str | None
+) -> describe_response.DescribedGroupMember:
+    return build(
+        describe_response.DescribedGroupMember,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=b"" if protocol_name is None else member.metadata(protocol_name),
+        member_assignment=member.assignment,
+    )
+
+
+def _listed(group: ClassicGroup) -> list_response.ListedGroup:
+    return build(
+        list_response.ListedGroup,
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.phase.value,
+        group_type=GROUP_TYPE,
+    )

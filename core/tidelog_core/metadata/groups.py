@@ -1,0 +1,271 @@
+"""The records of consumer groups: one item a group, one item a page of committed offsets.
+
+``group:<shard>`` / ``<group id>`` holds a group's generation and members. The members
+are one blob, ``base64(zlib(JSON))``: a thousand members fit the 400 KB that DynamoDB
+allows an item, since members mostly repeat each other.
+
+``offset:<group id>`` / ``<topic>/<page>`` holds the committed offsets of up to
+``OFFSETS_PAGE_PARTITIONS`` neighbouring partitions of one topic. A whole topic is one
+item unless it is wide: a write costs by the size of the item, so a consumer of ten
+partitions must not rewrite ten thousand.
+
+The shard of a group is the partition of ``__consumer_offsets`` whose leader coordinates
+it. Source: ``GroupCoordinatorService.partitionFor`` of Kafka.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
+
+GROUP_COLLECTION_PREFIX = "group:"
+OFFSET_COLLECTION_PREFIX = "offset:"
+OFFSETS_PAGE_PARTITIONS = 64
+MEMBERS_SIZE_BYTES_MAX = 64 * 1024 * 1024  # once unpacked; a guard against corrupt items
+
+
+def java_string_hash(text: str) -> int:
+    """Return Java's ``String.hashCode`` as a signed 32-bit number."""
+    value = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(data), 2):
+        value = (31 * value + (data[index] << 8 | data[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def shard_of_group(group_id: str, shard_count: int) -> int:
+    """Return the partition of ``__consumer_offsets`` that the group belongs to."""
+    return (java_string_hash(group_id) & 0x7FFFFFFF) % shard_count
+
+
+def group_collection(shard: int) -> str:
+    """Return the collection that lists the groups of a shard."""
+    return f"{GROUP_COLLECTION_PREFIX}{shard}"
+
+
+def offset_collection(group_id: str) -> str:
+    """Return the collection that lists a group's committed offsets."""
+    return f"{OFFSET_COLLECTION_PREFIX}{group_id}"
+
+
+def offset_page(partition: int) -> int:
+    """Return the page that holds the partition's committed offset."""
+    return partition // OFFSETS_PAGE_PARTITIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member as it is stored. Awaited answers and deadlines are not."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]  # by preference: name, opaque metadata
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """A group at its last durable generation."""
+
+    shard: int
+    group_id: str
+    phase: str  # Kafka's state name: Empty, CompletingRebalance or Stable
+    phase_since_ms: int  # wall clock
+    generation: int
+    protocol_type: str | None  # None: a group that only stores offsets
+    protocol_name: str | None
+    leader: str | None
+    members: tuple[GroupMember, ...]
+    version: int = field(default=ABSENT, compare=False)
+
+    @property
+    def item_id(self) -> ItemKey:
+        """Where the item lies."""
+        return ItemKey(group_collection(self.shard), self.group_id)
+
+    def to_body(self) -> Body:
+        """Return the item's body."""
+        return {
+            "phase": self.phase,
+            "phase_since_ms": self.phase_since_ms,
+            "generation": self.generation,
+            "protocol_type": self.protocol_type,
+            "protocol_name": self.protocol_name,
+            "leader": self.leader,
+            "members": _pack_members(self.members),
+        }
+
+    @classmethod
+    def from_item(cls, item: Item) -> GroupRecord:
+        """Return the record. Raises ``CorruptItem``."""
+        fields = BodyReader(item)
+        blob = fields.text("members")
+        try:
+            members = _unpack_members(blob)
+        except (ValueError, TypeError, zlib.error) as error:
+            raise fields.error(f"members cannot be read: {error}") from None
+        record = cls(
+            shard=int(item.id.collection.removeprefix(GROUP_COLLECTION_PREFIX)),
+            group_id=item.id.key,
+            phase=fields.text("phase"),
+            phase_since_ms=fields.integer("phase_since_ms"),
+            generation=fields.integer("generation", at_least=0),
+            protocol_type=fields.text_or_none("protocol_type"),
+            protocol_name=fields.text_or_none("protocol_name"),
+            leader=fields.text_or_none("leader"),
+            members=members,
+            version=item.version,
+        )
+        fields.finish()
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """What a consumer committed for one partition."""
+
+    offset: int
+    leader_epoch: int  # -1 where the client does not know it
+    metadata: str
+    committed_ms: int  # wall clock
+    expires_ms: int | None = None  # only set by OffsetCommit before version 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffsets:
+    """One page of a group's committed offsets in one topic.
+
+    The topic's id tells the offsets of a deleted topic from those of a newer one that
+    took its name.
+    """
+
+    group_id: str
+    topic: str
+    topic_id: UUID
+    page: int
+    partitions: Mapping[int, CommittedOffset]
+    version: int = field(default=ABSENT, compare=False)
+
+    @property
+    def item_id(self) -> ItemKey:
+        """Where the item lies."""
+        return offset_item_id(self.group_id, self.topic, self.page)
+
+    def to_body(self) -> Body:
+        """Return the item's body."""
+        return {
+            "topic_id": str(self.topic_id),
+            "offsets": [
+                [p, o.offset, o.leader_epoch, o.metadata, o.committed_ms, o.expires_ms]
+                for p, o in sorted(self.partitions.items())
+            ],
+        }
+
+    @classmethod
+    def from_item(cls, item: Item) -> GroupOffsets:
+        """Return the record. Raises ``CorruptItem``."""
+        fields = BodyReader(item)
+        topic, _, page = item.id.key.rpartition("/")
+        if not topic or not page.isdecimal():
+            raise fields.error("the key is not a topic and a page")
+        record = cls(
+            group_id=item.id.collection.removeprefix(OFFSET_COLLECTION_PREFIX),
+            topic=topic,
+            topic_id=fields.uuid("topic_id"),
+            page=int(page),
+            partitions=dict(_offset_row(row, fields) for row in fields.sequence("offsets")),
+            version=item.version,
+        )
+        fields.finish()
+        return record
+
+
+def offset_item_id(group_id: str, topic: str, page: int) -> ItemKey:
+    """Return where a page of committed offsets lies."""
+    return ItemKey(offset_collection(group_id), f"{topic}/{page:06d}")
+
+
+def _offset_row(row: JsonValue, fields: BodyReader) -> tuple[int, CommittedOffset]:
+    match row:
+        case [
+            int(partition),
+            int(offset),
+            int(leader_epoch),
+            str(metadata),
+            int(committed_ms),
+            None | int() as expires_ms,
+        ]:
+            value = CommittedOffset(offset, leader_epoch, metadata, committed_ms, expires_ms)
+            return partition, value
+        case _:
+            raise fields.error(f"{row!r} is not a committed offset")
+
+
+def _pack_members(members: tuple[GroupMember, ...]) -> str:
+    rows: list[list[Any]] = [
+        [
+            m.member_id,
+            m.group_instance_id,
+            m.client_id,
+            m.client_host,
+            m.session_timeout_ms,
+            m.rebalance_timeout_ms,
+            [[name, _encode(metadata)] for name, metadata in m.protocols],
+            _encode(m.assignment),
+        ]
+        for m in members
+    ]
+    return _encode(zlib.compress(json.dumps(rows, separators=(",", ":")).encode()))
+
+
+def _unpack_members(blob: str) -> tuple[GroupMember, ...]:
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(_decode(blob), MEMBERS_SIZE_BYTES_MAX)
+    if not unpacker.eof:
+        raise ValueError("members are cut short or too large")
+    return tuple(
+        GroupMember(
+            member_id=member_id,
+            group_instance_id=instance_id,
+            client_id=client_id,
+            client_host=client_host,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            protocols=tuple((name, _decode(metadata)) for name, metadata in protocols),
+            assignment=_decode(assignment),
+        )
+        for (
+            member_id,
+            instance_id,
+            client_id,
+            client_host,
+            session_timeout_ms,
+            rebalance_timeout_ms,
+            protocols,
+            assignment,
+        ) in json.loads(data)
+    )
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
