@@ -1,0 +1,485 @@
+"""What a client knows of the cluster, and its connections to the nodes.
+
+One background task keeps the metadata: it fetches when someone asks (an unknown topic,
+an answer that says the leader moved) and at the latest every ``metadata_max_age_ms``.
+Whoever waits for news awaits ``wait_for_news``. Connections are opened on demand, one
+per node and lane: a node answers each connection in order, so requests that may take
+long (fetches, joining a group) get a lane of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from tidelog_core.model import NO_LEADER, TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    RequestTimedOut,
+    TidelogError,
+    error_for,
+)
+from tidelog.options import ClientOptions
+from tidelog.wire.backoff import Backoff
+from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
+
+logger = logging.getLogger(__name__)
+
+TOPIC_IDLE_S_MAX = 300.0  # Topics not asked about for this long are no longer looked up.
+
+
+class Lane(Enum):
+    """Which of a node's connections a request takes."""
+
+    SHARED = "shared"
+    FETCH = "fetch"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the cluster, as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+    @property
+    def address(self) -> Address:
+        """Return where it listens."""
+        return Address(self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Where a partition is. ``leader`` is -1 while it has none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic and its partitions; ``error`` instead if the nodes would not say."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    is_internal: bool
+    partitions: Mapping[int, PartitionInfo]
+    error: ErrorCode = ErrorCode.none
+
+    @property
+    def partition_count(self) -> int:
+        """Return the number of partitions."""
+        return len(self.partitions)
+
+
+@dataclass(slots=True)
+class _Line:
+    """The way to one address in one lane."""
+
+    backoff: Backoff
+    retry_at: float = 0.0  # loop time before which no connection is tried
+    connection: Connection | None = None
+    opening: asyncio.Task[Connection] | None = field(default=None)
+
+
+class Cluster:
+    """The cluster as one client sees it. Used from one event loop only."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._nodes: dict[int, Node] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._wanted: dict[str, float] = {}  # topic -> loop time of the last question
+        self._wants_all = False
+        self._auto_create = False
+        self._lines: dict[tuple[Address, Lane], _Line] = {}
+        self._news: asyncio.Event = asyncio.Event()
+        self._stale = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.cluster_id: str | None = None
+        self.controller_id = NO_LEADER
+        self.version = 0  # grows with every metadata answer
+        self.last_error: TidelogError | None = None
+
+    # --- life ---
+
+    async def start(self, *, auto_create_topics: bool = False) -> None:
+        """Reach one node and learn the others.
+
+        Raises the last failure if none answers within the request timeout.
+        """
+        if self._keeper is not None:
+            return
+        self._auto_create = auto_create_topics
+        backoff = self.backoff()
+        try:
+            async with asyncio.timeout(self.request_timeout_s):
+                while True:
+                    try:
+                        await self._fetch_metadata()
+                        break
+                    except TidelogError as error:
+                        self.last_error = error
+                        if not error.retriable:
+                            raise
+                        await asyncio.sleep(backoff.next_s())
+        except TimeoutError:
+            await self.close()
+            servers = ", ".join(map(str, self._options.bootstrap))
+            raise ConnectionFailed(f"no node answers at {servers}: {self.last_error}") from None
+        except BaseException:
+            await self.close()
+            raise
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def close(self) -> None:
+        """Close every connection; idempotent."""
+        self._is_closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        lines = list(self._lines.values())
+        self._lines.clear()
+        for line in lines:
+            if line.opening is not None:
+                line.opening.cancel()
+                await asyncio.gather(line.opening, return_exceptions=True)
+        open_ones = [line.connection for line in lines if line.connection is not None]
+        await asyncio.gather(*(connection.close() for connection in open_ones))
+        self._tell()
+
+    @property
+    def request_timeout_s(self) -> float:
+        """Return how long an answer may take."""
+        return self._options.request_timeout_ms / 1000
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """Return the live nodes by id."""
+        return self._nodes
+
+    def backoff(self) -> Backoff:
+        """Return fresh waits for one request's retries."""
+        return Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms)
+
+    # --- metadata ---
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """Return what is known of the topic now, None if nothing; keeps it looked up."""
+        self._wanted[name] = asyncio.get_running_loop().time()
+        return self._topics.get(name)
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """Return every topic known now."""
+        return self._topics
+
+    def leader(self, partition: TopicPartition) -> PartitionInfo | None:
+        """Return the partition if it has a live leader that we know the address of."""
+        topic = self._topics.get(partition.topic)
+        info = topic.partitions.get(partition.partition) if topic is not None else None
+        return info if info is not None and info.leader in self._nodes else None
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Keep these topics looked up; fetches soon if one is not known yet."""
+        now = asyncio.get_running_loop().time()
+        for name in topics:
+            if name not in self._topics:
+                self._stale.set()
+            self._wanted[name] = now
+
+    def want_all(self) -> None:
+        """Keep every topic of the cluster looked up (subscription by pattern)."""
+        if not self._wants_all:
+            self._wants_all = True
+            self._stale.set()
+
+    def invalidate(self) -> None:
+        """Have the metadata fetched again soon: an answer showed that it is old."""
+        self._stale.set()
+
+    def change_event(self) -> asyncio.Event:
+        """Return an event that the next metadata answer (or ``close``) sets."""
+        return self._news
+
+    async def wait_for_news(self) -> None:
+        """Return when metadata newer than now has come. Raises ``ClientClosed``."""
+        await self._news.wait()
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+
+    async def refresh(self) -> None:
+        """Fetch the metadata and return when it has come; waits out failures."""
+        self._stale.set()
+        await self.wait_for_news()
+
+    async def wait_for_topic(self, name: str, *, timeout_s: float) -> TopicInfo:
+        """Return the topic once it is known.
+
+        Raises what the nodes say of it if that will not change by waiting, and
+        ``UnknownTopicOrPartition`` or ``RequestTimedOut`` after the timeout.
+        """
+        known = self.topic(name)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while known is None or known.error is not ErrorCode.none or not known.partitions:
+                    if known is not None and not known.error.retriable and known.error:
+                        raise error_for(known.error, None, about=f"topic {name!r}")
+                    await self.refresh()
+                    known = self.topic(name)
+        except TimeoutError:
+            if known is not None and known.error:
+                raise error_for(known.error, None, about=f"topic {name!r}") from None
+            raise RequestTimedOut(
+                f"no metadata for topic {name!r} within {timeout_s:g} s: {self.last_error}"
+            ) from None
+        return known
+
+    # --- requests ---
+
+    async def request(
+        self,
+        api: Api,
+        message: object,
+        *,
+        node_id: int | None = None,
+        lane: Lane = Lane.SHARED,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Send to the node (any if None) and return the response's newest class.
+
+        One attempt: raises ``ConnectionFailed`` or ``RequestTimedOut``.
+        """
+        connection = await (
+            self.any_connection() if node_id is None else self.connection(node_id, lane)
+        )
+        timeout_s = self.request_timeout_s if timeout_s is None else timeout_s
+        return await connection.request(api, message, timeout_s=timeout_s)
+
+    async def connection(self, node_id: int, lane: Lane = Lane.SHARED) -> Connection:
+        """Return an open connection to the node. Raises ``ConnectionFailed``."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            raise ConnectionFailed(f"node {node_id} is not in the cluster")
+        try:
+            return await self._connect(node.address, lane)
+        except TidelogError:
+            self._stale.set()  # It may have left, or moved to another address.
+            raise
+
+    def open_connection_to(self, node_id: int, lane: Lane = Lane.SHARED) -> Connection | None:
+        """Return the connection if it is open now."""
+        node = self._nodes.get(node_id)
+        line = self._lines.get((node.address, lane)) if node is not None else None
+        connection = line.connection if line is not None else None
+        return connection if connection is not None and connection.is_open else None
+
+    async def any_connection(self) -> Connection:
+        """Return a connection to any node, an open one if there is one."""
+        for (_, lane), line in self._lines.items():
+            if lane is Lane.SHARED and line.connection is not None and line.connection.is_open:
+                return line.connection
+        known = [node.address for node in self._nodes.values()]
+        random.shuffle(known)
+        bootstrap = [a for a in self._options.bootstrap if a not in known]
+        failure: TidelogError | None = None
+        for address in (*known, *bootstrap):
+            try:
+                return await self._connect(address, Lane.SHARED)
+            except TidelogError as error:
+                failure = error
+        raise failure or ConnectionFailed("no node is known")
+
+    async def find_coordinator(self, group_id: str) -> int:
+        """Return the node that coordinates the group. One attempt."""
+        request = build(FindCoordinatorRequest, key_type=0, coordinator_keys=(group_id,))
+        response = await self.request(FIND_COORDINATOR, request)
+        answer = response.coordinators[0]
+        if answer.error_code is not ErrorCode.none:
+            raise error_for(answer.error_code, answer.error_message, about=f"group {group_id!r}")
+        node = Node(int(answer.node_id), answer.host, int(answer.port), None)
+        self._nodes.setdefault(node.node_id, node)
+        return node.node_id
+
+    # --- inside ---
+
+    async def _connect(self, address: Address, lane: Lane) -> Connection:
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+        line = self._lines.get((address, lane))
+        if line is None:
+            options = self._options
+            backoff = Backoff(options.reconnect_backoff_ms, options.reconnect_backoff_max_ms)
+            line = self._lines.setdefault((address, lane), _Line(backoff))
+        if line.connection is not None and line.connection.is_open:
+            return line.connection
+        if line.opening is None:
+            line.opening = asyncio.get_running_loop().create_task(self._open(address, line))
+            line.opening.add_done_callback(_retrieve)
+        # Shielded: others may wait for the same connection.
+        return await asyncio.shield(line.opening)
+
+    async def _open(self, address: Address, line: _Line) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            if (wait_s := line.retry_at - loop.time()) > 0:
+                await asyncio.sleep(wait_s)
+            connection = await open_connection(
+                address,
+                client_id=self._options.client_id,
+                timeout_s=self.request_timeout_s,
+                ssl=self._options.ssl,
+            )
+        except TidelogError:
+            line.retry_at = loop.time() + line.backoff.next_s()
+            raise
+        else:
+            line.backoff.reset()
+            line.connection = connection
+            return connection
+        finally:
+            line.opening = None
+
+    async def _keep(self) -> None:
+        backoff = self.backoff()
+        loop = asyncio.get_running_loop()
+        while True:
+            timer = loop.call_later(self._options.metadata_max_age_ms / 1000, self._stale.set)
+            try:
+                await self._stale.wait()
+            finally:
+                timer.cancel()
+            self._stale.clear()
+            try:
+                await self._fetch_metadata()
+            except TidelogError as error:
+                self.last_error = error
+                logger.warning("cannot fetch metadata, will retry", extra={"error": str(error)})
+                self._stale.set()
+            else:
+                if self._is_settled():
+                    backoff.reset()
+                    # Many answers may show the same change: fetch at most this often.
+                    await asyncio.sleep(self._options.retry_backoff_ms / 2000)
+                    continue
+            await asyncio.sleep(backoff.next_s())
+
+    def _is_settled(self) -> bool:
+        """Whether every partition of the wanted topics has a leader."""
+        unsettled = any(
+            partition.leader not in self._nodes
+            for name in self._wanted
+            if (topic := self._topics.get(name)) is not None
+            for partition in topic.partitions.values()
+        )
+        if unsettled:
+            self._stale.set()
+        return not unsettled
+
+    async def _fetch_metadata(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for name in [n for n, asked in self._wanted.items() if now - asked > TOPIC_IDLE_S_MAX]:
+            del self._wanted[name]
+        wanted = list(self._wanted)
+        topics = None
+        if not self._wants_all:
+            topics = tuple(build(MetadataRequestTopic, name=name) for name in wanted)
+        request = build(MetadataRequest, topics=topics, allow_auto_topic_creation=self._auto_create)
+        response = await self.request(METADATA, request)
+        self._nodes = {
+            int(b.node_id): Node(int(b.node_id), b.host, int(b.port), b.rack)
+            for b in response.brokers
+        }
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        known = {} if self._wants_all else {n: t for n, t in self._topics.items() if n in wanted}
+        for answer in response.topics:
+            if answer.name is not None:
+                known[answer.name] = _merge(self._topics.get(answer.name), _topic_info(answer))
+        self._topics = known
+        self._drop_lines()
+        self._tell()
+
+    def _drop_lines(self) -> None:
+        """Close the connections to addresses that are no longer the cluster's."""
+        current = {node.address for node in self._nodes.values()} | set(self._options.bootstrap)
+        for key in [key for key in self._lines if key[0] not in current]:
+            if (connection := self._lines[key].connection) is not None and connection.is_open:
+                connection.abort()
+            if self._lines[key].opening is None:
+                del self._lines[key]
+
+    def _tell(self) -> None:
+        self.version += 1
+        news, self._news = self._news, asyncio.Event()
+        if self._is_closed:
+            self._news.set()
+        news.set()
+
+
+def topic_id_or_none(topic_id: uuid.UUID | None) -> uuid.UUID | None:
+    """Return the id, None for the protocol's zero id."""
+    return topic_id if topic_id is not None and topic_id.int else None
+
+
+def _topic_info(answer: Any) -> TopicInfo:
+    partitions = {
+        int(p.partition_index): PartitionInfo(
+            int(p.partition_index),
+            int(p.leader_id),
+            int(p.leader_epoch),
+            tuple(map(int, p.replica_nodes)),
+            tuple(map(int, p.isr_nodes)),
+        )
+        for p in answer.partitions
+    }
+    return TopicInfo(
+        answer.name,
+        topic_id_or_none(answer.topic_id),
+        bool(answer.is_internal),
+        dict(sorted(partitions.items())),
+        answer.error_code,
+    )
+
+
+def _merge(known: TopicInfo | None, fresh: TopicInfo) -> TopicInfo:
+    """Return the fresh topic, but no partition from before what is known already.
+
+    Nodes learn of a new leader at different moments: an answer from a node that is
+    behind must not undo what another has said.
+    """
+    if known is None or known.topic_id != fresh.topic_id or fresh.error is not ErrorCode.none:
+        return fresh
+    partitions = {
+        number: known.partitions[number]
+        if number in known.partitions
+        and known.partitions[number].leader_epoch > info.leader_epoch >= 0
+        else info
+        for number, info in fresh.partitions.items()
+    }
+    return TopicInfo(fresh.name, fresh.topic_id, fresh.is_internal, partitions)
+
+
+def _retrieve(task: asyncio.Task[Connection]) -> None:
+    """Take note of the task's failure, for when everyone who waited has left."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,270 @@
+"""What the SDK raises: one tree with the core's errors, each with its Kafka code.
+
+Errors that a node answers arrive as the class of their code (``error_for``). Codes that
+no one is likely to catch by name get a subclass of ``NodeError`` made on the spot.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from kio.schema.errors import ErrorCode
+from tidelog_core import errors as core
+from tidelog_core.errors import (
+    CoordinatorNotAvailable,
+    CorruptRecordBatch,
+    FencedLeaderEpoch,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTimestamp,
+    InvalidTopic,
+    LeaderNotAvailable,
+    MessageTooLarge,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    PolicyViolation,
+    TidelogError,
+    TopicAlreadyExists,
+    UnknownLeaderEpoch,
+    UnknownProducerId,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+
+__all__ = [
+    "BufferExhausted",
+    "ClientClosed",
+    "CommitFailed",
+    "ConnectionFailed",
+    "CoordinatorNotAvailable",
+    "CorruptRecordBatch",
+    "DeliveryTimedOut",
+    "ErrorCode",
+    "FencedInstanceId",
+    "FencedLeaderEpoch",
+    "GroupIdNotFound",
+    "GroupNotEmpty",
+    "GroupSubscribedToTopic",
+    "IllegalGeneration",
+    "InvalidConfig",
+    "InvalidPartitions",
+    "InvalidProducerEpoch",
+    "InvalidRecord",
+    "InvalidReplicationFactor",
+    "InvalidRequest",
+    "InvalidTimestamp",
+    "InvalidTopic",
+    "LeaderNotAvailable",
+    "MalformedResponse",
+    "MessageTooLarge",
+    "NoOffsetForPartition",
+    "NodeError",
+    "NotAssigned",
+    "NotCoordinator",
+    "NotEnoughReplicas",
+    "NotLeaderOrFollower",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PolicyViolation",
+    "RebalanceInProgress",
+    "RequestTimedOut",
+    "TidelogError",
+    "TopicAlreadyExists",
+    "UnknownLeaderEpoch",
+    "UnknownMemberId",
+    "UnknownProducerId",
+    "UnknownTopicId",
+    "UnknownTopicOrPartition",
+    "UnsupportedVersion",
+    "error_for",
+]
+
+
+class ClientClosed(TidelogError):
+    """The producer, consumer or admin was closed before the call could be answered."""
+
+    code = ErrorCode.invalid_request
+
+
+class ConnectionFailed(TidelogError):
+    """No connection to the node, or it broke before the answer came."""
+
+    code = ErrorCode.network_exception
+
+
+class RequestTimedOut(TidelogError):
+    """No answer in time; what was asked may still have happened."""
+
+    code = ErrorCode.request_timed_out
+
+
+class MalformedResponse(TidelogError):
+    """The node answered with bytes that are not the answer's message."""
+
+    code = ErrorCode.network_exception
+
+
+class UnsupportedVersion(TidelogError):
+    """Node and SDK share no version of this API."""
+
+    code = ErrorCode.unsupported_version
+
+
+class NodeError(TidelogError):
+    """The node answered with a code that has no class of its own here; see ``code``."""
+
+
+class BufferExhausted(TidelogError):
+    """The producer's buffer stayed full for ``max_block_ms``; the record was not taken."""
+
+    code = ErrorCode.request_timed_out
+
+
+class DeliveryTimedOut(TidelogError):
+    """The record was not acknowledged within ``delivery_timeout_ms``.
+
+    ``may_be_written`` is false only when it certainly is not in the log.
+    """
+
+    code = ErrorCode.request_timed_out
+
+    def __init__(self, message: str, *, may_be_written: bool) -> None:
+        super().__init__(message)
+        self.may_be_written = may_be_written
+
+
+class NoOffsetForPartition(TidelogError):
+    """Nothing is committed for the partition and ``auto_offset_reset`` is ``none``."""
+
+    code = ErrorCode.offset_out_of_range
+
+
+class NotAssigned(TidelogError):
+    """The partition is not assigned to this consumer."""
+
+    code = ErrorCode.invalid_request
+
+
+class CommitFailed(TidelogError):
+    """The group has moved on: the partitions may belong to another member now."""
+
+    code = ErrorCode.illegal_generation
+
+
+class FencedInstanceId(TidelogError):
+    """Another consumer has joined under the same ``group_instance_id``."""
+
+    code = ErrorCode.fenced_instance_id
+
+
+class UnknownMemberId(TidelogError):
+    """The coordinator no longer counts this consumer as a member."""
+
+    code = ErrorCode.unknown_member_id
+
+
+class IllegalGeneration(TidelogError):
+    """The group has had a rebalance that this consumer did not take part in."""
+
+    code = ErrorCode.illegal_generation
+
+
+class RebalanceInProgress(TidelogError):
+    """The group is being rebalanced; the call may succeed after the next poll."""
+
+    code = ErrorCode.rebalance_in_progress
+
+
+class GroupNotEmpty(TidelogError):
+    """The group has members, so it cannot be changed from outside."""
+
+    code = ErrorCode.non_empty_group
+
+
+class GroupIdNotFound(TidelogError):
+    """No such group."""
+
+    code = ErrorCode.group_id_not_found
+
+
+class GroupSubscribedToTopic(TidelogError):
+    """A member of the group is subscribed to the topic."""
+
+    code = ErrorCode.group_subscribed_to_topic
+
+
+class NotEnoughReplicas(TidelogError):
+    """Fewer replicas are in sync than ``min.insync.replicas``."""
+
+    code = ErrorCode.not_enough_replicas
+
+
+_CLASSES: dict[ErrorCode, type[TidelogError]] = {
+    cls.code: cls
+    for cls in (
+        core.CoordinatorNotAvailable,
+        core.CorruptRecordBatch,
+        core.FencedLeaderEpoch,
+        core.InvalidPartitions,
+        core.InvalidProducerEpoch,
+        core.InvalidRecord,
+        core.InvalidReplicaAssignment,
+        core.InvalidReplicationFactor,
+        core.InvalidRequest,
+        core.InvalidTimestamp,
+        core.InvalidTopic,
+        core.InvalidTxnState,
+        core.LeaderNotAvailable,
+        core.MessageTooLarge,
+        core.NotCoordinator,
+        core.NotLeaderOrFollower,
+        core.OutOfOrderSequence,
+        core.PolicyViolation,
+        core.RecordListTooLarge,
+        core.StorageError,
+        core.TopicAlreadyExists,
+        core.UnknownLeaderEpoch,
+        core.UnknownProducerId,
+        core.UnknownTopicId,
+        core.UnknownTopicOrPartition,
+        core.UnsupportedCompression,
+        core.UnsupportedMagic,
+        FencedInstanceId,
+        GroupIdNotFound,
+        GroupNotEmpty,
+        GroupSubscribedToTopic,
+        IllegalGeneration,
+        NotEnoughReplicas,
+        RebalanceInProgress,
+        RequestTimedOut,
+        UnknownMemberId,
+        UnsupportedVersion,
+    )
+}
+
+
+def error_for(code: ErrorCode, message: str | None, *, about: object = None) -> TidelogError:
+    """Return the error that a node's ``code`` stands for.
+
+    ``about`` names what the answer was about (a topic, a partition, a group); the
+    node's own ``message`` follows it, or else the code's name.
+    """
+    text = message or code.name.replace("_", " ")
+    if about is not None:
+        text = f"{about}: {text}"
+    if code is ErrorCode.invalid_config:
+        return InvalidConfig([text])
+    cls = _CLASSES.get(code)
+    return cls(text) if cls is not None else _node_error(code)(text)
+
+
+@cache
+def _node_error(code: ErrorCode) -> type[NodeError]:
+    name = "".join(part.capitalize() for part in code.name.split("_"))
+    return type(name, (NodeError,), {"code": code, "__doc__": code.name})

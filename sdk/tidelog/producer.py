@@ -1,0 +1,361 @@
+"""``Producer``: writes records, in batches, each once and in order unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as ssl_module
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tidelog_core.model import TopicPartition
+from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size_bytes_max
+
+from tidelog.cluster import Cluster
+from tidelog.errors import ClientClosed, InvalidRequest, MessageTooLarge
+from tidelog.options import (
+    ClientOptions,
+    CompressionName,
+    Partitioner,
+    PartitionerName,
+    ProducerOptions,
+    check,
+    parse_acks,
+    parse_bootstrap,
+    parse_compression,
+)
+from tidelog.partitioners import TopicPartitioner, partitioner_factory
+from tidelog.producing.accumulator import Accumulator
+from tidelog.producing.batch import Delivery, RecordMetadata
+from tidelog.producing.sender import Sender
+
+if TYPE_CHECKING:
+    from tidelog.sync import SyncProducer
+
+_RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
+
+
+class _TopicState:
+    """What choosing a partition of a topic needs."""
+
+    __slots__ = ("metadata_version", "partition_count", "partitioner", "partitions")
+
+    def __init__(self, partitioner: TopicPartitioner) -> None:
+        self.partitioner = partitioner
+        self.partitions: tuple[TopicPartition, ...] = ()
+        self.partition_count = 0
+        self.metadata_version = -1
+
+
+class Producer:
+    """Writes records to topics.
+
+    ``async with Producer("localhost:9092") as producer:`` or ``start()`` and ``close()``.
+    One task-safe object for the whole program; all calls from one event loop.
+    ``sync()`` gives the same for programs without one.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        client_id: str = "tidelog",
+        acks: int | str = "all",
+        enable_idempotence: bool | None = None,
+        compression: CompressionName = "none",
+        compression_level: int | None = None,
+        partitioner: PartitionerName | Partitioner = "murmur2",
+        batch_size_bytes: int = 64 * 1024,
+        linger_ms: float = 5,
+        request_size_bytes_max: int = 1024 * 1024,
+        buffer_memory_bytes: int = 32 * 1024 * 1024,
+        max_block_ms: int = 60_000,
+        max_in_flight: int = 5,
+        retries: int = 2**31 - 1,
+        delivery_timeout_ms: int = 120_000,
+        request_timeout_ms: int = 30_000,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        reconnect_backoff_ms: int = 50,
+        reconnect_backoff_max_ms: int = 1_000,
+        metadata_max_age_ms: int = 300_000,
+        ssl: ssl_module.SSLContext | None = None,
+    ) -> None:
+        """Check the options (see ``options``); nothing is sent before ``start()``.
+
+        ``enable_idempotence`` is on unless ``acks``, ``retries`` or ``max_in_flight``
+        rule it out. Raises ``InvalidConfig`` naming every problem.
+        """
+        acks_number = parse_acks(acks)
+        if enable_idempotence is None:
+            enable_idempotence = acks_number == -1 and retries > 0 and max_in_flight <= 5
+        client = ClientOptions(
+            bootstrap=parse_bootstrap(bootstrap_servers),
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+            reconnect_backoff_ms=reconnect_backoff_ms,
+            reconnect_backoff_max_ms=reconnect_backoff_max_ms,
+            ssl=ssl,
+        )
+        options = ProducerOptions(
+            acks=acks_number,
+            is_idempotent=enable_idempotence,
+            compression=parse_compression(compression),
+            compression_level=compression_level,
+            batch_size_bytes=batch_size_bytes,
+            linger_ms=linger_ms,
+            request_size_bytes_max=request_size_bytes_max,
+            buffer_memory_bytes=buffer_memory_bytes,
+            max_block_ms=max_block_ms,
+            max_in_flight=max_in_flight,
+            retries=retries,
+            delivery_timeout_ms=delivery_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            retry_backoff_max_ms=retry_backoff_max_ms,
+        )
+        check(client, options)
+        self._options = options
+        self._record_size_bytes_max = min(request_size_bytes_max, buffer_memory_bytes) - HEADER_SIZE
+        self._make_partitioner: Callable[[str], TopicPartitioner] = partitioner_factory(partitioner)
+        self._cluster = Cluster(client)
+        self._accumulator = Accumulator(options)
+        self._topics: dict[str, _TopicState] = {}
+        self._sender: Sender | None = None
+        self._sender_task: asyncio.Task[None] | None = None
+        self._starting: asyncio.Lock = asyncio.Lock()
+        self._clock_s: Callable[[], float] = time.monotonic  # Replaced by the loop's own.
+        self._is_closed = False
+
+    def sync(self) -> SyncProducer:
+        """Return the plain face of this producer; it is used through that alone from here on."""
+        from tidelog.sync import SyncProducer  # The faces know the clients, not the reverse.
+
+        return SyncProducer(self)
+
+    async def start(self) -> None:
+        """Connect. Idempotent; ``send`` does it when it was not done.
+
+        Raises ``ConnectionFailed`` if no node answers within the request timeout.
+        """
+        async with self._starting:
+            self._check_open()
+            if self._sender_task is None:
+                await self._cluster.start(auto_create_topics=True)
+                loop = asyncio.get_running_loop()
+                self._clock_s = loop.time
+                self._sender = Sender(self._cluster, self._accumulator, self._options)
+                self._sender_task = loop.create_task(self._sender.run())
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | Iterable[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Take the record; return what tells its outcome: ``metadata = await delivery``.
+
+        Returns as soon as the record is buffered, so ``send`` in a loop fills batches.
+        Waits, for ``max_block_ms`` at most, while the buffer is full or the topic is
+        not known yet. Raises ``MessageTooLarge``, ``InvalidRequest`` for arguments that
+        cannot be, ``BufferExhausted``, ``UnknownTopicOrPartition``; then the record was
+        not taken.
+        """
+        state = self._topics.get(topic)
+        if state is None or state.metadata_version != self._cluster.version:
+            state = await self._prepare(topic)
+        if headers:
+            headers = _check_headers(headers)
+        size_bytes = self._size(key, value, headers)  # type: ignore[arg-type]
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        elif timestamp_ms < 0:
+            raise InvalidRequest(f"timestamp_ms must not be negative, is {timestamp_ms}")
+        accumulator = self._accumulator
+        if not accumulator.has_room(size_bytes):
+            await self._wait_for_room(size_bytes)
+        partitioner = state.partitioner
+        if partition is None:
+            partition = partitioner.choose(key, value, state.partition_count)
+            target = state.partitions[partition]
+        else:
+            target = self._partition(state, topic, partition)
+        delivery, is_new, has_filled = accumulator.append(
+            target,
+            Record(-1, timestamp_ms, key, value, headers),  # type: ignore[arg-type]
+            size_bytes,
+            self._clock_s(),
+        )
+        if is_new or has_filled:
+            assert self._sender is not None
+            self._sender.wake()
+            if has_filled:
+                partitioner.on_batch_filled(state.partition_count)
+                # A caller that never waits would keep the sender from running.
+                await asyncio.sleep(0)
+        return delivery
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | Iterable[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Write one record and return where it is; raises what the delivery raises."""
+        return await (
+            await self.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+        )
+
+    async def flush(self) -> None:
+        """Send what is buffered now and return when all of it is acknowledged or failed.
+
+        Does not raise for records that failed: their deliveries do.
+        """
+        self._accumulator.flush_count += 1
+        try:
+            if self._sender is not None:
+                self._sender.wake()
+            for batch in list(self._accumulator.incomplete):
+                await batch.wait()
+        finally:
+            self._accumulator.flush_count -= 1
+
+    async def partitions_for(self, topic: str) -> int:
+        """Return how many partitions the topic has."""
+        return (await self._prepare(topic)).partition_count
+
+    async def close(self, *, timeout_s: float | None = None) -> None:
+        """Flush, for ``timeout_s`` at most (None: as long as deliveries may take), and end.
+
+        Records that are not acknowledged by then fail with ``ClientClosed``. Idempotent.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.flush()
+        except TimeoutError:
+            pass
+        finally:
+            if self._sender_task is not None:
+                self._sender_task.cancel()
+                await asyncio.gather(self._sender_task, return_exceptions=True)
+            self._accumulator.fail_all(ClientClosed("the producer was closed"))
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Producer:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Flush and close."""
+        await self.close()
+
+    # --- inside ---
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the producer is closed")
+
+    async def _prepare(self, topic: str) -> _TopicState:
+        """Return the topic's state, in step with the metadata."""
+        self._check_open()
+        if self._sender_task is None:
+            await self.start()
+        info = self._cluster.topic(topic)
+        if info is None or info.error or not info.partitions:
+            info = await self._cluster.wait_for_topic(
+                topic, timeout_s=self._options.max_block_ms / 1000
+            )
+        state = self._topics.get(topic)
+        if state is None:
+            state = self._topics[topic] = _TopicState(self._make_partitioner(topic))
+        if state.partition_count != info.partition_count:
+            state.partitions = tuple(TopicPartition(topic, number) for number in info.partitions)
+            state.partition_count = info.partition_count
+        state.metadata_version = self._cluster.version
+        return state
+
+    def _size(self, key: bytes | None, value: bytes | None, headers: Headers) -> int:
+        """Return what the record takes at most, once everything about it is checked."""
+        if type(key) not in _BYTES or type(value) not in _BYTES:
+            raise _not_bytes(key, value)
+        if headers:
+            size_bytes = record_size_bytes_max(key, value, headers)
+        else:
+            size_bytes = _RECORD_OVERHEAD_BYTES
+            if key is not None:
+                size_bytes += len(key)
+            if value is not None:
+                size_bytes += len(value)
+        if size_bytes > self._record_size_bytes_max:
+            raise MessageTooLarge(
+                f"a record of {size_bytes} bytes; {self._record_size_bytes_max} are allowed "
+                "by request_size_bytes_max and buffer_memory_bytes"
+            )
+        return size_bytes
+
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        assert self._sender is not None
+        self._sender.wake()
+        await self._accumulator.wait_for_room(
+            size_bytes, timeout_s=self._options.max_block_ms / 1000
+        )
+        self._check_open()
+
+    @staticmethod
+    def _partition(state: _TopicState, topic: str, partition: int) -> TopicPartition:
+        if not 0 <= partition < state.partition_count:
+            raise InvalidRequest(
+                f"topic {topic!r} has partitions 0 to {state.partition_count - 1}, not {partition}"
+            )
+        return state.partitions[partition]
+
+
+_BYTES = (bytes, type(None))
+
+
+def _not_bytes(key: object, value: object) -> InvalidRequest:
+    wrong = [
+        f"{name} is {type(given).__name__}"
+        for name, given in (("key", key), ("value", value))
+        if type(given) not in _BYTES
+    ]
+    return InvalidRequest(f"key and value must be bytes or None; {', '.join(wrong)}")
+
+
+def _check_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
+    checked = tuple((name, content) for name, content in headers)
+    for name, content in checked:
+        if type(name) is not str or type(content) not in _BYTES:
+            raise InvalidRequest(
+                "headers must be pairs of str and bytes or None; "
+                f"got {type(name).__name__} and {type(content).__name__}"
+            )
+    return checked

@@ -1,0 +1,1 @@
+"""The inside of the producer: batches, their order, and the sender."""

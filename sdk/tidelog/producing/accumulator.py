@@ -1,0 +1,207 @@
+"""Where records wait to be sent: a queue of batches per partition, under one memory limit.
+
+Only the last batch of a queue takes records; those before it are full. Batches leave
+from the front. A batch that must be sent again goes back by its sequence, so a queue
+always is in the order of the records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+
+from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from tidelog_core.records.batch import Record
+
+from tidelog.errors import BufferExhausted, ClientClosed, TidelogError
+from tidelog.options import ProducerOptions
+from tidelog.producing.batch import Delivery, ProducerBatch
+
+
+class PartitionQueue:
+    """The batches of one partition, and where its numbering stands."""
+
+    __slots__ = (
+        "batches",
+        "in_flight",
+        "needs_new_epoch",
+        "next_sequence",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "retry_at_s",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.batches: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []  # Sent and not answered, in order.
+        self.retry_at_s = 0.0  # loop time before which nothing is sent
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.next_sequence = 0
+        # The leader refused a sequence: number anew, in a higher epoch, once nothing is in flight.
+        self.needs_new_epoch = False
+
+    @property
+    def unacknowledged_count(self) -> int:
+        """Return how many batches have a sequence and no definite outcome."""
+        queued = sum(1 for batch in self.batches if batch.base_sequence != NO_SEQUENCE)
+        return queued + len(self.in_flight)
+
+    def put_back(self, batch: ProducerBatch) -> None:
+        """Queue a batch that was sent once more, where its sequence belongs."""
+        batch.is_full = True
+        position = 0
+        for queued in self.batches:
+            if queued.base_sequence == NO_SEQUENCE or _is_after(queued, batch):
+                break
+            position += 1
+        self.batches.insert(position, batch)
+
+
+class Accumulator:
+    """All queues of a producer. Used from one event loop only."""
+
+    def __init__(self, options: ProducerOptions) -> None:
+        self._batch_size_bytes = options.batch_size_bytes
+        self._memory_size_bytes_max = options.buffer_memory_bytes
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.used_size_bytes = 0
+        self.incomplete: dict[ProducerBatch, None] = {}  # In the order of creation.
+        self.flush_count = 0  # Flushes under way: while there is one, no batch lingers.
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether someone waits for room: then no batch lingers."""
+        return bool(self._waiters)
+
+    def queues(self) -> Iterator[PartitionQueue]:
+        """Yield every partition's queue."""
+        return iter(self._queues.values())
+
+    def append(
+        self,
+        partition: TopicPartition,
+        record: Record,
+        size_bytes: int,
+        now_s: float,
+    ) -> tuple[Delivery, bool, bool]:
+        """Add a record; return its delivery, whether a batch was begun, and one filled.
+
+        The caller has checked that there is room (``has_room``).
+        """
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = PartitionQueue(partition)
+        batches = queue.batches
+        batch = batches[-1] if batches else None
+        is_new = has_filled = False
+        if batch is None or batch.is_full or batch.size_bytes + size_bytes > self._batch_size_bytes:
+            if batch is not None and not batch.is_full:
+                batch.is_full = has_filled = True
+            batch = ProducerBatch(partition, now_s)
+            batches.append(batch)
+            self.incomplete[batch] = None
+            is_new = True
+        records = batch.records
+        delivery = Delivery(batch, len(records), record[1])
+        records.append(record)
+        batch.size_bytes += size_bytes
+        self.used_size_bytes += size_bytes
+        if batch.size_bytes >= self._batch_size_bytes:
+            batch.is_full = has_filled = True
+        return delivery, is_new, has_filled
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a record of that size can be added now, behind those who wait already."""
+        if self._waiters:
+            return False
+        return self.used_size_bytes + size_bytes <= self._memory_size_bytes_max
+
+    async def wait_for_room(self, size_bytes: int, *, timeout_s: float) -> None:
+        """Return when there is room, first come first served.
+
+        Raises ``BufferExhausted`` after the timeout.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (size_bytes, future)
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except BaseException as problem:
+            self._waiters.remove(waiter)
+            self._admit()
+            if isinstance(problem, TimeoutError):
+                raise BufferExhausted(
+                    f"no room for a record of {size_bytes} bytes within {timeout_s:g} s: "
+                    f"{self.used_size_bytes} of {self._memory_size_bytes_max} are taken"
+                ) from None
+            raise
+        # Whoever is admitted counts as room taken until here; the caller appends at once.
+        self._waiters.remove(waiter)
+
+    def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Return the batch's records in two halves, the sequences going on as they were."""
+        middle = len(batch.records) // 2
+        halves = []
+        for start, records in ((0, batch.records[:middle]), (middle, batch.records[middle:])):
+            half = ProducerBatch(batch.partition, batch.created_s)
+            half.records = records
+            half.size_bytes = batch.size_bytes * len(records) // len(batch.records)
+            half.is_full = True
+            if batch.base_sequence != NO_SEQUENCE:
+                half.base_sequence = advance_sequence(batch.base_sequence, start)
+            halves.append(half)
+        halves[1].size_bytes = batch.size_bytes - halves[0].size_bytes
+        batch.split(halves)
+        del self.incomplete[batch]
+        self.incomplete.update(dict.fromkeys(halves))
+        return halves
+
+    def release(self, batch: ProducerBatch) -> None:
+        """Give back the memory of a batch that is done."""
+        if batch in self.incomplete:
+            del self.incomplete[batch]
+            self.used_size_bytes -= batch.size_bytes
+            self._admit()
+
+    def forget(self, topics: set[str]) -> None:
+        """Drop the empty queues of topics that are gone."""
+        for partition in [p for p in self._queues if p.topic in topics]:
+            queue = self._queues[partition]
+            if not queue.batches and not queue.in_flight:
+                del self._queues[partition]
+
+    def fail_all(self, error: TidelogError) -> None:
+        """Fail every batch and everyone who waits."""
+        for batch in list(self.incomplete):
+            batch.fail(error)
+            self.release(batch)
+        for queue in self._queues.values():
+            queue.batches.clear()
+        for _, future in self._waiters:
+            if not future.done():
+                future.set_exception(ClientClosed("the producer is closed"))
+
+    def _admit(self) -> None:
+        free = self._memory_size_bytes_max - self.used_size_bytes
+        for size_bytes, future in self._waiters:
+            free -= size_bytes
+            if free < 0:
+                return
+            if not future.done():
+                future.set_result(None)
+
+
+def advance_sequence(sequence: int, count: int) -> int:
+    """Return the sequence ``count`` records later; sequences wrap after 2**31 - 1."""
+    return (sequence + count) & 0x7FFFFFFF
+
+
+def _is_after(queued: ProducerBatch, batch: ProducerBatch) -> bool:
+    """Whether the queued batch's sequence follows the other's, across the wrap."""
+    return (queued.base_sequence - batch.base_sequence) & 0x7FFFFFFF < 1 << 30

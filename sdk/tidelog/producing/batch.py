@@ -1,0 +1,174 @@
+"""Records on their way to one partition, and what their senders hold to learn the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog_core.model import NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
+from tidelog_core.records.batch import Record
+
+from tidelog.errors import TidelogError
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written.
+
+    The offset is -1 if no one said (``acks=0``, or a batch found to be written already
+    when the leader no longer remembered where). The timestamp is the record's own, or
+    the node's if the topic is configured so.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class ProducerBatch:
+    """Records of one partition that are sent, acknowledged or failed together."""
+
+    __slots__ = (
+        "_callbacks",
+        "_done",
+        "attempt_count",
+        "base_offset",
+        "base_sequence",
+        "children",
+        "created_s",
+        "error",
+        "is_done",
+        "is_full",
+        "log_append_time_ms",
+        "may_be_written",
+        "partition",
+        "record_count",
+        "record_errors",
+        "records",
+        "size_bytes",
+    )
+
+    def __init__(self, partition: TopicPartition, created_s: float) -> None:
+        self.partition = partition
+        self.created_s = created_s  # loop time of its oldest record
+        self.records: list[Record] = []  # Emptied when done.
+        self.size_bytes = 0  # before compression, an upper bound
+        self.is_full = False  # No record may be added.
+        self.base_sequence = NO_SEQUENCE  # Set when first sent by an idempotent producer.
+        self.record_count = 0  # Set when first sent.
+        self.attempt_count = 0
+        self.may_be_written = False  # An attempt ended without an answer that rules it out.
+        self.is_done = False
+        self.base_offset = -1
+        self.log_append_time_ms = NO_TIMESTAMP
+        self.error: TidelogError | None = None
+        self.record_errors: Mapping[int, TidelogError] = {}
+        # What it was split into, if it was: record counts and batches, in order.
+        self.children: tuple[tuple[int, ProducerBatch], ...] = ()
+        self._done: asyncio.Event | None = None
+        self._callbacks: list[tuple[Delivery, Callable[[Delivery], None]]] = []
+
+    def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
+        """Record where the batch was written."""
+        self.base_offset, self.log_append_time_ms = base_offset, log_append_time_ms
+        self._finish()
+
+    def fail(
+        self, error: TidelogError, record_errors: Mapping[int, TidelogError] | None = None
+    ) -> None:
+        """Record why the batch was not written; some records may have reasons of their own."""
+        self.error, self.record_errors = error, record_errors or {}
+        self._finish()
+
+    def split(self, children: Sequence[ProducerBatch]) -> None:
+        """Hand the records' outcomes over to smaller batches, in order."""
+        callbacks, self._callbacks = self._callbacks, []
+        self.children = tuple((len(child.records), child) for child in children)
+        self._finish()
+        for delivery, callback in callbacks:
+            delivery.add_done_callback(callback)
+
+    async def wait(self) -> None:
+        """Return when the batch, or everything it was split into, is done."""
+        if not self.is_done:
+            if self._done is None:
+                self._done = asyncio.Event()
+            await self._done.wait()
+        for _, child in self.children:
+            await child.wait()
+
+    def call_back(self, delivery: Delivery, callback: Callable[[Delivery], None]) -> None:
+        """Call back once the batch is done."""
+        self._callbacks.append((delivery, callback))
+
+    def _finish(self) -> None:
+        self.is_done = True
+        self.records = []
+        if self._done is not None:
+            self._done.set()
+        loop = asyncio.get_running_loop() if self._callbacks else None
+        for delivery, callback in self._callbacks:
+            assert loop is not None
+            loop.call_soon(callback, delivery)
+        self._callbacks = []
+
+
+class Delivery:
+    """A record's outcome: await it, or ask it once it is done.
+
+    Many records share one batch, so this is a cheap view of the batch and not a future
+    of its own. Nothing is logged if no one looks at it: the producer logs each failed
+    batch.
+    """
+
+    __slots__ = ("_batch", "_index", "_timestamp_ms")
+
+    def __init__(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> None:
+        self._batch, self._index, self._timestamp_ms = batch, index, timestamp_ms
+
+    def __await__(self) -> Generator[object, None, RecordMetadata]:
+        """Wait for the outcome: the record's metadata, or its error is raised."""
+        while not self.done():
+            yield from self._batch.wait().__await__()
+        return self.result()
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        while self._batch.children:
+            self._descend()
+        return self._batch.is_done
+
+    def result(self) -> RecordMetadata:
+        """Return the record's metadata or raise its error; only once it is done."""
+        error = self.exception()
+        if error is not None:
+            raise error.with_traceback(None)  # Shared: it must not collect tracebacks.
+        batch, index = self._batch, self._index
+        timestamp = self._timestamp_ms
+        if batch.log_append_time_ms != NO_TIMESTAMP:
+            timestamp = batch.log_append_time_ms
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        return RecordMetadata(*batch.partition, offset, timestamp)
+
+    def exception(self) -> TidelogError | None:
+        """Return why the record was not written, None if it was; only once it is done."""
+        if not self.done():
+            raise asyncio.InvalidStateError("the record is still on its way")
+        return self._batch.record_errors.get(self._index, self._batch.error)
+
+    def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
+        """Call back from the event loop when the outcome is known."""
+        if self.done():
+            asyncio.get_running_loop().call_soon(callback, self)
+        else:
+            self._batch.call_back(self, callback)
+
+    def _descend(self) -> None:
+        """Follow the record into the smaller batch that it is in now."""
+        for record_count, child in self._batch.children:
+            if self._index < record_count:
+                self._batch = child
+                return
+            self._index -= record_count
+        raise AssertionError("a record is in none of the batches its own was split into")

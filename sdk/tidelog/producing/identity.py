@@ -1,0 +1,139 @@
+"""Idempotence: the producer's id and epoch, and the sequences of each partition.
+
+Every batch of a partition carries (producer id, epoch, sequence of its first record).
+The leader takes a batch only if its sequence follows the last, and answers a batch it
+has already with the old offsets: so a batch may be sent again until there is a definite
+answer, and is written once.
+
+A batch keeps its numbers from its first sending to its outcome. When the leader says
+that a sequence does not follow (``OUT_OF_ORDER_SEQUENCE``) of the first batch that is
+still open, something before it is missing for good: a batch that expired or was
+refused, or a log that lost its end. Then nothing that is open was written. Once every
+answer is in, the partition starts over at sequence 0 in a higher epoch, which the
+leader accepts as a new beginning; late copies of the old epoch are fenced off.
+Source: KIP-98, KIP-360.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+
+from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from tidelog_core.wire_messages import build
+
+from tidelog.cluster import Cluster
+from tidelog.errors import TidelogError, error_for
+from tidelog.options import IN_FLIGHT_MAX_IDEMPOTENT
+from tidelog.producing.accumulator import PartitionQueue, advance_sequence
+from tidelog.producing.batch import ProducerBatch
+from tidelog.wire.requests import INIT_PRODUCER_ID
+
+logger = logging.getLogger(__name__)
+
+PRODUCER_EPOCH_MAX = 32766  # The last epoch that leaves room for one more, as in Kafka.
+
+
+class ProducerIdentity:
+    """The id under which a producer writes; fetched when first needed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.producer_id: int = NO_PRODUCER_ID
+        self.epoch: int = NO_PRODUCER_EPOCH
+
+    @property
+    def is_known(self) -> bool:
+        """Whether batches can be numbered."""
+        return self.producer_id != NO_PRODUCER_ID
+
+    def discard(self) -> None:
+        """Give up the id: the next numbering needs a new one."""
+        self.producer_id, self.epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+
+    async def fetch(self) -> None:
+        """Get an id, trying until there is one.
+
+        Raises errors that will not go away by trying again.
+        """
+        backoff = self._cluster.backoff()
+        request = build(
+            InitProducerIdRequest,
+            transactional_id=None,
+            transaction_timeout=datetime.timedelta(milliseconds=2**31 - 1),
+        )
+        while not self.is_known:
+            try:
+                response = await self._cluster.request(INIT_PRODUCER_ID, request)
+                if response.error_code is not ErrorCode.none:
+                    raise error_for(response.error_code, None, about="producer id")
+            except TidelogError as error:
+                if not error.retriable:
+                    raise
+                logger.info("no producer id yet, will retry", extra={"error": str(error)})
+                await asyncio.sleep(backoff.next_s())
+            else:
+                self.producer_id = int(response.producer_id)
+                self.epoch = int(response.producer_epoch)
+
+    def prepare(self, queue: PartitionQueue) -> bool:
+        """Bring the queue's numbering up to date; return whether batches may be sent.
+
+        Starts the partition over in a higher epoch if it must and nothing is in flight.
+        """
+        if queue.needs_new_epoch or queue.producer_id == NO_PRODUCER_ID:
+            if queue.in_flight or not self.is_known:
+                return False
+            if (queue.producer_id, queue.producer_epoch) == (self.producer_id, self.epoch):
+                if self.epoch >= PRODUCER_EPOCH_MAX:
+                    self.discard()
+                    return False
+                self.epoch += 1
+            queue.producer_id, queue.producer_epoch = self.producer_id, self.epoch
+            queue.next_sequence = 0
+            queue.needs_new_epoch = False
+            for batch in queue.batches:
+                batch.base_sequence = NO_SEQUENCE
+                batch.may_be_written = False
+        return True
+
+
+def may_send(queue: PartitionQueue, batch: ProducerBatch) -> bool:
+    """Whether the front batch may go out beside those in flight.
+
+    The leader remembers the last five batches: with more of them open, a repeated one
+    could be taken for new.
+    """
+    if batch.base_sequence != NO_SEQUENCE:
+        return True
+    return queue.unacknowledged_count < IN_FLIGHT_MAX_IDEMPOTENT
+
+
+def number(queue: PartitionQueue, batch: ProducerBatch) -> None:
+    """Give the batch its sequence, if it has none yet."""
+    if batch.base_sequence == NO_SEQUENCE:
+        batch.base_sequence = queue.next_sequence
+        queue.next_sequence = advance_sequence(queue.next_sequence, len(batch.records))
+
+
+def is_first_open(queue: PartitionQueue, batch: ProducerBatch) -> bool:
+    """Whether no batch with a lower sequence still waits for its outcome."""
+    numbered = [b for b in (*queue.in_flight, *queue.batches) if b.base_sequence != NO_SEQUENCE]
+    return all((b.base_sequence - batch.base_sequence) & 0x7FFFFFFF < 1 << 30 for b in numbered)
+
+
+def give_up_sequence(queue: PartitionQueue, batch: ProducerBatch, record_count: int) -> None:
+    """Account for a numbered batch that failed for good.
+
+    If it certainly was not written, its sequences leave a gap: they are used again if
+    it was the last, and else the partition has to start over.
+    """
+    if batch.base_sequence == NO_SEQUENCE or batch.may_be_written:
+        return
+    if advance_sequence(batch.base_sequence, record_count) == queue.next_sequence:
+        queue.next_sequence = batch.base_sequence
+    else:
+        queue.needs_new_epoch = True

@@ -1,0 +1,501 @@
+"""The producer's background task: takes what is ready, sends it, and deals with the answers.
+
+A partition's front batch is ready when it is full, has lingered, or someone waits
+(flush, a full buffer, closing). Ready batches of one node go into one request, one batch
+per partition. With idempotence up to five batches of a partition are under way, and
+their sequences keep them in order whatever is retried; without, one at a time, so the
+order holds as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.produce.v12.request import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tidelog_core.model import NO_TIMESTAMP, TopicPartition
+from tidelog_core.records.batch import build_batch
+from tidelog_core.wire_messages import build
+
+from tidelog.cluster import Cluster
+from tidelog.errors import DeliveryTimedOut, TidelogError, error_for
+from tidelog.options import ProducerOptions
+from tidelog.producing.accumulator import Accumulator, PartitionQueue
+from tidelog.producing.batch import ProducerBatch
+from tidelog.producing.identity import (
+    ProducerIdentity,
+    give_up_sequence,
+    is_first_open,
+    may_send,
+    number,
+)
+from tidelog.wire.backoff import Backoff
+from tidelog.wire.connection import Connection
+from tidelog.wire.requests import PRODUCE
+
+logger = logging.getLogger(__name__)
+
+# Errors after which the batch may be in the log all the same.
+_AMBIGUOUS = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.unknown_server_error,
+        ErrorCode.kafka_storage_error,
+    }
+)
+# Errors by which the leader says that a batch does not continue what it has.
+_OUT_OF_SEQUENCE = frozenset(
+    {
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.unknown_producer_id,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_id_mapping,
+    }
+)
+# Those of them that a higher epoch of the same id would not cure.
+_STALE_IDENTITY = frozenset(
+    {
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_id_mapping,
+    }
+)
+_LEADER_MOVED = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.replica_not_available,
+    }
+)
+_FOREVER_S = 3600.0
+
+
+class Sender:
+    """Sends what the accumulator holds. ``run`` is the task; the rest is called from its loop."""
+
+    def __init__(
+        self, cluster: Cluster, accumulator: Accumulator, options: ProducerOptions
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._options = options
+        self._identity = ProducerIdentity(cluster)
+        self._wake = asyncio.Event()
+        self._in_flight_counts: dict[int, int] = {}  # requests, by node
+        self._backoffs: dict[TopicPartition, Backoff] = {}
+        self._tasks: set[asyncio.Task[None]] = set()  # connecting, fetching the producer id
+        self._connecting: set[int] = set()
+        self._is_fetching_identity = False
+
+    def wake(self) -> None:
+        """Look again at what can be sent."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._spawn(self._wake_on_news())
+        try:
+            while True:
+                self._wake.clear()
+                wait_s = self._step(loop.time())
+                timer = loop.call_later(wait_s, self._wake.set)
+                await self._wake.wait()
+                timer.cancel()
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- choosing what to send ---
+
+    def _step(self, now_s: float) -> float:
+        """Send what is ready; return the seconds until something may become ready by itself."""
+        next_s = now_s + _FOREVER_S
+        ready: dict[int, list[PartitionQueue]] = {}
+        must_not_linger = self._accumulator.flush_count > 0 or self._accumulator.has_waiters
+        is_leader_missing = False
+        for queue in self._accumulator.queues():
+            if queue.batches or queue.in_flight:
+                next_s = min(next_s, self._expire(queue, now_s))
+            if not queue.batches:
+                continue
+            ready_s = queue.retry_at_s
+            first = queue.batches[0]
+            if not (first.is_full or len(queue.batches) > 1 or must_not_linger):
+                ready_s = max(ready_s, first.created_s + self._options.linger_ms / 1000)
+            if ready_s > now_s:
+                next_s = min(next_s, ready_s)
+                continue
+            if not self._may_start(queue, first):
+                continue
+            leader = self._cluster.leader(queue.partition)
+            if leader is None:
+                is_leader_missing = True
+                continue
+            ready.setdefault(leader.leader, []).append(queue)
+        if is_leader_missing:
+            self._cluster.invalidate()
+        for node_id, queues in ready.items():
+            self._send_to(node_id, queues, now_s)
+        return max(0.0, next_s - now_s)
+
+    def _may_start(self, queue: PartitionQueue, first: ProducerBatch) -> bool:
+        if not self._options.is_idempotent:
+            return not queue.in_flight
+        if not self._identity.prepare(queue):
+            if not self._identity.is_known and not self._is_fetching_identity:
+                self._is_fetching_identity = True
+                self._spawn(self._fetch_identity())
+            return False
+        return may_send(queue, first)
+
+    def _send_to(self, node_id: int, queues: list[PartitionQueue], now_s: float) -> None:
+        connection = self._cluster.open_connection_to(node_id)
+        if connection is None:
+            if node_id not in self._connecting:
+                self._connecting.add(node_id)
+                self._spawn(self._connect(node_id))
+            return
+        # The oldest first, so that no partition waits while others fill the requests.
+        queues.sort(key=lambda queue: queue.batches[0].created_s)
+        while queues and self._in_flight_counts.get(node_id, 0) < self._options.max_in_flight:
+            taken: list[tuple[PartitionQueue, ProducerBatch]] = []
+            left_out = []
+            size_bytes = 0
+            for queue in queues:
+                size_bytes += queue.batches[0].size_bytes
+                if taken and size_bytes > self._options.request_size_bytes_max:
+                    left_out.append(queue)
+                else:
+                    taken.append((queue, queue.batches.popleft()))
+            self._send(connection, node_id, taken)
+            queues = left_out + [queue for queue, _ in taken if self._has_more(queue, now_s)]
+
+    def _has_more(self, queue: PartitionQueue, now_s: float) -> bool:
+        """Whether the partition's next batch may follow the last one at once."""
+        return (
+            len(queue.batches) > 0
+            and queue.batches[0].is_full
+            and queue.retry_at_s <= now_s
+            and self._may_start(queue, queue.batches[0])
+        )
+
+    # --- sending ---
+
+    def _send(
+        self,
+        connection: Connection,
+        node_id: int,
+        taken: Sequence[tuple[PartitionQueue, ProducerBatch]],
+    ) -> None:
+        by_topic: dict[str, list[PartitionProduceData]] = {}
+        sent: list[tuple[PartitionQueue, ProducerBatch]] = []
+        for queue, batch in taken:
+            try:
+                records = self._encode(queue, batch)
+            except TidelogError as error:  # A record that does not fit the format.
+                self._fail(queue, batch, error)
+                continue
+            by_topic.setdefault(queue.partition.topic, []).append(
+                build(PartitionProduceData, index=queue.partition.partition, records=records)
+            )
+            queue.in_flight.append(batch)
+            batch.attempt_count += 1
+            sent.append((queue, batch))
+        if not sent:
+            return
+        request = build(
+            ProduceRequest,
+            transactional_id=None,
+            acks=self._options.acks,
+            timeout=datetime.timedelta(milliseconds=self._options.request_timeout_ms),
+            topic_data=tuple(
+                build(TopicProduceData, name=topic, partition_data=tuple(partitions))
+                for topic, partitions in by_topic.items()
+            ),
+        )
+        self._in_flight_counts[node_id] = self._in_flight_counts.get(node_id, 0) + 1
+        if self._options.acks == 0:
+            self._spawn(self._send_unanswered(connection, node_id, request, sent))
+            return
+        # The node waits for replicas for as long as we wait for the node; its own answer
+        # (timed out) should come before we give up on the connection.
+        timeout_s = self._options.request_timeout_ms / 1000 + 1.0
+        try:
+            future = connection.send(PRODUCE, request, timeout_s=timeout_s)
+        except TidelogError as error:
+            self._on_failure(node_id, sent, error)
+            return
+        future.add_done_callback(lambda done: self._on_done(node_id, sent, done))
+
+    def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
+        batch.is_full = True
+        batch.record_count = len(batch.records)
+        if not self._options.is_idempotent:
+            return build_batch(
+                batch.records,
+                compression=self._options.compression,
+                level=self._options.compression_level,
+            )
+        number(queue, batch)
+        return build_batch(
+            batch.records,
+            compression=self._options.compression,
+            level=self._options.compression_level,
+            producer_id=queue.producer_id,
+            producer_epoch=queue.producer_epoch,
+            base_sequence=batch.base_sequence,
+        )
+
+    async def _send_unanswered(
+        self,
+        connection: Connection,
+        node_id: int,
+        request: object,
+        sent: list[tuple[PartitionQueue, ProducerBatch]],
+    ) -> None:
+        try:
+            await connection.send_unanswered(PRODUCE, request)
+        except TidelogError as error:
+            self._on_failure(node_id, sent, error)
+            return
+        self._release_request(node_id)
+        for queue, batch in sent:
+            queue.in_flight.remove(batch)
+            self._succeed(queue, batch, -1, NO_TIMESTAMP)
+
+    # --- answers ---
+
+    def _on_done(
+        self,
+        node_id: int,
+        sent: list[tuple[PartitionQueue, ProducerBatch]],
+        future: asyncio.Future[Any],
+    ) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            assert isinstance(error, TidelogError)
+            self._on_failure(node_id, sent, error)
+            return
+        self._release_request(node_id)
+        answers = {
+            (topic.name, int(partition.index)): partition
+            for topic in future.result().responses
+            for partition in topic.partition_responses
+        }
+        for queue, batch in sent:
+            queue.in_flight.remove(batch)
+            answer = answers.get(queue.partition)
+            if answer is None:
+                unanswered = error_for(
+                    ErrorCode.unknown_server_error,
+                    "the node's answer leaves it out",
+                    about=queue.partition,
+                )
+                self._settle(queue, batch, unanswered)
+            elif answer.error_code is ErrorCode.none:
+                appended = answer.log_append_time
+                appended_ms = (
+                    NO_TIMESTAMP if appended is None else round(appended.timestamp() * 1000)
+                )
+                self._succeed(queue, batch, int(answer.base_offset), appended_ms)
+            else:
+                self._settle(
+                    queue,
+                    batch,
+                    error_for(answer.error_code, answer.error_message, about=queue.partition),
+                    answer.record_errors,
+                )
+        self.wake()
+
+    def _on_failure(
+        self, node_id: int, sent: list[tuple[PartitionQueue, ProducerBatch]], error: TidelogError
+    ) -> None:
+        """Deal with a request that has no answer."""
+        self._release_request(node_id)
+        for queue, batch in sent:
+            queue.in_flight.remove(batch)
+        for queue, batch in sent:
+            self._settle(queue, batch, error)
+        self.wake()
+
+    def _release_request(self, node_id: int) -> None:
+        self._in_flight_counts[node_id] -= 1
+
+    def _succeed(
+        self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, appended_ms: int
+    ) -> None:
+        self._backoffs.pop(queue.partition, None)
+        queue.retry_at_s = 0.0
+        if not batch.is_done:
+            batch.succeed(base_offset, appended_ms)
+            self._accumulator.release(batch)
+
+    def _settle(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        error: TidelogError,
+        record_errors: Sequence[Any] = (),
+    ) -> None:
+        """Retry, split or fail a batch that was not acknowledged."""
+        code = error.code
+        if code in _AMBIGUOUS:
+            batch.may_be_written = True
+        if code in _LEADER_MOVED:
+            self._cluster.invalidate()
+        if code is ErrorCode.duplicate_sequence_number:
+            self._succeed(queue, batch, -1, NO_TIMESTAMP)
+            return
+        if batch.is_done:  # It expired meanwhile.
+            give_up_sequence(queue, batch, batch.record_count)
+            return
+        if code is ErrorCode.message_too_large and len(batch.records) > 1:
+            for half in reversed(self._accumulator.split(batch)):
+                queue.put_back(half)
+            return
+        if self._options.is_idempotent and code in _OUT_OF_SEQUENCE:
+            self._on_out_of_sequence(queue, batch, code)
+            return
+        if error.retriable and batch.attempt_count <= self._options.retries:
+            self._retry(queue, batch, error)
+            return
+        self._fail(queue, batch, error, record_errors)
+
+    def _on_out_of_sequence(
+        self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode
+    ) -> None:
+        if is_first_open(queue, batch):
+            logger.warning(
+                "sequence refused, will start over in a new epoch",
+                extra={"partition": str(queue.partition), "error": code.name},
+            )
+            queue.needs_new_epoch = True
+            if code in _STALE_IDENTITY and queue.producer_id == self._identity.producer_id:
+                self._identity.discard()
+        queue.put_back(batch)
+
+    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: TidelogError) -> None:
+        backoff = self._backoffs.get(queue.partition)
+        if backoff is None:
+            backoff = self._backoffs[queue.partition] = self._cluster.backoff()
+        now_s = asyncio.get_running_loop().time()
+        if queue.retry_at_s <= now_s:  # Batches that fail together wait once.
+            queue.retry_at_s = now_s + backoff.next_s()
+            logger.info(
+                "batch was not acknowledged, will retry",
+                extra={"partition": str(queue.partition), "error": str(error)},
+            )
+        queue.put_back(batch)
+
+    def _fail(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        error: TidelogError,
+        record_errors: Sequence[Any] = (),
+    ) -> None:
+        count = len(batch.records)
+        logger.warning(
+            "records were not written",
+            extra={
+                "partition": str(queue.partition),
+                "record_count": count,
+                "error": str(error),
+            },
+        )
+        give_up_sequence(queue, batch, count)
+        batch.fail(
+            error,
+            {
+                int(r.batch_index): error_for(
+                    error.code, r.batch_index_error_message or str(error), about=queue.partition
+                )
+                for r in record_errors
+            },
+        )
+        self._accumulator.release(batch)
+
+    def _expire(self, queue: PartitionQueue, now_s: float) -> float:
+        """Fail what has taken too long; return when the next batch will have."""
+        limit_s = self._options.delivery_timeout_ms / 1000
+        if _oldest_s(queue) + limit_s > now_s:
+            return _oldest_s(queue) + limit_s
+        for batch in queue.in_flight:
+            if batch.created_s + limit_s <= now_s and not batch.is_done:
+                # Its numbers stay taken until the answer comes; only the wait is over.
+                batch.fail(self._timed_out(batch, may_be_written=True))
+                self._accumulator.release(batch)
+        while queue.batches and queue.batches[0].created_s + limit_s <= now_s:
+            batch = queue.batches.popleft()
+            self._fail(queue, batch, self._timed_out(batch, may_be_written=batch.may_be_written))
+        return _oldest_s(queue) + limit_s
+
+    def _timed_out(self, batch: ProducerBatch, *, may_be_written: bool) -> DeliveryTimedOut:
+        return DeliveryTimedOut(
+            f"{batch.partition}: not acknowledged within {self._options.delivery_timeout_ms} ms "
+            f"(last failure: {self._cluster.last_error or 'none'})",
+            may_be_written=may_be_written,
+        )
+
+    # --- tasks ---
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, node_id: int) -> None:
+        try:
+            await self._cluster.connection(node_id)
+        except TidelogError as error:
+            self._cluster.last_error = error
+            logger.info("node not reached", extra={"node": node_id, "error": str(error)})
+        finally:
+            self._connecting.discard(node_id)
+        self.wake()
+
+    async def _wake_on_news(self) -> None:
+        while True:
+            await self._cluster.wait_for_news()
+            self.wake()
+
+    async def _fetch_identity(self) -> None:
+        try:
+            await self._identity.fetch()
+        except TidelogError as error:
+            self._accumulator.fail_all(error)
+        finally:
+            self._is_fetching_identity = False
+        self.wake()
+
+
+def _oldest_s(queue: PartitionQueue) -> float:
+    """Return when the queue's oldest batch that still has no outcome was begun."""
+    ages = [batch.created_s for batch in queue.in_flight if not batch.is_done]
+    if queue.batches:
+        ages.append(queue.batches[0].created_s)
+    return min(ages, default=math.inf)

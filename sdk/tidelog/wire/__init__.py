@@ -1,0 +1,1 @@
+"""How the SDK talks: requests in the negotiated version over asyncio connections."""

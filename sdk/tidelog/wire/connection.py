@@ -1,0 +1,301 @@
+"""One connection to a node: requests go out as they come, answers are matched by id.
+
+The protocol's answers come in the order of the requests, so many requests may be on
+their way at once (pipelining). A request that is not answered in its time breaks the
+connection, as in Kafka's clients: what comes behind it would wait just as long, and a
+late answer must not be taken for another's. Every request on a broken connection fails
+with ``ConnectionFailed``; whether the node acted on it is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl as ssl_module
+import struct
+from typing import Any, NamedTuple
+
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.errors import ErrorCode
+from tidelog_core.wire_messages import build
+
+from tidelog.errors import (
+    ConnectionFailed,
+    MalformedResponse,
+    RequestTimedOut,
+    TidelogError,
+    error_for,
+)
+from tidelog.wire.requests import (
+    API_VERSIONS,
+    Api,
+    VersionRanges,
+    choose_version,
+    correlation_id_of,
+    decode_api_versions,
+    decode_response,
+    encode_request,
+)
+
+logger = logging.getLogger(__name__)
+
+SOFTWARE_NAME = "tidelog-python"
+SOFTWARE_VERSION = "0.1.0"
+RESPONSE_SIZE_BYTES_MAX = 512 * 1024 * 1024
+_SCRATCH_SIZE_BYTES = 64 * 1024
+_SIZE = struct.Struct(">i")
+
+
+class Address(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class _Pending(NamedTuple):
+    api: Api
+    version: int
+    future: asyncio.Future[Any]
+    timer: asyncio.TimerHandle
+
+
+class Connection(asyncio.BufferedProtocol):
+    """An open connection. Made by ``open_connection``; used from its event loop only."""
+
+    def __init__(self, address: Address, *, client_id: str) -> None:
+        self.address = address
+        self._client_id = client_id.encode()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._versions: VersionRanges = {API_VERSIONS.key: (3, 3)}
+        self._pending: dict[int, _Pending] = {}
+        self._next_correlation_id = 0
+        self._error: TidelogError | None = None
+        self._closed = self._loop.create_future()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        # Small answers are cut out of the scratch; a large one gets a buffer of its own
+        # that the socket is read into directly.
+        self._scratch = bytearray(_SCRATCH_SIZE_BYTES)
+        self._scratch_filled = 0
+        self._frame: bytearray | None = None
+        self._frame_filled = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._error is None and self._transport is not None
+
+    @property
+    def in_flight_count(self) -> int:
+        """Return how many requests wait for their answers."""
+        return len(self._pending)
+
+    @property
+    def versions(self) -> VersionRanges:
+        """Return the ranges that the node announced, by API key."""
+        return self._versions
+
+    def send(self, api: Api, message: object, *, timeout_s: float) -> asyncio.Future[Any]:
+        """Send a request now; the future gets the response as the API's newest class.
+
+        Requests reach the node in the order of the calls. Raises ``UnsupportedVersion``,
+        and ``ConnectionFailed`` when the connection is broken already.
+        """
+        version = choose_version(api, self._versions)
+        correlation_id = self._write(api, version, message)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._on_timeout, api, timeout_s)
+        self._pending[correlation_id] = _Pending(api, version, future, timer)
+        return future
+
+    async def request(self, api: Api, message: object, *, timeout_s: float) -> Any:
+        """Send a request and return its response."""
+        return await self.send(api, message, timeout_s=timeout_s)
+
+    async def send_unanswered(self, api: Api, message: object) -> None:
+        """Send a request that has no answer (produce with ``acks=0``).
+
+        Returns when the connection's send buffer has room again.
+        """
+        self._write(api, choose_version(api, self._versions), message)
+        await self._writable.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def close(self) -> None:
+        """Close the connection; requests still waiting fail with ``ConnectionFailed``."""
+        self._fail(ConnectionFailed(f"connection to {self.address} was closed"))
+        await self._closed
+
+    def abort(self) -> None:
+        """Close the connection without waiting for it."""
+        self._fail(ConnectionFailed(f"connection to {self.address} was closed"))
+
+    async def negotiate(self, *, timeout_s: float) -> None:
+        """Learn the node's versions. Raises if the node does not answer sensibly."""
+        request = build(
+            ApiVersionsRequest,
+            client_software_name=SOFTWARE_NAME,
+            client_software_version=SOFTWARE_VERSION,
+        )
+        error, ranges = await self.send(API_VERSIONS, request, timeout_s=timeout_s)
+        if error not in (ErrorCode.none, ErrorCode.unsupported_version):
+            self._fail(ConnectionFailed(f"{self.address} refused to negotiate"))
+            raise error_for(error, None, about=self.address)
+        self._versions = ranges
+
+    # --- called by the event loop ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what waits; the connection is gone."""
+        reason = f": {exc}" if exc is not None else ""
+        self._fail(ConnectionFailed(f"connection to {self.address} was lost{reason}"))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        """Note that the send buffer is full."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Note that the send buffer has room."""
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        del sizehint
+        if self._frame is not None:
+            return memoryview(self._frame)[self._frame_filled :]
+        return memoryview(self._scratch)[self._scratch_filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what arrived and hand out every whole frame."""
+        if self._frame is not None:
+            self._frame_filled += nbytes
+            if self._frame_filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._on_frame(frame)
+            return
+        self._scratch_filled += nbytes
+        self._cut_frames()
+
+    def _cut_frames(self) -> None:
+        scratch, filled, position = self._scratch, self._scratch_filled, 0
+        while filled - position >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(scratch, position)
+            if not _SIZE.size <= size <= RESPONSE_SIZE_BYTES_MAX:
+                self._fail(MalformedResponse(f"{self.address} announced {size} bytes of answer"))
+                return
+            start = position + _SIZE.size
+            if filled - start >= size:
+                self._on_frame(bytes(memoryview(scratch)[start : start + size]))
+                position = start + size
+                continue
+            if size + _SIZE.size > len(scratch):
+                self._frame = bytearray(size)
+                self._frame_filled = filled - start
+                self._frame[: self._frame_filled] = memoryview(scratch)[start:filled]
+                position = filled
+            break
+        scratch[: filled - position] = scratch[position:filled]
+        self._scratch_filled = filled - position
+
+    def _on_frame(self, frame: bytes | bytearray) -> None:
+        pending = self._pending.pop(correlation_id_of(frame), None)
+        if pending is None:
+            if self._error is None:
+                self._fail(MalformedResponse(f"{self.address} answered what was not asked"))
+            return
+        pending.timer.cancel()
+        if pending.future.done():  # The caller no longer waits.
+            return
+        try:
+            response: object
+            if pending.api is API_VERSIONS:
+                response = decode_api_versions(pending.version, frame)
+            else:
+                response = decode_response(pending.api, pending.version, frame)
+        except Exception as problem:
+            # Whatever the decoder trips over, the bytes are the node's: the connection
+            # cannot be trusted further, and the caller must not hang.
+            error = MalformedResponse(
+                f"{self.address} answered {pending.api.name} version {pending.version} "
+                f"with {len(frame)} bytes that do not parse: {problem!r}"
+            )
+            pending.future.set_exception(error)
+            self._fail(error)
+        else:
+            pending.future.set_result(response)
+
+    def _write(self, api: Api, version: int, message: object) -> int:
+        if self._error is not None:
+            raise self._error
+        assert self._transport is not None
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        frame = encode_request(
+            api,
+            version,
+            correlation_id=correlation_id,
+            client_id=self._client_id,
+            message=message,
+        )
+        self._transport.write(frame)
+        return correlation_id
+
+    def _on_timeout(self, api: Api, timeout_s: float) -> None:
+        self._fail(
+            RequestTimedOut(f"{self.address} did not answer {api.name} within {timeout_s:g} s")
+        )
+
+    def _fail(self, error: TidelogError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        for pending in self._pending.values():
+            pending.timer.cancel()
+            if not pending.future.done():
+                pending.future.set_exception(error)
+        self._pending.clear()
+        self._writable.set()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def open_connection(
+    address: Address,
+    *,
+    client_id: str,
+    timeout_s: float,
+    ssl: ssl_module.SSLContext | None = None,
+) -> Connection:
+    """Return a connection whose versions are negotiated.
+
+    Raises ``ConnectionFailed`` if the node cannot be reached, ``RequestTimedOut`` if it
+    does not answer in time.
+    """
+    loop = asyncio.get_running_loop()
+    connection = Connection(address, client_id=client_id)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await loop.create_connection(lambda: connection, address.host, address.port, ssl=ssl)
+    except TimeoutError:
+        raise RequestTimedOut(f"{address} did not accept within {timeout_s:g} s") from None
+    except OSError as problem:
+        raise ConnectionFailed(f"cannot connect to {address}: {problem}") from problem
+    try:
+        await connection.negotiate(timeout_s=timeout_s)
+    except BaseException:
+        connection.abort()
+        raise
+    return connection

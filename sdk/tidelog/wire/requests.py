@@ -1,0 +1,150 @@
+"""The APIs that the SDK calls, over the versions in which one shape of message serves.
+
+A request is built as the class of an API's newest version here and written in the
+version that both ends share; the response comes back as the newest class, with the
+fields that an older version lacks at their defaults.
+
+On the wire, both ways: int32 size, then a header (API key, version, correlation id and
+client id on the way out, the correlation id on the way back), then the message.
+Source: the Kafka protocol guide, request and response headers 0 to 2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map
+from kio.serial import entity_reader
+from tidelog_core.wire_messages import lift, read_message, write_message
+
+from tidelog.errors import UnsupportedVersion
+
+Frame = bytes | bytearray | memoryview
+
+_REQUEST_HEADER = struct.Struct(">ihhih")  # size, key, version, correlation id, client id size
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API over versions ``[min_version, max_version]``, both included."""
+
+    key: int
+    min_version: int
+    max_version: int
+
+    @property
+    def name(self) -> str:
+        """Return the API's name, as in ``list_offsets``."""
+        return api_key_map[self.key]
+
+
+PRODUCE = Api(0, 3, 12)  # 13 addresses topics by id
+FETCH_BY_NAME = Api(1, 4, 12)
+FETCH_BY_ID = Api(1, 15, 17)
+LIST_OFFSETS = Api(2, 2, 10)
+METADATA = Api(3, 11, 13)
+OFFSET_COMMIT = Api(8, 5, 9)  # 10 addresses topics by id
+OFFSET_FETCH = Api(9, 8, 9)
+FIND_COORDINATOR = Api(10, 4, 6)
+JOIN_GROUP = Api(11, 5, 9)
+HEARTBEAT = Api(12, 3, 4)
+LEAVE_GROUP = Api(13, 3, 5)
+SYNC_GROUP = Api(14, 3, 5)
+DESCRIBE_GROUPS = Api(15, 0, 6)
+LIST_GROUPS = Api(16, 0, 5)
+API_VERSIONS = Api(18, 0, 3)
+CREATE_TOPICS = Api(19, 2, 7)
+DELETE_TOPICS = Api(20, 6, 6)
+DELETE_RECORDS = Api(21, 0, 2)
+INIT_PRODUCER_ID = Api(22, 0, 5)
+OFFSET_FOR_LEADER_EPOCH = Api(23, 2, 4)
+DESCRIBE_CONFIGS = Api(32, 1, 4)
+DESCRIBE_LOG_DIRS = Api(35, 1, 4)
+CREATE_PARTITIONS = Api(37, 0, 3)
+DELETE_GROUPS = Api(42, 0, 2)
+INCREMENTAL_ALTER_CONFIGS = Api(44, 0, 1)
+OFFSET_DELETE = Api(47, 0, 0)
+DESCRIBE_CLUSTER = Api(60, 0, 1)
+
+VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included
+
+
+def choose_version(api: Api, node_ranges: VersionRanges) -> int:
+    """Return the newest version that both sides know.
+
+    Raises ``UnsupportedVersion``, naming both ranges, if there is none.
+    """
+    low, high = node_ranges.get(api.key, (0, -1))
+    version = min(high, api.max_version)
+    if version < max(low, api.min_version):
+        node = f"the node has {low} to {high}" if high >= low else "the node does not have it"
+        raise UnsupportedVersion(
+            f"{api.name} needs a version from {api.min_version} to {api.max_version}; {node}"
+        )
+    return version
+
+
+def supports(api: Api, node_ranges: VersionRanges) -> bool:
+    """Return whether both sides share a version of the API."""
+    low, high = node_ranges.get(api.key, (0, -1))
+    return min(high, api.max_version) >= max(low, api.min_version)
+
+
+def encode_request(
+    api: Api, version: int, *, correlation_id: int, client_id: bytes, message: object
+) -> bytes:
+    """Return the whole frame, size included."""
+    schema = _request_schema(api.key, version)
+    body = write_message(schema, message)
+    tags = b"\0" if schema.__flexible__ else b""
+    header_size = _REQUEST_HEADER.size - 4 + len(client_id) + len(tags)
+    head = _REQUEST_HEADER.pack(
+        header_size + len(body), api.key, version, correlation_id, len(client_id)
+    )
+    return b"".join((head, client_id, tags, body))
+
+
+def correlation_id_of(frame: Frame) -> int:
+    """Return the id that a response's frame (without its size) opens with."""
+    return int.from_bytes(frame[:4], "big", signed=True)
+
+
+def decode_response(api: Api, version: int, frame: Frame) -> Any:
+    """Return the response in a frame (without its size) as the API's newest class.
+
+    Raises whatever kio raises on malformed bytes.
+    """
+    schema = _response_schema(api.key, version)
+    header_reader = entity_reader(schema.__header_schema__)
+    _, position = header_reader(frame, 0)
+    message = read_message(schema, frame, position)
+    return lift(message, _response_schema(api.key, api.max_version))
+
+
+def decode_api_versions(version: int, frame: Frame) -> tuple[ErrorCode, dict[int, tuple[int, int]]]:
+    """Return the error and the version ranges of an ApiVersions response.
+
+    A node that does not know the version asked in answers in version 0.
+    """
+    error = int.from_bytes(frame[4:6], "big", signed=True)
+    if error == ErrorCode.unsupported_version:
+        version = 0
+    response = decode_response(API_VERSIONS, version, frame)
+    ranges = {int(a.api_key): (int(a.min_version), int(a.max_version)) for a in response.api_keys}
+    return response.error_code, ranges
+
+
+@cache
+def _request_schema(api_key: int, version: int) -> Any:
+    return load_request_schema(api_key, version)
+
+
+@cache
+def _response_schema(api_key: int, version: int) -> Any:
+    return load_response_schema(api_key, version)
