@@ -1,0 +1,175 @@
+"""What a leader checks in a client's batches before a byte is written.
+
+Header fields and CRCs of every batch are checked; records are looked at only if the
+topic needs it: compacted topics (keys), a bound on old timestamps, a codec of the
+topic's own. Nothing here changes the buffer.
+Source: ``UnifiedLog.append`` and ``LogValidator`` of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.errors import (
+    CorruptRecordBatch,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordListTooLarge,
+)
+from tidelog_core.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    CompressionType,
+    WritableBuffer,
+    check_crc,
+    convert_compression,
+    parse_header,
+    validate_produced,
+    validate_records,
+    validate_timestamps,
+)
+
+LOG_APPEND_TIME = "LogAppendTime"
+
+_CODEC_NAMES = {"uncompressed": "NONE", "none": "NONE"}
+
+
+class CheckedBatches(NamedTuple):
+    """Batches that may be appended: the buffer (a new one if converted), and what is in it."""
+
+    buffer: WritableBuffer
+    batches: list[tuple[int, BatchHeader]]  # position, header
+
+
+def check_produced(buffer: WritableBuffer, config: TopicConfig, *, now_ms: int) -> CheckedBatches:
+    """Check a client's batches, and convert them to the topic's codec if it has one.
+
+    Raises the errors of ``validate_produced``, ``MessageTooLarge``,
+    ``RecordListTooLarge``, ``InvalidTimestamp`` or ``InvalidRecord``.
+    """
+    batches: list[tuple[int, BatchHeader]] = []
+    position, end = 0, len(buffer)
+    is_create_time = config.message_timestamp_type != LOG_APPEND_TIME
+    needs_conversion = False
+    while True:
+        header = parse_header(buffer, position)
+        size_bytes = LOG_OVERHEAD + header.batch_length
+        if size_bytes > config.max_message_bytes:
+            raise _message_too_large(size_bytes, config)
+        validate_produced(header, buffer, position)
+        if is_create_time:
+            validate_timestamps(
+                header,
+                now_ms=now_ms,
+                before_max_ms=config.message_timestamp_before_max_ms,
+                after_max_ms=config.message_timestamp_after_max_ms,
+            )
+        if _looks_at_records(config):
+            _check_records(buffer, position, header, config, now_ms=now_ms)
+        if config.compression_type != "producer":
+            needs_conversion |= header.compression is not _target_codec(config)
+        batches.append((position, header))
+        position += size_bytes
+        if position >= end:
+            break
+    if needs_conversion:
+        buffer, batches = _converted(buffer, batches, config)
+    if len(buffer) > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"{len(buffer)} bytes of batches do not fit into a segment of "
+            f"segment.bytes={config.segment_bytes}"
+        )
+    return CheckedBatches(buffer, batches)
+
+
+def check_own(buffer: WritableBuffer, config: TopicConfig) -> CheckedBatches:
+    """Check batches that a coordinator made: lengths, CRCs and the segment's size."""
+    batches: list[tuple[int, BatchHeader]] = []
+    position, end = 0, len(buffer)
+    while position < end or not batches:
+        header = parse_header(buffer, position)
+        check_crc(buffer, position, header)
+        batches.append((position, header))
+        position += header.size_bytes
+    if end > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"{end} bytes do not fit into a segment of segment.bytes={config.segment_bytes}"
+        )
+    return CheckedBatches(buffer, batches)
+
+
+def check_replicated(buffer: WritableBuffer) -> tuple[list[tuple[int, BatchHeader]], int]:
+    """Check batches from a leader. Returns them and the bytes that they take.
+
+    A last batch that is cut is left out: fetch responses end where their limit is.
+    Raises ``CorruptRecordBatch`` or ``UnsupportedMagic``.
+    """
+    batches: list[tuple[int, BatchHeader]] = []
+    position, end = 0, len(buffer)
+    while position + LOG_OVERHEAD <= end:
+        try:
+            header = parse_header(buffer, position)
+        except CorruptRecordBatch:
+            if end - position < HEADER_SIZE:
+                break  # a cut batch
+            raise
+        following = position + header.size_bytes
+        if following > end:
+            break
+        check_crc(buffer, position, header)
+        if header.last_offset_delta < 0:
+            raise CorruptRecordBatch(f"batch at {position} ends before it begins")
+        batches.append((position, header))
+        position = following
+    return batches, position
+
+
+def _looks_at_records(config: TopicConfig) -> bool:
+    return "compact" in config.cleanup_policy
+
+
+def _check_records(
+    buffer: WritableBuffer,
+    position: int,
+    header: BatchHeader,
+    config: TopicConfig,
+    *,
+    now_ms: int,
+) -> None:
+    latest = validate_records(buffer, position, header, requires_keys=True)
+    after_max_ms = config.message_timestamp_after_max_ms
+    is_create_time = config.message_timestamp_type != LOG_APPEND_TIME
+    if is_create_time and latest - now_ms > after_max_ms:
+        raise InvalidTimestamp(f"timestamp {latest} is later than {now_ms + after_max_ms}")
+
+
+def _target_codec(config: TopicConfig) -> CompressionType:
+    name = config.compression_type
+    return CompressionType[_CODEC_NAMES.get(name, name.upper())]
+
+
+def _converted(
+    buffer: WritableBuffer, batches: list[tuple[int, BatchHeader]], config: TopicConfig
+) -> CheckedBatches:
+    target = _target_codec(config)
+    converted = bytearray()
+    checked: list[tuple[int, BatchHeader]] = []
+    for position, header in batches:
+        start = len(converted)
+        if header.compression is target:
+            converted += memoryview(buffer)[position : position + header.size_bytes]
+        else:
+            converted += convert_compression(buffer, target, position=position)
+        new_header = parse_header(converted, start)
+        if new_header.size_bytes > config.max_message_bytes:
+            raise _message_too_large(new_header.size_bytes, config)
+        checked.append((start, new_header))
+    return CheckedBatches(converted, checked)
+
+
+def _message_too_large(size_bytes: int, config: TopicConfig) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"a batch of {size_bytes} bytes is over max.message.bytes={config.max_message_bytes}"
+    )

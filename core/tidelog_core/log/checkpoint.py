@@ -1,0 +1,97 @@
+"""Small files of integers that are replaced whole and survive a crash at any point.
+
+Layout, text: a version line, one line per row of space-separated decimal numbers,
+and a last line ``crc32c <8 hex digits>`` over everything before it. A reader that
+finds the last line right may trust all the others.
+
+A write goes to a temporary file that is fsynced and renamed over the old one, and
+then the directory is fsynced: a crash leaves the old rows or the new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from crc32c import crc32c
+
+from tidelog_core.log.paths import TEMPORARY_SUFFIX
+
+_VERSION_LINE = b"1\n"
+_CRC_PREFIX = b"crc32c "
+
+Rows = Sequence[Sequence[int]]
+
+
+class CorruptCheckpoint(Exception):
+    """The file's last line does not match what stands before it."""
+
+
+def write_checkpoint(path: Path, rows: Iterable[Sequence[int]], *, is_durable: bool = True) -> None:
+    """Replace the file's rows. Durable on return unless told that it need not be.
+
+    A write that is not durable must be made so by ``sync_directory`` before anything
+    relies on it; its bytes are fsynced before the rename in any case.
+    """
+    write_file(path, encode_rows(rows), is_durable=is_durable)
+
+
+def encode_rows(rows: Iterable[Sequence[int]]) -> bytes:
+    """Return the bytes of a checkpoint file."""
+    lines = [" ".join(map(str, row)).encode() + b"\n" for row in rows]
+    body = _VERSION_LINE + b"".join(lines)
+    return body + _CRC_PREFIX + f"{crc32c(body):08x}\n".encode()
+
+
+def read_checkpoint(path: Path) -> list[list[int]] | None:
+    """Return the rows, or None if there is no such file. Raises ``CorruptCheckpoint``."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return decode_rows(content)
+
+
+def decode_rows(content: bytes) -> list[list[int]]:
+    """Return the rows in a checkpoint file's bytes. Raises ``CorruptCheckpoint``."""
+    body, prefix, crc = content.rpartition(_CRC_PREFIX)
+    if not prefix or not body.startswith(_VERSION_LINE):
+        raise CorruptCheckpoint("the file is cut short or of an unknown version")
+    if crc != f"{crc32c(body):08x}\n".encode():
+        raise CorruptCheckpoint("the CRC does not match")
+    lines = body[len(_VERSION_LINE) :].splitlines()
+    return [[int(number) for number in line.split()] for line in lines]
+
+
+def write_file(path: Path, content: bytes | bytearray, *, is_durable: bool = True) -> None:
+    """Replace a file by way of a temporary one: fsync, rename, fsync of the directory."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_fully(descriptor, content, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    if is_durable:
+        sync_directory(path.parent)
+
+
+def write_fully(descriptor: int, content: bytes | bytearray | memoryview, position: int) -> None:
+    """Write all the bytes at ``position``; the system may take them in several steps."""
+    written = os.pwrite(descriptor, content, position)
+    if written == len(content):
+        return
+    view = memoryview(content)
+    while written < len(view):
+        written += os.pwrite(descriptor, view[written:], position + written)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in the directory durable: files made, renamed and removed."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

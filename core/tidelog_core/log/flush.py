@@ -1,0 +1,63 @@
+"""Making a log durable, in an order that a crash cannot turn around.
+
+First the batches, then the index files and snapshots of sealed segments, then the
+checkpoints that speak of them, then the names in the directory, and only then the
+recovery point: whoever reads it may rely on everything below it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from tidelog_core.log.checkpoint import Rows, sync_directory, write_checkpoint
+
+
+@dataclass(slots=True)
+class PendingFlush:
+    """One flush, begun by the log's thread and carried out on any.
+
+    Holds descriptors of its own, so segments may be removed meanwhile.
+    """
+
+    recovery_point: int  # what the recovery point becomes
+    recovery_point_file: Path
+    descriptors: list[int]  # of the files to fsync, in order
+    checkpoints: Sequence[tuple[Path, Rows]]
+    directories: Sequence[Path]  # to fsync
+    _lock: Lock = field(default_factory=Lock)
+    _is_cancelled: bool = False
+    is_done: bool = False
+
+    def run(self) -> None:
+        """Make everything durable. Blocks. Raises ``OSError``; the recovery point stays then."""
+        try:
+            for descriptor in self.descriptors:
+                os.fsync(descriptor)
+        finally:
+            self._close()
+        with self._lock:
+            if self._is_cancelled:
+                return
+            for path, rows in self.checkpoints:
+                write_checkpoint(path, rows, is_durable=False)
+            for directory in self.directories:
+                sync_directory(directory)
+            write_checkpoint(self.recovery_point_file, [[self.recovery_point]])
+            self.is_done = True
+
+    def cancel(self) -> None:
+        """Leave the checkpoints alone from now on. Waits for a write that is under way.
+
+        Truncation does this before it lowers the recovery point, which a flush that
+        was begun before must not raise again.
+        """
+        with self._lock:
+            self._is_cancelled = True
+
+    def _close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())

@@ -1,0 +1,319 @@
+"""The segments of one log on this node's disk: written, found, rolled, cut, removed.
+
+Knows bytes and offsets; what may be appended, read or removed is decided by
+``UnifiedLog``. A failed write is taken back; if that fails too, or an fsync fails,
+nobody knows what the disk holds: the log goes offline and only a restart, which
+recovers it, brings it back.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.errors import StorageError
+from tidelog_core.log import offset_index, time_index
+from tidelog_core.log.checkpoint import sync_directory
+from tidelog_core.log.paths import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_path,
+)
+from tidelog_core.log.segment import LogSegment, NewBatch
+from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
+from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.model import FileSlice, TopicPartition
+from tidelog_core.records.batch import Buffer
+
+OPEN_SEALED_COUNT_MAX = 4  # sealed segments of one log whose files are kept open for readers
+
+
+class LocalLog:
+    """The segments, ascending and without a gap; the last one is active."""
+
+    __slots__ = (
+        "_is_offline",
+        "_open_sealed",
+        "_rebuild",
+        "clock_ms",
+        "config",
+        "directory",
+        "partition",
+        "seals_are_dirty",
+        "segments",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        partition: TopicPartition,
+        *,
+        config: TopicConfig,
+        clock_ms: Callable[[], int],
+        rebuild: Callable[[LocalLog, LogSegment], SegmentIndexes],
+    ) -> None:
+        self.directory = directory
+        self.partition = partition
+        self.config = config
+        self.clock_ms = clock_ms
+        self.segments: list[LogSegment] = []  # never empty once the log is open
+        self.seals_are_dirty = False  # whether the sealed-segments file lacks a change
+        self._rebuild = rebuild
+        self._open_sealed: list[LogSegment] = []
+        self._is_offline = False
+
+    @property
+    def active(self) -> LogSegment:
+        """The segment that is appended to."""
+        return self.segments[-1]
+
+    @property
+    def end_offset(self) -> int:
+        """The log end offset: what the next record gets."""
+        return self.segments[-1].end_offset
+
+    @property
+    def start_offset(self) -> int:
+        """The base offset of the first segment."""
+        return self.segments[0].base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all segments, without indexes."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the disk has failed so that nothing more can be said of the log."""
+        return self._is_offline
+
+    def check_online(self) -> None:
+        """Raise ``StorageError`` if the log is offline."""
+        if self._is_offline:
+            raise StorageError(f"{self.partition} is offline on this node: its disk has failed")
+
+    def go_offline(self) -> None:
+        """Refuse everything from now on."""
+        self._is_offline = True
+
+    @contextmanager
+    def storage_errors(self, action: str) -> Iterator[None]:
+        """Turn an ``OSError`` within into ``StorageError``."""
+        try:
+            yield
+        except OSError as error:
+            raise self._storage_error(action, error) from error
+
+    def new_segment(self, base_offset: int) -> LogSegment:
+        """Return a segment object; it is not one of the log's yet."""
+        return LogSegment(
+            self.directory,
+            base_offset,
+            created_ms=self.clock_ms(),
+            rebuild=lambda segment: self._rebuild(self, segment),
+        )
+
+    def append(self, content: Buffer, batches: list[NewBatch]) -> None:
+        """Write the batches to the active segment: all of them or none.
+
+        Raises ``StorageError``; the log is as before, or offline.
+        """
+        active = self.segments[-1]
+        try:
+            active.append(content, batches, interval_bytes=self.config.index_interval_bytes)
+        except OSError as error:
+            try:
+                active.cut_failed_write()
+            except OSError:
+                self._is_offline = True
+            raise self._storage_error("append", error) from error
+
+    def should_roll(self, size_bytes: int, *, last_offset: int, max_timestamp_ms: int) -> bool:
+        """Whether batches of that size, offset and time belong into a new segment.
+
+        Source: ``LogSegment.shouldRoll`` of Apache Kafka.
+        """
+        active, config = self.segments[-1], self.config
+        if active.size_bytes == 0:
+            return not active.has_room_for(last_offset)
+        if active.size_bytes + size_bytes > config.segment_bytes:
+            return True
+        first_timestamp_ms = active.first_timestamp_ms
+        if first_timestamp_ms is not None and first_timestamp_ms >= 0:
+            waited_ms = max_timestamp_ms - first_timestamp_ms
+        else:
+            waited_ms = self.clock_ms() - active.created_ms
+        if waited_ms > self.segment_ms(active):
+            return True
+        return not active.has_room_for(last_offset) or self._has_full_index(active)
+
+    def segment_ms(self, segment: LogSegment) -> int:
+        """Return ``segment.ms`` less the segment's own part of ``segment.jitter.ms``."""
+        config = self.config
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        if jitter_ms == 0:
+            return config.segment_ms
+        # Drawn from the segment's name, so that it is the same however often it is asked for.
+        seed = f"{self.partition}/{segment.base_offset}"
+        return config.segment_ms - random.Random(seed).randrange(jitter_ms)
+
+    def _has_full_index(self, segment: LogSegment) -> bool:
+        limit, indexes = self.config.segment_index_bytes, segment.indexes
+        return (
+            len(indexes.offset) >= limit // offset_index.ENTRY_SIZE_BYTES > 0
+            or len(indexes.time) >= limit // time_index.ENTRY_SIZE_BYTES > 0
+        )
+
+    def roll(self) -> LogSegment:
+        """Seal the active segment and start a new one at the log end offset.
+
+        Does nothing if the active segment is empty. Raises ``StorageError``; the
+        active segment stays what it was.
+        """
+        active = self.segments[-1]
+        if active.size_bytes == 0 and active.base_offset == active.end_offset:
+            return active
+        segment = self.new_segment(active.end_offset)
+        with self.storage_errors("roll"):
+            active.write_indexes()
+            segment.create()
+        active.seal_writes()
+        active.release()
+        self.seals_are_dirty = True
+        self.segments.append(segment)
+        return segment
+
+    def floor_index(self, offset: int) -> int:
+        """Return the index of the last segment that starts at or before ``offset``."""
+        segments = self.segments
+        if offset >= segments[-1].base_offset:
+            return len(segments) - 1
+        return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+
+    def read(
+        self, offset: int, *, max_bytes: int, up_to: int, min_one_batch: bool
+    ) -> tuple[FileSlice, int] | None:
+        """Return the bytes from the batch with ``offset`` on, and that batch's base offset.
+
+        None if no batch lies in ``[offset, up_to)``. The bytes belong to one segment
+        and end before the first batch that reaches ``up_to``; the last batch may be
+        cut, the first is whole with ``min_one_batch``.
+        """
+        for index in range(self.floor_index(offset), len(self.segments)):
+            segment = self.segments[index]
+            if segment.base_offset >= up_to:
+                return None
+            with self.storage_errors("read"):
+                located = segment.locate(max(offset, segment.base_offset))
+                if located is None:
+                    continue  # A compacted segment may hold nothing at its end.
+                position, base_offset = located
+                available = segment.position_of(up_to) - position
+                if available <= 0:
+                    return None
+                size_bytes = min(available, max_bytes)
+                if size_bytes < available and min_one_batch:
+                    size_bytes = max(size_bytes, segment.batch_size_bytes(position))
+                if size_bytes <= 0:
+                    return None
+                self._note_open(segment)
+                return FileSlice(segment.reader, position, size_bytes), base_offset
+        return None
+
+    def collect_aborted(
+        self, start_offset: int, slice_end: tuple[LogSegment, int], up_to: int
+    ) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions that overlap a slice read from ``start_offset``.
+
+        ``slice_end`` is the slice's segment and end position. May return some that
+        lie behind the slice but below ``up_to``; readers skip those.
+        """
+        segment, position = slice_end
+        with self.storage_errors("read"):
+            bound = segment.indexes.offset.offset_at_or_after(position)
+            end_offset = min(up_to, segment.end_offset if bound is None else bound)
+            found: list[AbortedTransaction] = []
+            for index in range(self.floor_index(start_offset), len(self.segments)):
+                if self.segments[index].indexes.txn.collect(start_offset, end_offset, found):
+                    break
+            return tuple(found)
+
+    def seals(self) -> list[SealRecord]:
+        """Return the seal records of all segments that have one."""
+        return [segment.seal for segment in self.segments if segment.seal is not None]
+
+    def remove_first(self, count: int) -> int:
+        """Remove the first segments, oldest first. Returns the bytes freed.
+
+        Not durable on return: the caller has noted durably that they are to go.
+        """
+        removed, self.segments[:count] = self.segments[:count], []
+        return self._remove(removed)
+
+    def remove_last(self, count: int) -> None:
+        """Remove the last segments, newest first, durably: they must not come back."""
+        if count == 0:
+            return
+        removed, self.segments[-count:] = self.segments[-count:], []
+        self._remove(reversed(removed))
+        with self.storage_errors("truncation"):
+            sync_directory(self.directory)
+
+    def _remove(self, segments: Iterator[LogSegment] | list[LogSegment]) -> int:
+        freed_bytes = 0
+        for segment in segments:
+            if segment in self._open_sealed:
+                self._open_sealed.remove(segment)
+            freed_bytes += segment.size_bytes
+            segment.close()
+            with self.storage_errors("removal of a segment"):
+                remove_segment_files(self.directory, segment.base_offset)
+            self.seals_are_dirty = True
+        return freed_bytes
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self.segments:
+            segment.close()
+        self._open_sealed.clear()
+
+    def _note_open(self, segment: LogSegment) -> None:
+        if segment is self.segments[-1]:
+            return
+        opened = self._open_sealed
+        if opened and opened[-1] is segment:
+            return
+        if segment in opened:
+            opened.remove(segment)
+        elif len(opened) == OPEN_SEALED_COUNT_MAX:
+            opened.pop(0).release()
+        opened.append(segment)
+
+    def _storage_error(self, action: str, error: OSError) -> StorageError:
+        return StorageError(f"{action} of {self.partition} in {self.directory} failed: {error}")
+
+
+def remove_segment_files(directory: Path, base_offset: int) -> None:
+    """Unlink a segment's files; open descriptors of them stay valid. Raises ``OSError``.
+
+    The producers' snapshot at the base offset is left: it is the end of the segment
+    before, too.
+    """
+    for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        segment_path(directory, base_offset, suffix).unlink(missing_ok=True)
+
+
+def file_size_bytes(path: Path) -> int:
+    """Return the size of a file."""
+    return os.stat(path).st_size  # noqa: PTH116
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset

@@ -1,0 +1,94 @@
+"""The producers' state at an offset, as a file.
+
+Layout, big-endian: magic ``TLPS`` (4 bytes), version 1 (2), CRC-32C (4) of all
+that follows, end offset (8), producer count (4), then for each producer: id (8),
+epoch (2), coordinator epoch (4), last seen (8, milliseconds), first offset of its
+open transaction or -1 (8), batch count (1), and for each batch: last sequence (4),
+last offset (8), offset delta (4), timestamp (8).
+
+Kafka keeps only a producer's last batch in its snapshot. All five are kept here, so
+that requests that were in flight over a restart are still recognized when repeated.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+
+from crc32c import crc32c
+
+from tidelog_core.log.producer_state import (
+    RETAINED_BATCH_COUNT,
+    ProducerEntry,
+    ProducerState,
+    RetainedBatch,
+)
+
+_MAGIC = b"TLPS"
+_VERSION = 1
+_PREFIX = Struct(">4sHI")
+_HEAD = Struct(">qI")
+_PRODUCER = Struct(">qhiqqB")
+_BATCH = Struct(">iqiq")
+
+
+class CorruptSnapshot(Exception):
+    """The snapshot's bytes are not what its CRC or its layout says."""
+
+
+def encode_snapshot(state: ProducerState) -> bytes:
+    """Return the snapshot file of ``state``."""
+    parts = [_HEAD.pack(state.end_offset, len(state))]
+    for producer_id, entry in state.items():
+        parts.append(
+            _PRODUCER.pack(
+                producer_id,
+                entry.epoch,
+                entry.coordinator_epoch,
+                entry.last_seen_ms,
+                entry.transaction_first_offset,
+                len(entry.batches),
+            )
+        )
+        parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
+    body = b"".join(parts)
+    return _PREFIX.pack(_MAGIC, _VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(content: bytes, *, expiration_ms: int) -> ProducerState:
+    """Return the state in a snapshot file. Raises ``CorruptSnapshot``."""
+    try:
+        magic, version, crc = _PREFIX.unpack_from(content)
+        if magic != _MAGIC or version != _VERSION:
+            raise CorruptSnapshot(f"magic {magic!r} version {version}")
+        if crc32c(content[_PREFIX.size :]) != crc:
+            raise CorruptSnapshot("the CRC does not match")
+        return _decode_body(content, expiration_ms=expiration_ms)
+    except StructError as error:
+        raise CorruptSnapshot(str(error)) from error
+
+
+def _decode_body(content: bytes, *, expiration_ms: int) -> ProducerState:
+    end_offset, producer_count = _HEAD.unpack_from(content, _PREFIX.size)
+    position = _PREFIX.size + _HEAD.size
+    state = ProducerState(end_offset=end_offset, expiration_ms=expiration_ms)
+    for _ in range(producer_count):
+        producer_id, epoch, coordinator_epoch, last_seen_ms, first_offset, batch_count = (
+            _PRODUCER.unpack_from(content, position)
+        )
+        position += _PRODUCER.size
+        if batch_count > RETAINED_BATCH_COUNT:
+            raise CorruptSnapshot(f"producer {producer_id} has {batch_count} batches")
+        entry = ProducerEntry(
+            epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+            last_seen_ms=last_seen_ms,
+            transaction_first_offset=first_offset,
+        )
+        for _ in range(batch_count):
+            entry.batches.append(RetainedBatch(*_BATCH.unpack_from(content, position)))
+            position += _BATCH.size
+        state.load(producer_id, entry)
+    if position != len(content):
+        raise CorruptSnapshot(f"{len(content) - position} bytes too many")
+    return state

@@ -1,0 +1,113 @@
+"""The snapshot files of a partition: written at every roll and close, read when it opens.
+
+A snapshot at offset N lets the producers' state be rebuilt from the batches after N
+alone. Any that is missing or damaged is passed over for the one before, down to the
+empty state where the local log starts: it only takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tidelog_core.errors import CorruptRecordBatch
+from tidelog_core.log.batch_scan import read_marker, scan_file
+from tidelog_core.log.paths import SNAPSHOT_SUFFIX, parse_segment_name, segment_path
+from tidelog_core.log.producer_snapshot import (
+    CorruptSnapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
+from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.values import AbortedTransaction, AppendOrigin
+from tidelog_core.records.batch import BatchHeader, Buffer
+
+
+def snapshot_path(directory: Path, offset: int) -> Path:
+    """Return the path of the snapshot at ``offset``."""
+    return segment_path(directory, offset, SNAPSHOT_SUFFIX)
+
+
+def write_snapshot(directory: Path, state: ProducerState) -> Path:
+    """Write the snapshot at the state's end offset; not durable, its CRC tells if it got lost."""
+    path = snapshot_path(directory, state.end_offset)
+    path.write_bytes(encode_snapshot(state))
+    return path
+
+
+def remove_snapshots(directory: Path, *, below: int = 0, above: int | None = None) -> None:
+    """Remove the snapshots at offsets smaller than ``below`` or greater than ``above``."""
+    for offset in list(_snapshot_offsets(directory)):
+        if offset < below or (above is not None and offset > above):
+            snapshot_path(directory, offset).unlink(missing_ok=True)
+
+
+def producers_at(
+    directory: Path,
+    segments: Sequence[LogSegment],
+    offset: int,
+    *,
+    expiration_ms: int,
+    now_ms: int,
+) -> ProducerState:
+    """Return the producers' state at ``offset``, from a snapshot and the batches after it.
+
+    The batches between snapshot and offset are taken as they are: they lie below
+    the recovery point or have been checked. Damaged snapshots are removed.
+    """
+    start_offset = segments[0].base_offset if segments else offset
+    state = _newest_snapshot(
+        directory, start_offset, offset, expiration_ms=expiration_ms
+    ) or ProducerState(end_offset=start_offset, expiration_ms=expiration_ms)
+    state.expire(now_ms)
+    for segment in segments:
+        if segment.end_offset <= state.end_offset or segment.base_offset >= offset:
+            continue
+        for buffer, position, header in scan_file(segment.path, segment.size_bytes):
+            if header.base_offset >= offset:
+                break
+            if header.base_offset >= state.end_offset:
+                note_batch(state, buffer, position, header, now_ms=now_ms)
+    state.end_offset = offset
+    return state
+
+
+def note_batch(
+    state: ProducerState, buffer: Buffer, position: int, header: BatchHeader, *, now_ms: int
+) -> list[AbortedTransaction]:
+    """Take over a batch that is in the log. Returns the transactions that it aborts."""
+    if not header.has_producer_id:
+        state.end_offset = header.next_offset
+        return []
+    draft = state.stage(AppendOrigin.REPLICATION, now_ms=now_ms)
+    try:
+        marker = read_marker(buffer, position, header)
+    except CorruptRecordBatch:
+        marker = None
+    draft.add(header, header.base_offset, marker)
+    return state.commit(draft, end_offset=header.next_offset)
+
+
+def _newest_snapshot(
+    directory: Path, start_offset: int, offset: int, *, expiration_ms: int
+) -> ProducerState | None:
+    candidates: Iterable[int] = _snapshot_offsets(directory)
+    usable = [candidate for candidate in candidates if start_offset <= candidate <= offset]
+    for candidate in sorted(usable, reverse=True):
+        path = snapshot_path(directory, candidate)
+        try:
+            state = decode_snapshot(path.read_bytes(), expiration_ms=expiration_ms)
+        except CorruptSnapshot:
+            path.unlink()
+            continue
+        if state.end_offset == candidate:
+            return state
+    return None
+
+
+def _snapshot_offsets(directory: Path) -> Iterator[int]:
+    for path in directory.iterdir():
+        parsed = parse_segment_name(path.name)
+        if parsed is not None and parsed[1] == SNAPSHOT_SUFFIX:
+            yield parsed[0]

@@ -1,0 +1,423 @@
+"""Opening a log: what the files say, and what is left of it after a crash.
+
+The crash story. A flush makes the batches durable first, then the index files,
+snapshots and checkpoints of sealed segments, then the names in the directory, and
+last the ``recovery-point``. So everything below the recovery point is there, and
+everything past it must be looked at:
+
+- the segment that holds the recovery point and all after it are read; every batch
+  past the recovery point must have its CRC right, continue the offsets and not go
+  back in leader epochs. At the first that does not, the file is cut (durably, so
+  that what was cut cannot come back behind newer batches) and later segments go.
+- their indexes, leader epochs and the producers' state are rebuilt on the way.
+- segments wholly below the recovery point are left alone. Their indexes are loaded
+  when they are first used, and rebuilt if no seal record vouches for them.
+
+If the recovery would have to cut below the recovery point, flushed bytes are
+damaged: ``CorruptLog`` is raised and nothing is changed.
+
+A ``clean-shutdown`` file says that the log was closed in order and how it ended; if
+it fits the active segment's size, nothing is read. It is removed on open. A crash
+may bring the removed file back, but then it fits only a log that nothing was
+appended to; cutting a log makes its removal durable first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.errors import CorruptRecordBatch
+from tidelog_core.log.batch_scan import scan_file
+from tidelog_core.log.checkpoint import (
+    CorruptCheckpoint,
+    read_checkpoint,
+    sync_directory,
+    write_checkpoint,
+)
+from tidelog_core.log.leader_epochs import LeaderEpochs
+from tidelog_core.log.local_log import LocalLog, file_size_bytes, remove_segment_files
+from tidelog_core.log.paths import (
+    CLEAN_SHUTDOWN_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
+    RECOVERY_POINT_FILE,
+    SEGMENT_FILE,
+    SNAPSHOT_SUFFIX,
+    START_OFFSET_FILE,
+    TEMPORARY_SUFFIX,
+    parse_segment_name,
+)
+from tidelog_core.log.producer_snapshots import (
+    note_batch,
+    producers_at,
+    remove_snapshots,
+    write_snapshot,
+)
+from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.segment import BatchSpan, LogSegment
+from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
+from tidelog_core.log.values import CorruptLog
+from tidelog_core.model import NO_LEADER_EPOCH, TopicPartition
+from tidelog_core.records.batch import BatchHeader, Buffer, check_crc
+
+_NOTHING_VERIFIED = sys.maxsize  # as an offset from which CRCs are checked
+
+
+@dataclass(slots=True)
+class OpenedLog:
+    """What opening found."""
+
+    local: LocalLog
+    producers: ProducerState
+    epochs: LeaderEpochs
+    log_start_offset: int
+    recovery_point: int
+    is_new: bool  # the directory was made just now
+
+
+@dataclass(slots=True)
+class _Checkpoints:
+    log_start_offset: int
+    local_start_offset: int
+    recovery_point: int | None  # None: unknown, everything must be read
+    epochs: list[list[int]]
+    seals: dict[int, SealRecord]
+    clean_end: list[int] | None  # log end offset, active base offset, active size
+
+
+def open_log(
+    directory: Path,
+    partition: TopicPartition,
+    *,
+    config: TopicConfig,
+    clock_ms: Callable[[], int],
+    log_start_offset: int,
+    is_clean: bool,
+    producer_id_expiration_ms: int,
+) -> OpenedLog:
+    """Open the log in ``directory``, which is made if it is not there.
+
+    ``is_clean`` is the caller's word that the log was closed in order: CRCs are not
+    checked then. Raises ``CorruptLog``, or ``StorageError`` if the disk fails.
+    """
+
+    def rebuild(local: LocalLog, segment: LogSegment) -> SegmentIndexes:
+        return rebuild_indexes(local, segment, expiration_ms=producer_id_expiration_ms)
+
+    local = LocalLog(directory, partition, config=config, clock_ms=clock_ms, rebuild=rebuild)
+    with local.storage_errors("opening"):
+        is_new = not directory.exists()
+        directory.mkdir(parents=True, exist_ok=True)
+        checkpoints = _read_checkpoints(directory)
+        start_offset = max(checkpoints.log_start_offset, log_start_offset)
+        opening = _Opening(local, checkpoints, is_clean, producer_id_expiration_ms)
+        base_offsets = _clear_directory(directory)
+        opening.load_segments(base_offsets, start_offset)
+        producers = opening.recover()
+        producers = opening.restart_if_behind(start_offset, producers)
+        if not config.remote_storage_enable:
+            start_offset = max(start_offset, local.start_offset)
+        epochs = opening.epochs
+        epochs.truncate_from_end(local.end_offset + 1)
+        epochs.truncate_from_start(start_offset)
+        remove_snapshots(directory, below=local.start_offset, above=local.end_offset)
+        (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
+    recovery_point = min(opening.recovery_point, local.end_offset)
+    return OpenedLog(local, producers, epochs, start_offset, recovery_point, is_new)
+
+
+class _Opening:
+    """One opening of one log."""
+
+    def __init__(
+        self, local: LocalLog, checkpoints: _Checkpoints, is_clean: bool, expiration_ms: int
+    ) -> None:
+        self.local = local
+        self.checkpoints = checkpoints
+        self.is_clean = is_clean
+        self.expiration_ms = expiration_ms
+        self.now_ms = local.clock_ms()
+        self.epochs = LeaderEpochs((epoch, start) for epoch, start in checkpoints.epochs)
+        self.recovery_point = checkpoints.recovery_point or 0
+
+    def load_segments(self, base_offsets: list[int], start_offset: int) -> None:
+        """Make the segment objects; those that were to be removed are removed now."""
+        local, local_start = self.local, self.checkpoints.local_start_offset
+        while len(base_offsets) > 1 and base_offsets[1] <= local_start:
+            remove_segment_files(local.directory, base_offsets.pop(0))
+        if not base_offsets and self.recovery_point > max(start_offset, local_start):
+            raise CorruptLog(
+                f"{local.partition} in {local.directory} was flushed up to offset "
+                f"{self.recovery_point}, but holds no segment"
+            )
+        for base_offset in base_offsets:
+            segment = local.new_segment(base_offset)
+            segment.size_bytes = file_size_bytes(segment.path)
+            local.segments.append(segment)
+        for segment, following in zip(local.segments, local.segments[1:], strict=False):
+            segment.end_offset = following.base_offset
+        if not local.segments:
+            segment = local.new_segment(max(start_offset, local_start))
+            segment.create()
+            local.segments.append(segment)
+
+    def recover(self) -> ProducerState:
+        """Bring segments, epochs and producers to the log end offset."""
+        local = self.local
+        active = local.active
+        is_clean = self.checkpoints.clean_end is not None and self.checkpoints.clean_end[1:] == [
+            active.base_offset,
+            active.size_bytes,
+        ]
+        if is_clean and self.checkpoints.clean_end is not None:
+            active.end_offset = self.checkpoints.clean_end[0]
+            first_scanned = len(local.segments)
+        else:
+            first_scanned = local.floor_index(self.recovery_point)
+        for segment in local.segments[:first_scanned]:
+            self._adopt(segment)
+        if first_scanned == len(local.segments):
+            return self._producers_at(active.end_offset)
+        return self._scan_from(first_scanned)
+
+    def _adopt(self, segment: LogSegment) -> None:
+        seal = self.checkpoints.seals.get(segment.base_offset)
+        expected = (segment.end_offset, segment.size_bytes)
+        if seal is not None and (seal.end_offset, seal.size_bytes) == expected:
+            segment.adopt(seal)
+        elif segment.size_bytes:
+            segment.indexes = rebuild_indexes(self.local, segment, expiration_ms=self.expiration_ms)
+
+    def _scan_from(self, first: int) -> ProducerState:
+        local = self.local
+        segments = local.segments
+        producers = self._producers_at(segments[first].base_offset)
+        verify_from = _NOTHING_VERIFIED if self.is_clean else self.recovery_point
+        for index in range(first, len(segments)):
+            segment = segments[index]
+            producers.end_offset = segment.base_offset
+            if index > first:
+                write_snapshot(local.directory, producers)
+            size_bytes, is_vouched = segment.size_bytes, self._is_vouched(segment)
+            scan_segment(
+                segment,
+                size_bytes,
+                producers=producers,
+                epochs=self.epochs,
+                verify_from=verify_from,
+                config=local.config,
+                now_ms=self.now_ms,
+            )
+            following = segments[index + 1] if index + 1 < len(segments) else None
+            is_whole = segment.size_bytes == size_bytes
+            if is_whole and following is not None and is_vouched:
+                # A compacted segment may end before the next begins.
+                segment.end_offset = following.base_offset
+            elif following is not None and segment.end_offset != following.base_offset:
+                is_whole = False
+            if not is_whole:
+                self._cut_after(index, size_bytes)
+                break
+            if following is not None:
+                segment.write_indexes()
+                segment.release()
+                local.seals_are_dirty = True
+        if local.end_offset < self.recovery_point:
+            raise self._lost(local.end_offset)
+        return producers
+
+    def _cut_after(self, index: int, size_bytes: int) -> None:
+        local = self.local
+        segment = local.segments[index]
+        if segment.end_offset < self.recovery_point:
+            raise self._lost(segment.end_offset)
+        if segment.size_bytes < size_bytes:
+            descriptor = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.ftruncate(descriptor, segment.size_bytes)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        local.remove_last(len(local.segments) - index - 1)
+
+    def _lost(self, end_offset: int) -> CorruptLog:
+        return CorruptLog(
+            f"{self.local.partition} in {self.local.directory} was flushed up to offset "
+            f"{self.recovery_point}, but its batches are whole only up to offset {end_offset}"
+        )
+
+    def _is_vouched(self, segment: LogSegment) -> bool:
+        seal = self.checkpoints.seals.get(segment.base_offset)
+        return seal is not None and seal.size_bytes == segment.size_bytes
+
+    def _producers_at(self, offset: int) -> ProducerState:
+        return producers_at(
+            self.local.directory,
+            self.local.segments,
+            offset,
+            expiration_ms=self.expiration_ms,
+            now_ms=self.now_ms,
+        )
+
+    def restart_if_behind(self, start_offset: int, producers: ProducerState) -> ProducerState:
+        """Start anew at the log start offset if all that is here lies before it."""
+        local = self.local
+        if local.end_offset >= start_offset:
+            return producers
+        write_checkpoint(local.directory / RECOVERY_POINT_FILE, [[local.start_offset]])
+        self.recovery_point = start_offset
+        segment = local.new_segment(start_offset)
+        segment.create()
+        local.segments.append(segment)
+        local.remove_first(len(local.segments) - 1)
+        sync_directory(local.directory)
+        self.epochs.clear()
+        return ProducerState(end_offset=start_offset, expiration_ms=self.expiration_ms)
+
+
+def scan_segment(
+    segment: LogSegment,
+    size_bytes: int,
+    *,
+    producers: ProducerState,
+    epochs: LeaderEpochs | None,
+    verify_from: int,
+    config: TopicConfig,
+    now_ms: int,
+) -> None:
+    """Rebuild the segment's indexes from its file, up to the first batch that is not right.
+
+    ``size_bytes`` and ``end_offset`` of the segment say where that is. Batches at
+    ``verify_from`` and above must pass their CRC. ``producers`` (at the segment's
+    base offset) and ``epochs`` are advanced.
+    """
+    segment.start_scan()
+    may_have_gaps = "compact" in config.cleanup_policy
+    latest_epoch: int = NO_LEADER_EPOCH
+    with closing(scan_file(segment.path, size_bytes)) as batches:
+        for buffer, position, header in batches:
+            base_offset = header.base_offset
+            if not _continues(segment, header, latest_epoch):
+                break
+            if base_offset >= verify_from:
+                is_gap = base_offset != segment.end_offset and not may_have_gaps
+                if is_gap or not _has_right_crc(buffer, position, header):
+                    break
+            span = BatchSpan(
+                position,
+                header.size_bytes,
+                base_offset,
+                header.last_offset,
+                header.max_timestamp_ms,
+            )
+            segment.note_scanned(span, interval_bytes=config.index_interval_bytes)
+            latest_epoch = header.partition_leader_epoch
+            if epochs is not None and latest_epoch > epochs.latest:
+                epochs.assign(latest_epoch, base_offset)
+            for aborted in note_batch(producers, buffer, position, header, now_ms=now_ms):
+                segment.indexes.txn.append(aborted)
+    producers.end_offset = segment.end_offset
+
+
+def rebuild_indexes(local: LocalLog, segment: LogSegment, *, expiration_ms: int) -> SegmentIndexes:
+    """Rebuild a segment's indexes from its file, and write them if it is sealed.
+
+    Raises ``CorruptLog`` if the file is not what it was when it was last flushed.
+    """
+    size_bytes, end_offset = segment.size_bytes, segment.end_offset
+    now_ms = local.clock_ms()
+    index = local.segments.index(segment)
+    producers = producers_at(
+        local.directory,
+        local.segments[: index + 1],
+        segment.base_offset,
+        expiration_ms=expiration_ms,
+        now_ms=now_ms,
+    )
+    scan_segment(
+        segment,
+        size_bytes,
+        producers=producers,
+        epochs=None,
+        verify_from=_NOTHING_VERIFIED,
+        config=local.config,
+        now_ms=now_ms,
+    )
+    valid_size_bytes = segment.size_bytes
+    segment.size_bytes, segment.end_offset = size_bytes, end_offset
+    if valid_size_bytes != size_bytes:
+        segment.forget_indexes()
+        raise CorruptLog(
+            f"segment {segment.path} is damaged at position {valid_size_bytes} of {size_bytes}"
+        )
+    indexes = segment.indexes
+    if segment is not local.active:
+        segment.write_indexes()
+        local.seals_are_dirty = True
+    return indexes
+
+
+def _continues(segment: LogSegment, header: BatchHeader, latest_epoch: int) -> bool:
+    # Neither field is covered by the CRC, but a torn header shows in what surrounds it.
+    epoch = header.partition_leader_epoch
+    return (
+        header.base_offset >= segment.end_offset
+        and header.last_offset_delta >= 0
+        and segment.has_room_for(header.last_offset)
+        and (epoch >= latest_epoch or epoch == NO_LEADER_EPOCH)
+    )
+
+
+def _has_right_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    try:
+        check_crc(buffer, position, header)
+    except CorruptRecordBatch:
+        return False
+    return True
+
+
+def _read_checkpoints(directory: Path) -> _Checkpoints:
+    start = _rows(directory / START_OFFSET_FILE) or [[0, 0]]
+    point = _rows(directory / RECOVERY_POINT_FILE)
+    clean = _rows(directory / CLEAN_SHUTDOWN_FILE)
+    seals = [SealRecord(*row) for row in _rows(directory / SEGMENT_FILE) or []]
+    return _Checkpoints(
+        log_start_offset=start[0][0],
+        local_start_offset=start[0][1],
+        recovery_point=point[0][0] if point else None,
+        epochs=_rows(directory / LEADER_EPOCH_FILE) or [],
+        seals={seal.base_offset: seal for seal in seals},
+        clean_end=clean[0] if clean else None,
+    )
+
+
+def _rows(path: Path) -> list[list[int]] | None:
+    try:
+        return read_checkpoint(path)
+    except CorruptCheckpoint:
+        # Each of these files only spares work or is rebuilt from the batches; the one that
+        # is not, the start offset, is also known to the metadata store.
+        return None
+
+
+def _clear_directory(directory: Path) -> list[int]:
+    """Remove what a crash left half-done. Returns the segments' base offsets, ascending."""
+    found: dict[int, set[str]] = {}
+    for name in os.listdir(directory):  # noqa: PTH208 - names are all that is needed
+        if name.endswith(TEMPORARY_SUFFIX):
+            (directory / name).unlink()
+            continue
+        parsed = parse_segment_name(name)
+        if parsed is not None:
+            found.setdefault(parsed[0], set()).add(parsed[1])
+    base_offsets = sorted(offset for offset, suffixes in found.items() if LOG_SUFFIX in suffixes)
+    for offset, suffixes in found.items():
+        if LOG_SUFFIX not in suffixes and suffixes != {SNAPSHOT_SUFFIX}:
+            remove_segment_files(directory, offset)
+    return base_offsets

@@ -1,0 +1,346 @@
+"""One segment of a log: a file of record batches back to back, and its indexes.
+
+Only the last segment of a log, the active one, is written to. Its size and end
+offset are kept in memory and are the truth: bytes past ``size_bytes`` in the file
+(of a write that failed half-way) do not exist, and the next write covers them.
+
+To find an offset, the batches appended last are looked up in memory; any other
+offset by way of the sparse offset index and the batch headers from there on.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+from tidelog_core.log.checkpoint import write_fully
+from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
+from tidelog_core.log.paths import LOG_SUFFIX, segment_path
+from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
+from tidelog_core.model import NO_TIMESTAMP, ReadableFile
+from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
+
+RECENT_BATCH_COUNT_MAX = 64  # batches of the tail whose positions are kept in memory
+SCAN_CHUNK_BYTES = 16 * 1024
+
+# What seeking needs of a header: base offset, batch length, last offset delta, max timestamp.
+_SPAN = Struct(">qi11xi8xq")
+
+
+class BatchSpan(NamedTuple):
+    """Where a batch lies in a segment file and which offsets it takes."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int  # inclusive
+    max_timestamp_ms: int
+
+
+class NewBatch(NamedTuple):
+    """A batch about to be appended: where it starts in the buffer, and what it holds."""
+
+    position: int
+    base_offset: int
+    next_offset: int
+    max_timestamp_ms: int
+
+
+class LogSegment:
+    """One segment. ``end_offset`` is exclusive: the log end offset while it is active."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_descriptor",
+        "_first_timestamp_ms",
+        "_indexes",
+        "_reader",
+        "_rebuild",
+        "_recent_offsets",
+        "_recent_positions",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "end_offset",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "path",
+        "seal",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        created_ms: int,
+        rebuild: Callable[[LogSegment], SegmentIndexes],
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = segment_path(directory, base_offset, LOG_SUFFIX)
+        self.created_ms = created_ms
+        self.end_offset = base_offset
+        self.size_bytes = 0
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.seal: SealRecord | None = None  # None: no index file of this segment is trusted
+        self._rebuild = rebuild
+        self._indexes: SegmentIndexes | None = None  # None: not loaded
+        self._first_timestamp_ms: int | None = None  # None: not read yet, or the segment is empty
+        self._bytes_since_entry = 0
+        self._descriptor = -1
+        self._reader: ReadableFile | None = None
+        # The batches appended last, without a gap between their offsets; ends with the last one.
+        self._recent_offsets: list[int] = []
+        self._recent_positions: list[int] = []
+
+    def create(self) -> None:
+        """Make the (empty) file. Its name is durable after the next flush."""
+        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        self._indexes = SegmentIndexes.empty(self.base_offset)
+
+    def adopt(self, seal: SealRecord) -> None:
+        """Take the facts of a seal record that fits the file."""
+        self.seal = seal
+        self.end_offset, self.size_bytes = seal.end_offset, seal.size_bytes
+        self.max_timestamp_ms = seal.max_timestamp_ms
+        self.max_timestamp_offset = seal.max_timestamp_offset
+
+    @property
+    def indexes(self) -> SegmentIndexes:
+        """The indexes, loaded on first use; rebuilt if their files cannot be trusted."""
+        indexes = self._indexes
+        if indexes is None:
+            if self.size_bytes == 0:
+                indexes = SegmentIndexes.empty(self.base_offset)
+            elif self.seal is not None:
+                indexes = SegmentIndexes.load(self.directory, self.seal)
+            if indexes is None:
+                indexes = self._rebuild(self)
+            self._indexes = indexes
+        return indexes
+
+    @indexes.setter
+    def indexes(self, indexes: SegmentIndexes) -> None:
+        self._indexes = indexes
+
+    def forget_indexes(self) -> None:
+        """Drop indexes that turned out wrong; the next use rebuilds them."""
+        self._indexes = None
+
+    @property
+    def reader(self) -> ReadableFile:
+        """The file, open for reading."""
+        if self._reader is None:
+            self._reader = ReadableFile(self.path)
+        return self._reader
+
+    def has_room_for(self, last_offset: int) -> bool:
+        """Whether the offset can be told relative to the base offset in four bytes."""
+        return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+
+    def append(self, content: Buffer, batches: list[NewBatch], *, interval_bytes: int) -> None:
+        """Write the batches with one write and index them.
+
+        Raises ``OSError`` and has then changed nothing but, perhaps, bytes past
+        ``size_bytes``, which ``cut_failed_write`` removes.
+        """
+        descriptor = self._descriptor
+        if descriptor < 0:
+            descriptor = self._descriptor = os.open(
+                self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
+        indexes = self.indexes
+        size_bytes = self.size_bytes
+        write_fully(descriptor, content, size_bytes)  # type: ignore[arg-type]
+        self.seal = None
+        end_offset = self.end_offset
+        end_position = size_bytes + len(content)
+        for index, (position, base_offset, next_offset, timestamp_ms) in enumerate(batches):
+            if base_offset != end_offset:
+                self._forget_recent()
+            self._note(indexes, size_bytes + position, base_offset, timestamp_ms, interval_bytes)
+            following = batches[index + 1].position if index + 1 < len(batches) else len(content)
+            self._bytes_since_entry += following - position
+            end_offset = next_offset
+        self.size_bytes = end_position
+        self.end_offset = end_offset
+
+    def note_scanned(self, span: BatchSpan, *, interval_bytes: int) -> None:
+        """Index a batch that is in the file already; recovery meets them in order."""
+        self._note(
+            self.indexes, span.position, span.base_offset, span.max_timestamp_ms, interval_bytes
+        )
+        self._bytes_since_entry += span.size_bytes
+        self.size_bytes = span.position + span.size_bytes
+        self.end_offset = span.last_offset + 1
+
+    def start_scan(self) -> None:
+        """Forget what is known of the content: ``note_scanned`` will tell it anew."""
+        self._indexes = SegmentIndexes.empty(self.base_offset)
+        self._forget_recent()
+        self.seal = None
+        self.end_offset, self.size_bytes, self._bytes_since_entry = self.base_offset, 0, 0
+        self.max_timestamp_ms, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._first_timestamp_ms = None
+
+    def _note(
+        self,
+        indexes: SegmentIndexes,
+        position: int,
+        base_offset: int,
+        timestamp_ms: int,
+        interval_bytes: int,
+    ) -> None:
+        if timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms, self.max_timestamp_offset = timestamp_ms, base_offset
+        if position == 0:
+            self._first_timestamp_ms = timestamp_ms
+        if self._bytes_since_entry > interval_bytes:
+            indexes.offset.append(base_offset, position)
+            indexes.time.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+            self._bytes_since_entry = 0
+        recent = self._recent_offsets
+        if len(recent) == RECENT_BATCH_COUNT_MAX:
+            del recent[: RECENT_BATCH_COUNT_MAX // 2]
+            del self._recent_positions[: RECENT_BATCH_COUNT_MAX // 2]
+        recent.append(base_offset)
+        self._recent_positions.append(position)
+
+    def cut_failed_write(self) -> None:
+        """Remove what a failed write left behind the end, durably. Raises ``OSError``."""
+        if self._descriptor >= 0:
+            os.ftruncate(self._descriptor, self.size_bytes)
+            os.fsync(self._descriptor)
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """Return position and base offset of the first batch that ends at or after ``offset``.
+
+        None if all batches end before it.
+        """
+        recent = self._recent_offsets
+        if recent and recent[0] <= offset < self.end_offset:
+            index = bisect_right(recent, offset) - 1
+            return self._recent_positions[index], recent[index]
+        if offset >= self.end_offset:
+            return None
+        for span in self.spans(self.indexes.offset.lookup(offset)):
+            if span.last_offset >= offset:
+                return span.position, span.base_offset
+        return None
+
+    def position_of(self, offset: int) -> int:
+        """Return where the batches end that lie wholly below ``offset``."""
+        if offset >= self.end_offset:
+            return self.size_bytes
+        located = self.locate(offset)
+        return self.size_bytes if located is None else located[0]
+
+    def batch_size_bytes(self, position: int) -> int:
+        """Return the size of the batch at ``position``."""
+        return next(self.spans(position)).size_bytes
+
+    def spans(self, position: int = 0) -> Iterator[BatchSpan]:
+        """Yield the batches from ``position``, where one starts, to the end."""
+        descriptor, end = self.reader.fileno(), self.size_bytes
+        chunk, chunk_position = b"", position
+        while position < end:
+            at = position - chunk_position
+            if at + HEADER_SIZE > len(chunk):
+                chunk = os.pread(descriptor, min(SCAN_CHUNK_BYTES, end - position), position)
+                chunk_position, at = position, 0
+            base_offset, length, delta, timestamp_ms = _SPAN.unpack_from(chunk, at)
+            yield BatchSpan(
+                position, LOG_OVERHEAD + length, base_offset, base_offset + delta, timestamp_ms
+            )
+            position += LOG_OVERHEAD + length
+
+    @property
+    def first_timestamp_ms(self) -> int | None:
+        """The first batch's timestamp, None if the segment is empty."""
+        if self._first_timestamp_ms is None and self.size_bytes:
+            self._first_timestamp_ms = next(self.spans()).max_timestamp_ms
+        return self._first_timestamp_ms
+
+    def write_indexes(self) -> SealRecord:
+        """Write the index files and return the record that vouches for them. Not durable yet."""
+        indexes = self.indexes
+        indexes.time.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+        facts = indexes.write(self.directory, self.base_offset)
+        self.seal = SealRecord(
+            self.base_offset,
+            self.end_offset,
+            self.size_bytes,
+            self.max_timestamp_ms,
+            self.max_timestamp_offset,
+            *facts,
+        )
+        return self.seal
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove the batches that end at or after ``offset``, durably. Raises ``OSError``."""
+        indexes = self.indexes
+        located = self.locate(offset)
+        if located is None:
+            self.end_offset = min(self.end_offset, offset)
+            return
+        position, base_offset = located
+        offset = min(offset, base_offset)
+        self._cut_file(position)
+        indexes.offset.truncate_to(offset)
+        indexes.time.truncate_to(offset)
+        indexes.txn.truncate_to(offset)
+        self.size_bytes, self.end_offset = position, offset
+        self._bytes_since_entry = 0
+        self._forget_recent()
+        self.seal = None
+        self.max_timestamp_ms, self.max_timestamp_offset = indexes.time.last_entry()
+        for span in self.spans(indexes.offset.lookup(self.max_timestamp_offset)):
+            if span.max_timestamp_ms > self.max_timestamp_ms:
+                self.max_timestamp_ms = span.max_timestamp_ms
+                self.max_timestamp_offset = span.base_offset
+        if position == 0:
+            self._first_timestamp_ms = None
+
+    def _cut_file(self, size_bytes: int) -> None:
+        # Durably: else a crash could bring the cut batches back behind newer ones.
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, size_bytes)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def open_for_sync(self) -> int:
+        """Return a new descriptor of the file, for ``os.fsync`` on any thread."""
+        if self._descriptor >= 0:
+            return os.dup(self._descriptor)
+        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def seal_writes(self) -> None:
+        """Let go of what only appending needs."""
+        self._forget_recent()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def release(self) -> None:
+        """Let go of open files and maps; they come back on use. Slices in flight stay valid."""
+        self._reader = None
+        if self.seal is not None:
+            self._indexes = None
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.seal_writes()
+        self.release()
+
+    def _forget_recent(self) -> None:
+        self._recent_offsets.clear()
+        self._recent_positions.clear()

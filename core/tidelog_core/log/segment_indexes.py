@@ -1,0 +1,118 @@
+"""The three indexes of a segment together, and the record that vouches for their files.
+
+While a segment is active its indexes grow in memory only: recovery reads the active
+segment anyway, so writing them earlier would save nothing. Sealing writes the files.
+A reader trusts an index file only if the segment's seal record, kept in the
+``sealed-segments`` checkpoint, states its size and CRC; any other file, and any file
+that is not there, is rebuilt from the log. So a cut, stale, damaged or lost index
+file costs time and never an answer.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tidelog_core.log.offset_index import OffsetIndex
+from tidelog_core.log.paths import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_path,
+)
+from tidelog_core.log.time_index import TimeIndex
+from tidelog_core.log.txn_index import TxnIndex
+
+
+class SealRecord(NamedTuple):
+    """What was true of a segment when its index files were written; one checkpoint row."""
+
+    base_offset: int
+    end_offset: int  # exclusive
+    size_bytes: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int  # base offset of the first batch that reaches it
+    offset_index_size_bytes: int
+    offset_index_crc: int
+    time_index_size_bytes: int
+    time_index_crc: int
+    txn_index_size_bytes: int  # 0: there is no file
+    txn_index_crc: int
+
+
+class SegmentIndexes:
+    """The offset, time and transaction index of one segment."""
+
+    __slots__ = ("offset", "time", "txn")
+
+    def __init__(self, offset: OffsetIndex, time: TimeIndex, txn: TxnIndex) -> None:
+        self.offset = offset
+        self.time = time
+        self.txn = txn
+
+    @classmethod
+    def empty(cls, base_offset: int) -> SegmentIndexes:
+        """Return the indexes of an empty segment."""
+        return cls(OffsetIndex(base_offset), TimeIndex(base_offset), TxnIndex())
+
+    @classmethod
+    def load(cls, directory: Path, seal: SealRecord) -> SegmentIndexes | None:
+        """Map the index files, None if one of them is not what ``seal`` says."""
+        base_offset = seal.base_offset
+        contents = []
+        for suffix, (size_bytes, crc) in zip(_SUFFIXES, _vouched(seal), strict=True):
+            content = _map(segment_path(directory, base_offset, suffix), size_bytes)
+            if content is None or crc32c(content) != crc:
+                return None
+            contents.append(content)
+        offset, time, txn = contents
+        return cls(
+            OffsetIndex(base_offset, offset), TimeIndex(base_offset, time), TxnIndex(bytes(txn))
+        )
+
+    def write(self, directory: Path, base_offset: int) -> tuple[int, int, int, int, int, int]:
+        """Write the files, not durably. Returns size and CRC of each, as a seal record has them.
+
+        Not atomic: nothing vouches for the files until the seal record is written.
+        """
+        facts: list[int] = []
+        contents = (self.offset.to_bytes(), self.time.to_bytes(), self.txn.to_bytes())
+        for suffix, content in zip(_SUFFIXES, contents, strict=True):
+            path = segment_path(directory, base_offset, suffix)
+            # A file that a reader has mapped must not shrink under it: take a new one.
+            path.unlink(missing_ok=True)
+            if content or suffix != TXN_INDEX_SUFFIX:
+                path.write_bytes(content)
+            facts += (len(content), crc32c(content))
+        a, b, c, d, e, f = facts
+        return a, b, c, d, e, f
+
+
+_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+def _vouched(seal: SealRecord) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    return (
+        (seal.offset_index_size_bytes, seal.offset_index_crc),
+        (seal.time_index_size_bytes, seal.time_index_crc),
+        (seal.txn_index_size_bytes, seal.txn_index_crc),
+    )
+
+
+def _map(path: Path, size_bytes: int) -> mmap.mmap | bytes | None:
+    if size_bytes == 0:
+        return b""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if os.fstat(descriptor).st_size != size_bytes:
+            return None
+        return mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)

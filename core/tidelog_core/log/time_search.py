@@ -1,0 +1,56 @@
+"""Finding offsets by time in the local segments."""
+
+from __future__ import annotations
+
+import os
+
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.segment import BatchSpan, LogSegment
+from tidelog_core.records.batch import decode_records
+
+
+def find_offset_by_time(
+    local: LocalLog, timestamp_ms: int, *, start_offset: int
+) -> tuple[int, int] | None:
+    """Return timestamp and offset of the first record at or after both arguments.
+
+    «First» is by offset. None if there is no such record in the local segments.
+    Raises ``CorruptRecordBatch`` if a client has stored records that cannot be read.
+    """
+    for segment in local.segments:
+        if segment.end_offset <= start_offset or segment.max_timestamp_ms < timestamp_ms:
+            continue
+        indexes = segment.indexes
+        first_offset = max(indexes.time.lookup(timestamp_ms), start_offset)
+        for span in segment.spans(indexes.offset.lookup(first_offset)):
+            if span.max_timestamp_ms < timestamp_ms or span.last_offset < start_offset:
+                continue
+            found = _first_record(segment, span, timestamp_ms, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def find_max_timestamp(local: LocalLog, *, start_offset: int) -> tuple[int, int] | None:
+    """Return the greatest timestamp and the offset of the first record that has it.
+
+    None if no local record has a timestamp.
+    """
+    newest = max(local.segments, key=lambda segment: segment.max_timestamp_ms)
+    if newest.max_timestamp_ms < 0:
+        return None
+    position = newest.indexes.offset.lookup(newest.max_timestamp_offset)
+    for span in newest.spans(position):
+        if span.base_offset >= newest.max_timestamp_offset:
+            return _first_record(newest, span, newest.max_timestamp_ms, start_offset)
+    return None
+
+
+def _first_record(
+    segment: LogSegment, span: BatchSpan, timestamp_ms: int, start_offset: int
+) -> tuple[int, int] | None:
+    batch = os.pread(segment.reader.fileno(), span.size_bytes, span.position)
+    for record in decode_records(batch):
+        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+            return record.timestamp_ms, record.offset
+    return None

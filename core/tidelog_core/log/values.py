@@ -1,0 +1,94 @@
+"""What the log is asked with and what it answers. Offsets ``[start, end)`` as everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from tidelog_core.errors import ErrorCode, OffsetOutOfRange, StorageError, TidelogError
+from tidelog_core.model import FileSlice
+
+
+class AppendOrigin(Enum):
+    """Who made the batches, which decides how much of them is checked."""
+
+    CLIENT = "client"  # everything is checked
+    COORDINATOR = "coordinator"  # transaction markers: producer epochs, but no sequences
+    REPLICATION = "replication"  # the leader has checked them
+
+
+class CorruptLog(StorageError):
+    """Bytes that were already flushed are damaged or gone; nothing was changed.
+
+    The partition stays offline on this node. Its directory can be removed once
+    another replica, or the object store, is known to hold the records.
+    """
+
+
+class OffsetNotLocal(OffsetOutOfRange):
+    """The offset is in the log, but this node has evicted its segment: read the tier."""
+
+
+class UnexpectedAppendOffset(TidelogError):
+    """A follower was given batches that lie before the end of its log, or out of order."""
+
+    code = ErrorCode.unknown_server_error
+
+
+class TransactionCoordinatorFenced(TidelogError):
+    """A transaction marker comes from a coordinator that has since been replaced."""
+
+    code = ErrorCode.transaction_coordinator_fenced
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """Where the appended batches lie, or where they lay if they are duplicates."""
+
+    base_offset: int
+    last_offset: int  # inclusive
+    log_append_time_ms: int  # -1 unless the topic stamps records on arrival
+    log_start_offset: int
+    size_bytes: int  # bytes written, 0 for a duplicate
+    is_duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """The offsets that an aborted transaction touched."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int  # of the abort marker, inclusive
+    last_stable_offset: int  # when the marker was written
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """Bytes to send and the offsets that go with them."""
+
+    slice: FileSlice | None  # None: nothing to read
+    start_offset: int  # base offset of the first batch, or the offset asked for
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    log_end_offset: int
+    aborted_transactions: tuple[AbortedTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    """A segment that will never be appended to again, with all its files on disk."""
+
+    base_offset: int
+    end_offset: int  # exclusive: the next segment's base offset
+    size_bytes: int
+    max_timestamp_ms: int  # -1 if no record has a timestamp
+    path: Path
+    offset_index: Path
+    time_index: Path
+    txn_index: Path  # is not there if no transaction was aborted in the segment
+    producer_snapshot: Path  # the producers' state at end_offset
+    leader_epochs: tuple[tuple[int, int], ...]  # (epoch, start offset) within the segment
+    last_modified_ms: int
