@@ -25,10 +25,10 @@ from tidelog_core.admin.configs import (
 from tidelog_core.admin.topics import (
     NewTopic,
     TopicPlan,
+    default_topic,
     plan_deletion,
     plan_more_partitions,
     plan_topic,
-    default_topic,
 )
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (

@@ -1,0 +1,75 @@
+"""DescribeCluster: the brokers and where they are. Source: KIP-700, KIP-919, KIP-1073."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kio.schema.describe_cluster.v2 import request as cluster_request
+from kio.schema.describe_cluster.v2 import response as cluster_response
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import ErrorCode
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.store import MetadataStore
+
+from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER
+from tidelog_node.handlers.metadata import controller_id
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+DESCRIBE_CLUSTER_KEY = 60
+BROKERS, CONTROLLERS = 1, 2
+
+
+class ClusterHandlers:
+    """Answers who is in the cluster."""
+
+    def __init__(
+        self,
+        *,
+        view: ClusterView,
+        store: MetadataStore,  # noqa: ARG002 — every handler here is made with the same parts
+        node_config: Callable[[], NodeConfig],  # noqa: ARG002
+        broker_id: int,
+        clock_ms: Callable[[], int],  # noqa: ARG002
+    ) -> None:
+        self._view = view
+        self._broker_id = broker_id
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [Route(DESCRIBE_CLUSTER_KEY, 0, 2, self.describe_cluster)]
+
+    async def describe_cluster(
+        self, request: cluster_request.DescribeClusterRequest, _: RequestContext
+    ) -> cluster_response.DescribeClusterResponse:
+        """Answer DescribeCluster."""
+        if request.endpoint_type != BROKERS:
+            is_known = request.endpoint_type == CONTROLLERS
+            return build(
+                cluster_response.DescribeClusterResponse,
+                error_code=ErrorCode.mismatched_endpoint_type
+                if is_known
+                else ErrorCode.unsupported_endpoint_type,
+                error_message="The request was sent to an endpoint of type BROKER, but we wanted"
+                " an endpoint of type CONTROLLER"
+                if is_known
+                else f"Unsupported endpoint type {request.endpoint_type}",
+            )
+        image = self._view.image
+        requested = request.include_cluster_authorized_operations
+        return build(
+            cluster_response.DescribeClusterResponse,
+            cluster_id=image.cluster_id,
+            controller_id=controller_id(image, self._broker_id),
+            brokers=tuple(
+                build(
+                    cluster_response.DescribeClusterBroker,
+                    broker_id=broker.broker_id,
+                    host=broker.host,
+                    port=broker.port,
+                    rack=broker.rack,
+                )
+                for broker in image.brokers.values()
+            ),
+            cluster_authorized_operations=ON_CLUSTER if requested else NOT_REQUESTED,
+        )

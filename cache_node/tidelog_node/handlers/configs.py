@@ -1,0 +1,301 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, of topics and of nodes.
+
+A node answers for itself and for the settings of all nodes; clients send what concerns
+another node to that node. Source: ``ConfigHelper``, ``ConfigAdminManager`` and
+``ControllerConfigurationValidator`` of Kafka, whose codes and messages are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Protocol, TypeVar
+
+from kio.schema.alter_configs.v2 import request as alter_request
+from kio.schema.alter_configs.v2 import response as alter_response
+from kio.schema.describe_configs.v4 import request as describe_request
+from kio.schema.describe_configs.v4 import response as describe_response
+from kio.schema.incremental_alter_configs.v1 import request as incremental_request
+from kio.schema.incremental_alter_configs.v1 import response as incremental_response
+from tidelog_core.admin.configs import Alteration, AlterOperation
+from tidelog_core.admin.describe import (
+    CONFIG_TYPE_NUMBERS,
+    ConfigEntry,
+    NodeLayers,
+    describe_every_node,
+    describe_node,
+    describe_topic,
+)
+from tidelog_core.admin.names import validate_topic_name
+from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    StoreUnavailable,
+    TidelogError,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.store import MetadataStore
+
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+DESCRIBE_CONFIGS_KEY = 32
+ALTER_CONFIGS_KEY = 33
+INCREMENTAL_ALTER_CONFIGS_KEY = 44
+
+
+class ResourceType(IntEnum):
+    """What settings belong to. The numbers are the wire's; others exist in Kafka."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class _Resource(Protocol):
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Resource)
+
+
+class ConfigHandlers:
+    """Shows and changes settings."""
+
+    def __init__(
+        self,
+        *,
+        view: ClusterView,
+        store: MetadataStore,
+        node_config: Callable[[], NodeConfig],
+        broker_id: int,
+        clock_ms: Callable[[], int],
+        static_config: NodeConfig | None = None,
+    ) -> None:
+        self._view = view
+        self._broker_id = broker_id
+        self._static_config = NodeConfig() if static_config is None else static_config
+        self._admin = ClusterAdmin(
+            store=store, view=view, node_config=node_config, clock_ms=clock_ms
+        )
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(DESCRIBE_CONFIGS_KEY, 1, 4, self.describe_configs),
+            Route(ALTER_CONFIGS_KEY, 0, 2, self.alter_configs),
+            Route(INCREMENTAL_ALTER_CONFIGS_KEY, 0, 1, self.incremental_alter_configs),
+        ]
+
+    async def describe_configs(
+        self, request: describe_request.DescribeConfigsRequest, _: RequestContext
+    ) -> describe_response.DescribeConfigsResponse:
+        """Answer DescribeConfigs."""
+        image = await self._newest_image(request.resources)
+        results = []
+        for resource in request.resources:
+            entries: list[ConfigEntry] = []
+            error: TidelogError | None = None
+            try:
+                entries = self._describe(image, resource)
+            except TidelogError as raised:
+                error = raised
+            keys = resource.configuration_keys
+            results.append(
+                build(
+                    describe_response.DescribeConfigsResult,
+                    error_code=ErrorCode.none if error is None else error.code,
+                    error_message=None if error is None else str(error),
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=tuple(
+                        _shown(entry, request)
+                        for entry in entries
+                        if not keys or entry.setting.name in keys
+                    ),
+                )
+            )
+        return build(describe_response.DescribeConfigsResponse, results=tuple(results))
+
+    async def alter_configs(
+        self, request: alter_request.AlterConfigsRequest, _: RequestContext
+    ) -> alter_response.AlterConfigsResponse:
+        """Answer AlterConfigs: what is given is all that stays."""
+
+        async def alter(resource: alter_request.AlterConfigsResource) -> None:
+            _check_names(config.name for config in resource.configs)
+            missing = [config.name for config in resource.configs if config.value is None]
+            if missing:
+                raise InvalidRequest(f"Null value not supported for : {', '.join(missing)}")
+            configs = {c.name: c.value for c in resource.configs if c.value is not None}
+            if self._resource_type(resource) is ResourceType.TOPIC:
+                await self._admin.replace_topic(
+                    resource.resource_name, configs, validate_only=request.validate_only
+                )
+            else:
+                await self._admin.replace_node(
+                    self._node_of(resource), configs, validate_only=request.validate_only
+                )
+
+        responses = [
+            build(
+                alter_response.AlterConfigsResourceResponse,
+                error_code=ErrorCode.none if error is None else error.code,
+                error_message=None if error is None else str(error),
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in await _alter_each(request.resources, alter)
+        ]
+        return build(alter_response.AlterConfigsResponse, responses=tuple(responses))
+
+    async def incremental_alter_configs(
+        self, request: incremental_request.IncrementalAlterConfigsRequest, _: RequestContext
+    ) -> incremental_response.IncrementalAlterConfigsResponse:
+        """Answer IncrementalAlterConfigs: what is not given stays as it was."""
+
+        async def alter(resource: incremental_request.AlterConfigsResource) -> None:
+            _check_names(config.name for config in resource.configs)
+            missing = [
+                config.name
+                for config in resource.configs
+                if config.value is None and int(config.config_operation) != AlterOperation.DELETE
+            ]
+            if missing:
+                raise InvalidRequest(f"Null value not supported for : {', '.join(missing)}")
+            alterations = [
+                Alteration(config.name, _operation(config.config_operation), config.value)
+                for config in resource.configs
+            ]
+            if self._resource_type(resource) is ResourceType.TOPIC:
+                await self._admin.alter_topic(
+                    resource.resource_name, alterations, validate_only=request.validate_only
+                )
+            else:
+                await self._admin.alter_node(
+                    self._node_of(resource), alterations, validate_only=request.validate_only
+                )
+
+        responses = [
+            build(
+                incremental_response.AlterConfigsResourceResponse,
+                error_code=ErrorCode.none if error is None else error.code,
+                error_message=None if error is None else str(error),
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in await _alter_each(request.resources, alter)
+        ]
+        return build(
+            incremental_response.IncrementalAlterConfigsResponse, responses=tuple(responses)
+        )
+
+    async def _newest_image(
+        self, resources: Sequence[describe_request.DescribeConfigsResource]
+    ) -> ClusterImage:
+        """Return an image that shows what another node may just have changed."""
+        if not resources:
+            return self._view.image
+        try:
+            return await self._view.refresh()
+        except StoreUnavailable:
+            return self._view.image
+
+    def _describe(
+        self, image: ClusterImage, resource: describe_request.DescribeConfigsResource
+    ) -> list[ConfigEntry]:
+        layers = NodeLayers.of(self._static_config, image, self._broker_id)
+        if self._resource_type(resource) is ResourceType.TOPIC:
+            topic = image.topic(resource.resource_name)
+            if topic is None:
+                raise UnknownTopicOrPartition("This server does not host this topic-partition.")
+            return describe_topic(topic.configs, layers)
+        if self._node_of(resource) is None:
+            return describe_every_node(layers)
+        return describe_node(layers)
+
+    def _resource_type(self, resource: _Resource) -> ResourceType:
+        """Return the type of a resource that can exist. Raises ``TidelogError``."""
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                if not resource.resource_name:
+                    raise InvalidRequest("Default topic resources are not allowed.")
+                validate_topic_name(resource.resource_name)
+                return ResourceType.TOPIC
+            case ResourceType.BROKER:
+                return ResourceType.BROKER
+        raise InvalidRequest(f"Unknown resource type {resource.resource_type}")
+
+    def _node_of(self, resource: _Resource) -> int | None:
+        """Return the broker id, ``None`` for every node. Raises ``InvalidRequest``."""
+        name = resource.resource_name
+        if not name:
+            return None
+        if not name.isascii() or not name.isdigit():
+            raise InvalidRequest(f"Node id must be an integer, but it is: {name}")
+        if int(name) != self._broker_id:
+            raise InvalidRequest(
+                f"Unexpected broker id, expected {self._broker_id} or empty string,"
+                f" but received {name}"
+            )
+        return self._broker_id
+
+
+async def _alter_each(
+    resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
+) -> list[tuple[R, TidelogError | None]]:
+    """Alter every resource by itself; return each with what was wrong with it."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    results: list[tuple[R, TidelogError | None]] = []
+    for resource in resources:
+        error: TidelogError | None = None
+        try:
+            if counts[resource.resource_type, resource.resource_name] > 1:
+                raise InvalidRequest("Each resource must appear at most once.")
+            await alter(resource)
+        except TidelogError as raised:
+            error = raised
+        results.append((resource, error))
+    return results
+
+
+def _check_names(names: Iterable[str]) -> None:
+    if any(count > 1 for count in Counter(names).values()):
+        raise InvalidRequest("Error due to duplicate config keys")
+
+
+def _operation(number: int) -> AlterOperation:
+    try:
+        return AlterOperation(number)
+    except ValueError:
+        raise InvalidRequest(f"Unknown operations type {number}") from None
+
+
+def _shown(
+    entry: ConfigEntry, request: describe_request.DescribeConfigsRequest
+) -> describe_response.DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return build(
+        describe_response.DescribeConfigsResourceResult,
+        name=entry.setting.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=int(entry.source),
+        config_type=CONFIG_TYPE_NUMBERS[entry.setting.type],
+        documentation=entry.setting.doc if request.include_documentation else None,
+        synonyms=tuple(
+            build(
+                describe_response.DescribeConfigsSynonym,
+                name=synonym.name,
+                value=synonym.value,
+                source=int(synonym.source),
+            )
+            for synonym in synonyms
+        ),
+    )

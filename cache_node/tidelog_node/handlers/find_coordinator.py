@@ -1,0 +1,139 @@
+"""FindCoordinator: the leader of the shard that a group belongs to.
+
+The first question of a cluster's life creates the topic whose partitions are the
+shards. Source: ``KafkaApis.getCoordinator``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kio.schema.find_coordinator.v3 import request as single_request
+from kio.schema.find_coordinator.v3 import response as single_response
+from kio.schema.find_coordinator.v6 import request as batched_request
+from kio.schema.find_coordinator.v6 import response as batched_response
+from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    TidelogError,
+)
+from tidelog_core.metadata.groups import shard_of_group
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Broker
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
+
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+logger = logging.getLogger(__name__)
+
+FIND_COORDINATOR_KEY = 10
+
+
+class KeyType(IntEnum):
+    """What is coordinated. The numbers are the wire's."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The coordinator, or why there is none."""
+
+    broker: Broker | None
+    error: TidelogError | None
+
+
+class FindCoordinatorHandlers:
+    """Answers where a group lives."""
+
+    def __init__(
+        self,
+        *,
+        view: ClusterView,
+        store: MetadataStore,
+        node_config: Callable[[], NodeConfig],
+        broker_id: int,  # noqa: ARG002 — every handler here is made with the same parts
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._view = view
+        self._admin = ClusterAdmin(
+            store=store, view=view, node_config=node_config, clock_ms=clock_ms
+        )
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        # Version 4 replaced the one key by a list of keys: two shapes, two routes.
+        return [
+            Route(FIND_COORDINATOR_KEY, 0, 3, self.find_one),
+            Route(FIND_COORDINATOR_KEY, 4, 6, self.find_many),
+        ]
+
+    async def find_one(
+        self, request: single_request.FindCoordinatorRequest, _: RequestContext
+    ) -> single_response.FindCoordinatorResponse:
+        """Answer the versions that ask for one key."""
+        found = await self._find(request.key_type, request.key)
+        return build(single_response.FindCoordinatorResponse, **_fields(found))
+
+    async def find_many(
+        self, request: batched_request.FindCoordinatorRequest, _: RequestContext
+    ) -> batched_response.FindCoordinatorResponse:
+        """Answer the versions that ask for many keys."""
+        coordinators = []
+        for key in request.coordinator_keys:
+            found = await self._find(request.key_type, key)
+            coordinators.append(build(batched_response.Coordinator, key=key, **_fields(found)))
+        return build(batched_response.FindCoordinatorResponse, coordinators=tuple(coordinators))
+
+    async def _find(self, key_type: int, key: str) -> _Found:
+        try:
+            return _Found(await self._coordinator(key_type, key), None)
+        except TidelogError as error:
+            return _Found(None, error)
+
+    async def _coordinator(self, key_type: int, key: str) -> Broker:
+        match key_type:
+            case KeyType.GROUP:
+                pass
+            case KeyType.TRANSACTION:
+                raise CoordinatorNotAvailable("transactions are not served by this cluster")
+            case _:
+                raise InvalidRequest(f"unknown coordinator key type {key_type}")
+        try:
+            await self._admin.ensure_topic(CONSUMER_OFFSETS_TOPIC)
+        except TidelogError as error:
+            # Whatever it was, the client can only wait and ask again.
+            logger.warning("group coordination not set up", extra={"problem": str(error)})
+            raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS_TOPIC}: {error}") from error
+        image = self._view.image
+        partitions = image.partitions(CONSUMER_OFFSETS_TOPIC)
+        if not partitions:
+            raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS_TOPIC} was deleted")
+        leader = partitions[shard_of_group(key, len(partitions))].leader
+        broker = image.brokers.get(leader)
+        if broker is None:
+            raise CoordinatorNotAvailable("the coordinator is not available")
+        return broker
+
+
+def _fields(found: _Found) -> dict[str, object]:
+    if found.broker is None:
+        assert found.error is not None
+        error = found.error
+        return {
+            "error_code": error.code,
+            "error_message": str(error),
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
+    broker = found.broker
+    return {"node_id": broker.broker_id, "host": broker.host, "port": broker.port}

@@ -1,0 +1,303 @@
+"""CreateTopics, DeleteTopics and CreatePartitions.
+
+Every topic of a request succeeds or fails by itself, with Kafka's code and message.
+Source: ``ControllerApis`` and ``ReplicationControlManager`` of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+from uuid import UUID
+
+from kio.schema.create_partitions.v3 import request as partitions_request
+from kio.schema.create_partitions.v3 import response as partitions_response
+from kio.schema.create_topics.v7 import request as create_request
+from kio.schema.create_topics.v7 import response as create_response
+from kio.schema.delete_topics.v5 import request as delete_request_v5
+from kio.schema.delete_topics.v6 import request as delete_request
+from kio.schema.delete_topics.v6 import response as delete_response
+from tidelog_core.admin.describe import NodeLayers, describe_topic
+from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.admin.topics import NewTopic, TopicPlan
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    StoreUnavailable,
+    TidelogError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.store import MetadataStore
+
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+T = TypeVar("T")
+
+CREATE_TOPICS_KEY = 19
+DELETE_TOPICS_KEY = 20
+CREATE_PARTITIONS_KEY = 37
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's own; clients expect it to be refused
+DELETION_DISABLED = "Topic deletion is disabled."
+
+
+class TopicHandlers:
+    """Creates, widens and deletes topics."""
+
+    def __init__(
+        self,
+        *,
+        view: ClusterView,
+        store: MetadataStore,
+        node_config: Callable[[], NodeConfig],
+        broker_id: int,
+        clock_ms: Callable[[], int],
+        static_config: NodeConfig | None = None,
+    ) -> None:
+        self._view = view
+        self._node_config = node_config
+        self._broker_id = broker_id
+        self._static_config = NodeConfig() if static_config is None else static_config
+        self._admin = ClusterAdmin(
+            store=store, view=view, node_config=node_config, clock_ms=clock_ms
+        )
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(CREATE_TOPICS_KEY, 2, 7, self.create_topics),
+            Route(DELETE_TOPICS_KEY, 1, 5, self.delete_topics_by_name),
+            Route(DELETE_TOPICS_KEY, 6, 6, self.delete_topics),
+            Route(CREATE_PARTITIONS_KEY, 0, 3, self.create_partitions),
+        ]
+
+    async def create_topics(
+        self, request: create_request.CreateTopicsRequest, _: RequestContext
+    ) -> create_response.CreateTopicsResponse:
+        """Answer CreateTopics."""
+        repeated = _repeated(topic.name for topic in request.topics)
+        results = [_uncreated(name, InvalidRequest("Duplicate topic name.")) for name in repeated]
+        results += [
+            await self._create(topic, validate_only=request.validate_only)
+            for topic in request.topics
+            if topic.name not in repeated
+        ]
+        return build(create_response.CreateTopicsResponse, topics=tuple(results))
+
+    async def delete_topics_by_name(
+        self, request: delete_request_v5.DeleteTopicsRequest, context: RequestContext
+    ) -> delete_response.DeleteTopicsResponse:
+        """Answer the versions of DeleteTopics that know names only."""
+        if not self._node_config().delete_topic_enable:
+            # Versions before 3 do not know the code that says so. Source: KIP-322.
+            is_old = context.api_version < 3
+            code = ErrorCode.invalid_request if is_old else ErrorCode.topic_deletion_disabled
+            refused = [_undeleted(code, DELETION_DISABLED, name=n) for n in request.topic_names]
+            return build(delete_response.DeleteTopicsResponse, responses=tuple(refused))
+        return await self._delete(request.topic_names, ())
+
+    async def delete_topics(
+        self, request: delete_request.DeleteTopicsRequest, _: RequestContext
+    ) -> delete_response.DeleteTopicsResponse:
+        """Answer DeleteTopics by name or by id."""
+        if not self._node_config().delete_topic_enable:
+            refused = [
+                _undeleted(
+                    ErrorCode.topic_deletion_disabled,
+                    DELETION_DISABLED,
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                )
+                for topic in request.topics
+            ]
+            return build(delete_response.DeleteTopicsResponse, responses=tuple(refused))
+        names: list[str] = []
+        ids: list[UUID] = []
+        wrong = []
+        for topic in request.topics:
+            match topic.name, topic.topic_id:
+                case None, None:
+                    wrong.append(
+                        _refused_deletion("Neither topic name nor id were specified.", None, None)
+                    )
+                case None, UUID() as topic_id:
+                    ids.append(topic_id)
+                case str(name), None:
+                    names.append(name)
+                case name, topic_id:
+                    wrong.append(
+                        _refused_deletion(
+                            "You may not specify both topic name and topic id.", name, topic_id
+                        )
+                    )
+        response = await self._delete(names, ids)
+        return build(delete_response.DeleteTopicsResponse, responses=(*wrong, *response.responses))
+
+    async def create_partitions(
+        self, request: partitions_request.CreatePartitionsRequest, _: RequestContext
+    ) -> partitions_response.CreatePartitionsResponse:
+        """Answer CreatePartitions."""
+        repeated = _repeated(topic.name for topic in request.topics)
+        results = [_widened(name, InvalidRequest("Duplicate topic name.")) for name in repeated]
+        for topic in request.topics:
+            if topic.name in repeated:
+                continue
+            error: TidelogError | None = None
+            assignments = None
+            if topic.assignments is not None:
+                assignments = [given.broker_ids for given in topic.assignments]
+            try:
+                await self._admin.create_partitions(
+                    topic.name,
+                    topic.count,
+                    assignments=assignments,
+                    validate_only=request.validate_only,
+                )
+            except TidelogError as raised:
+                error = raised
+            results.append(_widened(topic.name, error))
+        return build(partitions_response.CreatePartitionsResponse, results=tuple(results))
+
+    async def _create(
+        self, topic: create_request.CreatableTopic, *, validate_only: bool
+    ) -> create_response.CreatableTopicResult:
+        if topic.name == CLUSTER_METADATA_TOPIC:
+            prohibited = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+            return _uncreated(topic.name, InvalidRequest(prohibited))
+        new = NewTopic(
+            name=topic.name,
+            partition_count=topic.num_partitions,
+            replication_factor=topic.replication_factor,
+            assignments=[(given.partition_index, given.broker_ids) for given in topic.assignments],
+            configs={config.name: config.value for config in topic.configs},
+        )
+        try:
+            plan = await self._admin.create_topic(new, validate_only=validate_only)
+        except TidelogError as error:
+            return _uncreated(topic.name, error)
+        return self._created(plan)
+
+    def _created(self, plan: TopicPlan) -> create_response.CreatableTopicResult:
+        layers = NodeLayers.of(self._static_config, self._view.image, self._broker_id)
+        return build(
+            create_response.CreatableTopicResult,
+            name=plan.topic.name,
+            topic_id=plan.topic.topic_id,
+            num_partitions=plan.topic.partition_count,
+            replication_factor=plan.replication_factor,
+            configs=tuple(
+                build(
+                    create_response.CreatableTopicConfigs,
+                    name=entry.setting.name,
+                    value=entry.value,
+                    read_only=entry.is_read_only,
+                    config_source=int(entry.source),
+                )
+                for entry in describe_topic(plan.topic.configs, layers)
+            ),
+        )
+
+    async def _delete(
+        self, names: Iterable[str], ids: Iterable[UUID]
+    ) -> delete_response.DeleteTopicsResponse:
+        names, ids = list(names), list(ids)
+        repeated_names, repeated_ids = _repeated(names), _repeated(ids)
+        results = [_refused_deletion("Duplicate topic name.", n, None) for n in repeated_names]
+        results += [_refused_deletion("Duplicate topic id.", None, i) for i in repeated_ids]
+        try:
+            image = await self._view.refresh()
+        except StoreUnavailable as error:
+            results += [_undeleted(error.code, str(error), name=n) for n in set(names)]
+            results += [_undeleted(error.code, str(error), topic_id=i) for i in set(ids)]
+            return build(delete_response.DeleteTopicsResponse, responses=tuple(results))
+        by_id: dict[UUID, str] = {}
+        for topic_id in ids:
+            if topic_id in repeated_ids:
+                continue
+            name = image.topic_names.get(topic_id)
+            if name is None:
+                unknown = UnknownTopicId("This server does not host this topic ID.")
+                results.append(_undeleted(unknown.code, str(unknown), topic_id=topic_id))
+            else:
+                by_id[topic_id] = name
+        results += self._resolve_names(image, [n for n in names if n not in repeated_names], by_id)
+        for topic_id, name in by_id.items():
+            results.append(await self._delete_one(topic_id, name))
+        return build(delete_response.DeleteTopicsResponse, responses=tuple(results))
+
+    def _resolve_names(
+        self, image: ClusterImage, names: Iterable[str], by_id: dict[UUID, str]
+    ) -> list[delete_response.DeletableTopicResult]:
+        """Add the named topics to ``by_id``; return the answers for those that cannot be."""
+        results = []
+        for name in names:
+            topic = image.topic(name)
+            if topic is None:
+                unknown = UnknownTopicOrPartition("This server does not host this topic-partition.")
+                results.append(_undeleted(unknown.code, str(unknown), name=name))
+            elif topic.topic_id in by_id:
+                del by_id[topic.topic_id]
+                results.append(
+                    _refused_deletion(
+                        "The provided topic name maps to an ID that was already supplied.",
+                        name,
+                        topic.topic_id,
+                    )
+                )
+            else:
+                by_id[topic.topic_id] = name
+        return results
+
+    async def _delete_one(self, topic_id: UUID, name: str) -> delete_response.DeletableTopicResult:
+        try:
+            await self._admin.delete_topic(topic_id)
+        except TidelogError as error:
+            return _undeleted(error.code, str(error), name=name, topic_id=topic_id)
+        return build(delete_response.DeletableTopicResult, name=name, topic_id=topic_id)
+
+
+def _repeated(values: Iterable[T]) -> list[T]:
+    return [value for value, count in Counter(values).items() if count > 1]
+
+
+def _uncreated(name: str, error: TidelogError) -> create_response.CreatableTopicResult:
+    return build(
+        create_response.CreatableTopicResult,
+        name=name,
+        error_code=error.code,
+        error_message=str(error),
+        configs=(),
+    )
+
+
+def _widened(
+    name: str, error: TidelogError | None
+) -> partitions_response.CreatePartitionsTopicResult:
+    return build(
+        partitions_response.CreatePartitionsTopicResult,
+        name=name,
+        error_code=ErrorCode.none if error is None else error.code,
+        error_message=None if error is None else str(error),
+    )
+
+
+def _refused_deletion(
+    problem: str, name: str | None, topic_id: UUID | None
+) -> delete_response.DeletableTopicResult:
+    return _undeleted(ErrorCode.invalid_request, problem, name=name, topic_id=topic_id)
+
+
+def _undeleted(
+    code: ErrorCode, problem: str, *, name: str | None = None, topic_id: UUID | None = None
+) -> delete_response.DeletableTopicResult:
+    return build(
+        delete_response.DeletableTopicResult,
+        name=name,
+        topic_id=topic_id,
+        error_code=code,
+        error_message=problem,
+    )
