@@ -148,7 +148,7 @@ def _compress_xerial(data: bytes) -> bytes:
 
 def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _decompress_snappy_block(data, size_bytes_max)
+        return _decompress_snappy_block(data, size_bytes_max, size_bytes_max)
     blocks: list[bytes] = []
     view = memoryview(data)
     position, left = len(_XERIAL_HEADER), size_bytes_max
@@ -163,16 +163,16 @@ def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes:
         position = start + int.from_bytes(view[position:start], "big")
         if start > len(view) or position > len(view):
             raise _BadData("it is cut short")
-        block = _decompress_snappy_block(view[start:position], left)
+        block = _decompress_snappy_block(view[start:position], left, size_bytes_max)
         left -= len(block)
         blocks.append(block)
     return b"".join(blocks)
 
 
-def _decompress_snappy_block(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+def _decompress_snappy_block(data: bytes | memoryview, left: int, size_bytes_max: int) -> bytes:
     try:
         # The block says its size up front; the decoder fails if that is a lie.
-        if cramjam.snappy.decompress_raw_len(data) > size_bytes_max:
+        if cramjam.snappy.decompress_raw_len(data) > left:
             raise _too_large(size_bytes_max)
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tidelog_core.errors import CorruptRecordBatch, UnsupportedCompression
 from tidelog_core.records.codecs import DECOMPRESSED_SIZE_BYTES_MAX, CompressionType, decompress
-from tidelog_core.records.header import HEADER_SIZE, BatchHeader, Buffer, parse_header
+from tidelog_core.records.header import CODEC_MASK, HEADER_SIZE, BatchHeader, Buffer, parse_header
 from tidelog_core.records.record import Headers, Record
 from tidelog_core.records.varint import read_varint, read_zigzag
 
@@ -39,7 +39,7 @@ def decode_batch(
         raise CorruptRecordBatch(
             f"batch at {position} is cut: {len(buffer) - position} of {header.size_bytes} bytes"
         )
-    if not header.compression and type(buffer) is bytes:
+    if not header.attributes & CODEC_MASK and type(buffer) is bytes:
         return _decode_body(buffer, start, end, header)
     body = records_body(buffer, position, header, size_bytes_max)
     return _decode_body(body, 0, len(body), header)

@@ -102,7 +102,9 @@ def rebuild_batch(
         base_timestamp = delete_horizon_ms
     deltas = [record.offset - header.base_offset for record in records]
     if deltas[0] < 0 or deltas[-1] > header.last_offset_delta:
-        raise InvalidRecord(f"records lie outside [{header.base_offset}, {header.last_offset}]")
+        raise InvalidRecord(
+            f"the records' offsets leave [{header.base_offset}, {header.last_offset}]"
+        )
     if any(left >= right for left, right in pairwise(deltas)):
         raise InvalidRecord("the records' offsets do not grow")
     body, max_timestamp = _encode_records(records, deltas, base_timestamp)
