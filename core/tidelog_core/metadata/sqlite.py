@@ -81,6 +81,7 @@ class SqliteMetadataStore:
         self._busy_timeout = busy_timeout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
 
     async def get(self, id: ItemKey) -> Item | None:
         """Return the item, or ``None`` where there is none."""
@@ -113,6 +114,9 @@ class SqliteMetadataStore:
 
     async def close(self) -> None:
         """Close the file and end the thread, after the calls that are under way."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=False)
 

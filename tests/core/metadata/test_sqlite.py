@@ -1,0 +1,249 @@
+"""SqliteMetadataStore: the contract, several processes, and death at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tidelog_core.errors import CorruptItem, StoreUnavailable
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ClusterVersion, ItemKey, MetadataStore, Write
+
+from tests.contracts.metadata_store import (
+    CHANGELOG_LENGTH,
+    A,
+    MetadataStoreContract,
+    Open,
+    create,
+)
+
+# A process that commits pairs of items in step and says so after each commit.
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from tidelog_core.errors import VersionConflict
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ABSENT, ItemKey, Write
+
+async def main(path, name, count):
+    store = SqliteMetadataStore(Path(path))
+    shared = ItemKey("shared", "counter")
+    for number in range(count):
+        while True:
+            item = await store.get(shared)
+            n, version = (0, ABSENT) if item is None else (item.body["n"], item.version)
+            try:
+                await store.commit([
+                    Write(shared, {"n": n + 1}, version),
+                    Write(ItemKey("own:" + name, f"{number:06d}"), {"n": n + 1}, ABSENT),
+                ])
+            except VersionConflict:
+                continue
+            break
+        print(number, flush=True)
+    await store.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+def start_writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(path), name, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+class TestSqliteMetadataStore(MetadataStoreContract):
+    @pytest.fixture
+    def open(self, tmp_path: Path) -> Open:
+        @asynccontextmanager
+        async def open_store() -> AsyncIterator[MetadataStore]:
+            path = tmp_path / "metadata.db"
+            store = SqliteMetadataStore(path, changelog_length=CHANGELOG_LENGTH)
+            try:
+                yield store
+            finally:
+                await store.close()
+
+        return open_store
+
+    def test_processes_that_write_at_once_lose_nothing(self, tmp_path: Path) -> None:
+        """Also opens a new file from all of them together."""
+        path, names, count = tmp_path / "metadata.db", ["a", "b", "c", "d"], 40
+        writers = [start_writer(path, name, count) for name in names]
+        for writer in writers:
+            writer.communicate(timeout=120)
+            assert writer.returncode == 0
+
+        async def read() -> None:
+            store = SqliteMetadataStore(path)
+            shared = await store.get(ItemKey("shared", "counter"))
+            assert shared is not None
+            total = len(names) * count
+            assert (shared.body["n"], shared.version) == (total, total)
+            own = [item.body["n"] for name in names for item in await store.list(f"own:{name}")]
+            assert sorted(own) == list(range(1, total + 1))
+            assert (await store.changes_since(ClusterVersion(0))).version == total
+            await store.close()
+
+        asyncio.run(read())
+
+    @pytest.mark.parametrize("after", [1, 7, 23, 60])
+    def test_a_killed_writer_leaves_whole_commits_and_all_it_reported(
+        self, tmp_path: Path, after: int
+    ) -> None:
+        path = tmp_path / "metadata.db"
+        victim = start_writer(path, "victim", 100_000)
+        survivor = start_writer(path, "survivor", 30)
+        assert victim.stdout is not None
+        reported = [int(victim.stdout.readline()) for _ in range(after)][-1]
+        victim.send_signal(signal.SIGKILL)
+        rest, _ = victim.communicate(timeout=60)
+        reported = max([reported, *map(int, rest.split("\n")[:-1])])
+        survivor.communicate(timeout=60)
+        assert survivor.returncode == 0
+
+        async def read() -> None:
+            store = SqliteMetadataStore(path)
+            own = await store.list("own:victim")
+            # The commit that was under way may have happened without a report.
+            assert reported + 1 <= len(own) <= reported + 2
+            shared = await store.get(ItemKey("shared", "counter"))
+            assert shared is not None
+            assert shared.body["n"] == len(own) + 30
+            await store.commit([create(A)])
+            await store.close()
+
+        asyncio.run(read())
+
+    def test_commits_survive_in_the_log_that_was_never_checkpointed(self, tmp_path: Path) -> None:
+        path = tmp_path / "metadata.db"
+
+        async def write() -> None:
+            store = SqliteMetadataStore(path)
+            await store.commit([create(A)])
+            # A copy made now is what a crash would leave: the file and its log.
+            for name in ("metadata.db", "metadata.db-wal"):
+                (tmp_path / f"copy-{name}").write_bytes((tmp_path / name).read_bytes())
+            await store.close()
+
+        async def read() -> None:
+            (tmp_path / "crashed").mkdir()
+            for name in ("metadata.db", "metadata.db-wal"):
+                (tmp_path / f"copy-{name}").rename(tmp_path / "crashed" / name)
+            store = SqliteMetadataStore(tmp_path / "crashed" / "metadata.db")
+            assert await store.get(A) is not None
+            await store.close()
+
+        asyncio.run(write())
+        asyncio.run(read())
+
+    def test_the_file_syncs_every_commit(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            store = SqliteMetadataStore(tmp_path / "metadata.db")
+            await store.get(A)
+            assert store._connection is not None
+            assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+            await store.close()
+
+        asyncio.run(main())
+
+    def test_the_changelog_stays_bounded(self, tmp_path: Path, open: Open) -> None:
+        async def main() -> None:
+            async with open() as store:
+                for number in range(3 * CHANGELOG_LENGTH):
+                    await store.commit([Write(A, {"n": number}, -1)])
+
+        asyncio.run(main())
+        connection = sqlite3.connect(tmp_path / "metadata.db")
+        (count,) = connection.execute("SELECT count(*) FROM changelog").fetchone()
+        connection.close()
+        assert count == CHANGELOG_LENGTH
+
+    def test_a_writer_that_waits_too_long_changes_nothing(self, tmp_path: Path) -> None:
+        path = tmp_path / "metadata.db"
+
+        async def main() -> None:
+            store = SqliteMetadataStore(path, busy_timeout=0.2)
+            assert await store.get(A) is None
+            blocker = sqlite3.connect(path, isolation_level=None)
+            blocker.execute("BEGIN IMMEDIATE")
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await store.commit([create(A)])
+            assert time.monotonic() - started >= 0.2
+            assert await store.get(A) is None  # Readers do not wait for writers.
+            blocker.execute("ROLLBACK")
+            blocker.close()
+            await store.commit([create(A)])
+            await store.close()
+
+        asyncio.run(main())
+
+    def test_a_file_that_is_no_database_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "metadata.db"
+        path.write_bytes(b"not a database at all" * 100)
+
+        async def main() -> None:
+            store = SqliteMetadataStore(path)
+            with pytest.raises(StoreUnavailable, match=r"metadata\.db.*not a database"):
+                await store.get(A)
+            await store.close()
+
+        asyncio.run(main())
+        assert path.read_bytes().startswith(b"not a database")
+
+    def test_a_file_of_a_newer_format_is_left_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "metadata.db"
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 99")
+        connection.close()
+
+        async def main() -> None:
+            store = SqliteMetadataStore(path)
+            with pytest.raises(StoreUnavailable, match="format 99"):
+                await store.get(A)
+            await store.close()
+
+        asyncio.run(main())
+
+    def test_a_body_that_is_not_json_names_its_item(self, tmp_path: Path, open: Open) -> None:
+        async def main() -> None:
+            async with open() as store:
+                await store.commit([create(A)])
+                connection = sqlite3.connect(tmp_path / "metadata.db")
+                connection.execute("UPDATE items SET body = '{'")
+                connection.commit()
+                connection.close()
+                with pytest.raises(CorruptItem, match="letters/a"):
+                    await store.get(A)
+
+        asyncio.run(main())
+
+    def test_a_full_disk_loses_the_commit_and_nothing_else(self, tmp_path: Path) -> None:
+        path = tmp_path / "metadata.db"
+
+        async def main() -> None:
+            store = SqliteMetadataStore(path)
+            await store.commit([create(A)])
+            assert store._connection is not None
+            (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+            store._connection.execute(f"PRAGMA max_page_count = {pages}")
+            with pytest.raises(StoreUnavailable, match="full"):
+                await store.commit([Write(ItemKey("big", "x"), {"pad": "x" * 300_000}, 0)])
+            store._connection.execute("PRAGMA max_page_count = 1000000")
+            assert await store.list("big") == []
+            await store.commit([Write(ItemKey("big", "x"), {"pad": "x" * 300_000}, 0)])
+            await store.close()
+
+        asyncio.run(main())
+        assert os.path.getsize(path) > 300_000  # noqa: PTH202
