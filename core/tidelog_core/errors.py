@@ -114,6 +114,12 @@ class LeaderNotAvailable(TidelogError):
     code = ErrorCode.leader_not_available
 
 
+class NotEnoughReplicas(TidelogError):
+    """Fewer replicas are in sync than ``min.insync.replicas`` asks for; nothing was written."""
+
+    code = ErrorCode.not_enough_replicas
+
+
 class FencedLeaderEpoch(TidelogError):
     """The caller's leader epoch is older than ours."""
 
@@ -172,6 +178,12 @@ class InvalidRequest(TidelogError):
     """The request contradicts itself or lacks a part."""
 
     code = ErrorCode.invalid_request
+
+
+class UnsupportedVersion(TidelogError):
+    """The request asks for something that its version of the API does not have."""
+
+    code = ErrorCode.unsupported_version
 
 
 class InvalidConfig(TidelogError):

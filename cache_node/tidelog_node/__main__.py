@@ -1,0 +1,71 @@
+"""``python -m tidelog_node``: one node process.
+
+Prints one line on stdout when clients are served:
+``tidelog node <broker id> ready on <host>:<port>``. SIGTERM and SIGINT stop it in order.
+Exit status: 0 stopped as asked, 1 could not start or broke, 2 wrong settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import resource
+import signal
+import sys
+
+from tidelog_core.errors import InvalidConfig, TidelogError
+from tidelog_node.log_format import configure_logging
+from tidelog_node.settings import NodeSettings, parse_settings
+
+logger = logging.getLogger(__name__)
+
+# Requests make few objects that outlive them, so collections find next to nothing.
+GC_THRESHOLDS = (50_000, 20, 50)
+
+
+def main() -> int:
+    """Run the node that the arguments and the environment describe."""
+    try:
+        settings = parse_settings(sys.argv[1:])
+    except InvalidConfig as error:
+        for problem in error.problems:
+            print(f"tidelog node: {problem}", file=sys.stderr)  # noqa: T201
+        return 2
+    configure_logging(f"node-{settings.broker_id}", settings.log_level)
+    _raise_descriptor_limit()
+    try:
+        asyncio.run(_serve(settings))
+    except (TidelogError, OSError) as error:
+        logger.error("node failed", extra={"reason": str(error)})
+        return 1
+    return 0
+
+
+async def _serve(settings: NodeSettings) -> None:
+    from tidelog_node.wiring import run_node
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    def announce(port: int) -> None:
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        line = f"tidelog node {settings.broker_id} ready on {settings.client_host}:{port}"
+        print(line, flush=True)  # noqa: T201
+
+    await run_node(settings, stop=stop, on_ready=announce)
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow as many open files as the system lets this process have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

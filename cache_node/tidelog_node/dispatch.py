@@ -1,0 +1,187 @@
+"""From frames to handlers: request headers, the table of APIs, errors that close.
+
+Produce and Fetch are hot routes: their handler gets the frame itself and usually
+answers on the spot. Every other API is a control route: the request is parsed here,
+lifted to the newest class its handler knows, and the handler runs as a call that the
+connection makes in turn.
+
+A request that cannot be parsed, an unknown API or an unsupported version closes the
+connection, as Kafka does; only ApiVersions answers an unsupported version, with the
+table and in version 0 (KIP-511). An exception that a handler did not mean to raise is
+logged with its traceback and closes the connection: there is no answer that fits every API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kio.index import load_request_schema
+from kio.static.constants import EntityType
+
+from tidelog_core.errors import ErrorCode
+from tidelog_node.connection import CloseConnection, DeferredCall, Peer, Reply
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import lift, read_request, write_response
+from tidelog_node.wire.primitives import (
+    PARSE_ERRORS,
+    REQUEST_HEADER,
+    MalformedRequest,
+    skip_tagged_fields,
+)
+
+logger = logging.getLogger(__name__)
+
+API_VERSIONS_KEY = 18
+_SIZE_CORRELATION = struct.Struct(">ii")
+
+HotCall = Callable[[memoryview, int, int, int], "Reply | asyncio.Future[Reply] | None"]
+"""Takes the frame, where its body starts, the API version and the correlation id."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotRoute:
+    """One API with a codec of its own, over ``[min_version, max_version]``.
+
+    ``advertised_min_version`` may be lower: what clients want to see before they use
+    features that newer versions have.
+    """
+
+    api_key: int
+    min_version: int
+    max_version: int
+    flexible_from: int
+    handle: HotCall
+    advertised_min_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ControlCall:
+    """What is known of one API and version."""
+
+    route: Route
+    request_class: type[Any]  # the newest of the route
+    is_flexible: bool
+
+
+class Dispatch:
+    """The handler of every frame of a node."""
+
+    def __init__(self, hot: Iterable[HotRoute], control: Iterable[Route]) -> None:
+        self._hot = {route.api_key: route for route in hot}
+        self._control: dict[tuple[int, int], Route] = {}
+        for route in control:
+            for version in range(route.min_version, route.max_version + 1):
+                key = (route.api_key, version)
+                if key in self._control:
+                    raise ValueError(f"two routes for API {key[0]} version {key[1]}")
+                self._control[key] = route
+        self._calls: dict[tuple[int, int], _ControlCall] = {}
+
+    def advertised(self) -> list[tuple[int, int, int]]:
+        """Return (api key, min version, max version) of every API, by key."""
+        ranges = {r.api_key: (r.advertised_min_version, r.max_version) for r in self._hot.values()}
+        for api_key, version in self._control:
+            low, high = ranges.get(api_key, (version, version))
+            ranges[api_key] = (min(low, version), max(high, version))
+        return [(api_key, *ranges[api_key]) for api_key in sorted(ranges)]
+
+    def __call__(
+        self, frame: memoryview, peer: Peer
+    ) -> Reply | asyncio.Future[Reply] | DeferredCall | None:
+        """Return the answer to a frame. Raises ``CloseConnection``."""
+        try:
+            api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
+            hot = self._hot.get(api_key)
+            if hot is None:
+                return self._start_control(frame, peer)
+            if not hot.min_version <= version <= hot.max_version:
+                raise CloseConnection(f"version {version} of API {api_key} is not supported")
+            position = 10 + (client_id_length if client_id_length > 0 else 0)
+            if version >= hot.flexible_from:
+                position = skip_tagged_fields(frame, position)
+            return hot.handle(frame, position, version, correlation_id)
+        except CloseConnection:
+            raise
+        except PARSE_ERRORS as error:
+            raise CloseConnection(f"malformed request: {error!r}") from error
+        except Exception as error:
+            logger.exception("request failed")
+            raise CloseConnection(f"request failed: {error!r}") from error
+
+    def _start_control(self, frame: memoryview, peer: Peer) -> DeferredCall:
+        api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
+        call = self._calls.get((api_key, version)) or self._load(api_key, version)
+        if call is None:
+            if api_key != API_VERSIONS_KEY:
+                raise CloseConnection(f"version {version} of API {api_key} is not supported")
+            return self._unsupported_api_versions(correlation_id)
+        position = 10
+        client_id: str | None = None
+        if client_id_length >= 0:
+            position += client_id_length
+            if position > len(frame):
+                raise MalformedRequest("the client id does not fit its request")
+            client_id = str(frame[10:position], "utf-8")
+        if call.is_flexible:
+            position = skip_tagged_fields(frame, position)
+        try:
+            request = read_request(api_key, version, frame, position)
+        except Exception as error:  # kio raises many kinds; all mean that the bytes are wrong
+            raise CloseConnection(f"malformed request of API {api_key}: {error!r}") from error
+        context = RequestContext(
+            api_key, version, correlation_id, client_id, peer.client_host, peer.listener_host
+        )
+        return lambda: self._run_control(call, request, context)
+
+    async def _run_control(self, call: _ControlCall, request: object, context: RequestContext) -> Reply:
+        try:
+            response = await call.route.handle(lift(request, call.request_class), context)
+            return self._encode(call, context, response)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            logger.exception("request failed", extra={"api_key": context.api_key})
+            raise CloseConnection(f"request failed: {error!r}") from error
+
+    def _encode(self, call: _ControlCall, context: RequestContext, response: object) -> Reply:
+        body = (
+            response
+            if isinstance(response, bytes)
+            else write_response(context.api_key, context.api_version, response)
+        )
+        # The ApiVersions response header stays version 0: a client that does not yet know
+        # the broker's versions must be able to read it. Source: KIP-511.
+        has_tags = call.is_flexible and context.api_key != API_VERSIONS_KEY
+        head = bytearray(8 + has_tags)
+        _SIZE_CORRELATION.pack_into(head, 0, len(head) - 4 + len(body), context.correlation_id)
+        return [head, body]
+
+    def _load(self, api_key: int, version: int) -> _ControlCall | None:
+        route = self._control.get((api_key, version))
+        if route is None:
+            return None
+        schema = load_request_schema(api_key, version)
+        assert schema.__type__ is EntityType.request
+        call = _ControlCall(
+            route, load_request_schema(api_key, route.max_version), schema.__flexible__
+        )
+        self._calls[api_key, version] = call
+        return call
+
+    def _unsupported_api_versions(self, correlation_id: int) -> DeferredCall:
+        oldest = self._load(API_VERSIONS_KEY, 0)
+        if oldest is None:
+            raise CloseConnection("ApiVersions is not supported")
+        call, context = oldest, RequestContext(API_VERSIONS_KEY, 0, correlation_id, None, "", "")
+
+        async def answer() -> Reply:
+            response: Any = await call.route.handle(call.request_class(), context)
+            unsupported = replace(response, error_code=ErrorCode.unsupported_version)
+            return self._encode(call, context, unsupported)
+
+        return answer

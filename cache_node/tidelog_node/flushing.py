@@ -1,0 +1,145 @@
+"""When logs are flushed and rolled without anyone appending just then.
+
+A topic may ask for a flush after so many records (``flush.messages``; whoever appended
+them waits for it before acknowledging) or after so much time (``flush.ms``). Sealed
+segments are flushed soon after the roll in any case, and segments are rolled when they
+are old enough. The fsync runs in the executor, one at a time per partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+
+from tidelog_core.config import INT64_MAX
+from tidelog_core.errors import TidelogError
+from tidelog_node.replicas import Replica, ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0  # how soon a sealed segment is flushed
+ROLL_EVERY_SWEEPS = 10  # how often segments are checked for their age
+EXPIRE_EVERY_SWEEPS = 600  # how often idle producers are forgotten
+
+
+class Flusher:
+    """Flushes the logs of one node. For the node's event loop only."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._executor = executor
+        self._timers: dict[Replica, asyncio.TimerHandle] = {}
+        self._running: dict[Replica, asyncio.Task[None]] = {}
+        self._next: dict[Replica, asyncio.Future[None]] = {}  # asked for during a flush
+
+    def appended(self, replica: Replica) -> list[asyncio.Future[None]]:
+        """Note an append; return the flush to wait for before acknowledging it, if any."""
+        config, log = replica.config, replica.log
+        if log.log_end_offset - log.recovery_point >= config.flush_messages:
+            return [self.flush(replica)]
+        if config.flush_ms < INT64_MAX and replica not in self._timers:
+            self._timers[replica] = self._loop.call_later(
+                config.flush_ms / 1000, self._flush_due, replica
+            )
+        return []
+
+    def flush(self, replica: Replica) -> asyncio.Future[None]:
+        """Flush what is appended so far; the future is done when it is durable."""
+        if replica not in self._running:
+            return self._start(replica)
+        waiting = self._next.get(replica)
+        if waiting is None:
+            waiting = self._next[replica] = self._loop.create_future()
+        return waiting
+
+    async def run(self, replicas: ReplicaManager) -> None:
+        """Flush sealed segments and roll old ones, until cancelled."""
+        sweep_index = 0
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            sweep_index += 1
+            dirty = tuple(replicas.dirty)
+            replicas.dirty.clear()
+            if sweep_index % ROLL_EVERY_SWEEPS == 0:
+                dirty = (*dirty, *_roll_old(replicas))
+            for replica in dirty:
+                log = replica.opened_log
+                if log is not None and not log.is_offline and log.needs_flush:
+                    self.flush(replica)
+            if sweep_index % EXPIRE_EVERY_SWEEPS == 0:
+                for replica in replicas.replicas():
+                    if replica.opened_log is not None:
+                        replica.opened_log.expire_producers()
+
+    async def close(self) -> None:
+        """Cancel what is due and wait for the flushes under way."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        while self._running:
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def _start(self, replica: Replica) -> asyncio.Future[None]:
+        timer = self._timers.pop(replica, None)
+        if timer is not None:
+            timer.cancel()
+        flush = self._loop.create_task(self._flush(replica))
+        self._running[replica] = flush
+        flush.add_done_callback(lambda done: self._on_flushed(replica, done))
+        return flush
+
+    def _flush_due(self, replica: Replica) -> None:
+        del self._timers[replica]
+        self.flush(replica)
+
+    async def _flush(self, replica: Replica) -> None:
+        log = replica.opened_log
+        pending = None if log is None else log.begin_flush()
+        if log is None or pending is None:
+            return
+        try:
+            await self._loop.run_in_executor(self._executor, pending.run)
+        except OSError:
+            log.fail_flush(pending)
+            raise
+        log.finish_flush(pending)
+
+    def _on_flushed(self, replica: Replica, done: asyncio.Future[None]) -> None:
+        del self._running[replica]
+        problem = None if done.cancelled() else done.exception()
+        if problem is not None:
+            logger.error(
+                "flush failed, the partition is offline",
+                extra={"partition": str(replica.partition), "reason": str(problem)},
+            )
+        waiting = self._next.pop(replica, None)
+        if waiting is not None:
+            self._start(replica).add_done_callback(lambda after: _pass_on(after, waiting))
+
+
+def _roll_old(replicas: ReplicaManager) -> list[Replica]:
+    """Seal the active segments that are old enough; return whose they were."""
+    rolled = []
+    for replica in replicas.replicas():
+        log = replica.opened_log
+        if log is None:
+            continue
+        try:
+            if log.maybe_roll():
+                rolled.append(replica)
+        except TidelogError as error:
+            logger.error(
+                "roll failed", extra={"partition": str(replica.partition), "reason": str(error)}
+            )
+    return rolled
+
+
+def _pass_on(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:
+    if target.done():
+        return
+    problem = None if source.cancelled() else source.exception()
+    if problem is not None:
+        target.set_exception(problem)
+    else:
+        target.set_result(None)

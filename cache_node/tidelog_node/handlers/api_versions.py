@@ -1,0 +1,47 @@
+"""ApiVersions: which APIs and versions this node speaks. Source: KIP-35, KIP-511, KIP-584."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
+from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
+
+from tidelog_core.errors import ErrorCode
+from tidelog_node.dispatch import API_VERSIONS_KEY
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+SOFTWARE_FROM = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class ApiVersionsHandler:
+    """Answers with the dispatch table, which is complete only once every handler is wired."""
+
+    def __init__(self, advertised: Callable[[], list[tuple[int, int, int]]]) -> None:
+        self._advertised = advertised
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [Route(API_VERSIONS_KEY, 0, 4, self.handle)]
+
+    async def handle(
+        self, request: ApiVersionsRequest, context: RequestContext
+    ) -> ApiVersionsResponse:
+        """Return the table."""
+        is_valid = context.api_version < SOFTWARE_FROM or (
+            _SOFTWARE.fullmatch(request.client_software_name)
+            and _SOFTWARE.fullmatch(request.client_software_version)
+        )
+        if not is_valid:
+            return build(ApiVersionsResponse, error_code=ErrorCode.invalid_request)
+        return build(
+            ApiVersionsResponse,
+            error_code=ErrorCode.none,
+            api_keys=tuple(
+                build(ApiVersion, api_key=api_key, min_version=low, max_version=high)
+                for api_key, low, high in self._advertised()
+            ),
+        )

@@ -1,0 +1,121 @@
+"""DeleteRecords: move a partition's log start offset forward.
+
+The metadata store is written first: once it has the new start, no reader anywhere may
+rely on older offsets, and retention removes the tiered objects. The local log follows;
+if the node dies in between, it takes the start from the store when it opens the log.
+Source: KIP-107.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
+from kio.schema.delete_records.v2.response import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+from tidelog_core.errors import (
+    ErrorCode,
+    InvalidTopic,
+    OffsetOutOfRange,
+    PolicyViolation,
+    TidelogError,
+    UnknownTopicOrPartition,
+    VersionConflict,
+)
+from tidelog_core.metadata.records import Partition, partition_key, put
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+logger = logging.getLogger(__name__)
+
+API_KEY = 21
+TO_HIGH_WATERMARK = -1
+CONFLICT_RETRIES_MAX = 10
+
+
+class DeleteRecordsHandler:
+    """Serves DeleteRecords on the partitions that this node leads."""
+
+    def __init__(self, *, replicas: ReplicaManager, store: MetadataStore) -> None:
+        self._replicas = replicas
+        self._store = store
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [Route(API_KEY, 0, 2, self.handle)]
+
+    async def handle(self, request: DeleteRecordsRequest, _: RequestContext) -> DeleteRecordsResponse:
+        """Move every partition's start and return where each is now."""
+        topics = []
+        for topic in request.topics:
+            results = [await self._answer(topic.name, wanted) for wanted in topic.partitions]
+            topics.append(
+                build(DeleteRecordsTopicResult, name=topic.name, partitions=tuple(results))
+            )
+        return build(DeleteRecordsResponse, topics=tuple(topics))
+
+    async def _answer(
+        self, topic: str, wanted: DeleteRecordsPartition
+    ) -> DeleteRecordsPartitionResult:
+        code, low_watermark = ErrorCode.none, -1
+        partition = TopicPartition(topic, wanted.partition_index)
+        try:
+            low_watermark = await self._delete(partition, wanted.offset)
+        except TidelogError as error:
+            code = error.code
+        except OSError as error:
+            logger.error(
+                "records not deleted", extra={"partition": str(partition), "reason": str(error)}
+            )
+            code = ErrorCode.kafka_storage_error
+        return build(
+            DeleteRecordsPartitionResult,
+            partition_index=wanted.partition_index,
+            low_watermark=low_watermark,
+            error_code=code,
+        )
+
+    async def _delete(self, partition: TopicPartition, offset: int) -> int:
+        replica = self._replicas.leader(partition)
+        if replica.is_internal:
+            raise InvalidTopic(f"{partition.topic} is not for clients to change")
+        if "delete" not in replica.config.cleanup_policy:
+            raise PolicyViolation(f"cleanup.policy of {partition.topic} is compact only")
+        log = replica.log
+        if offset == TO_HIGH_WATERMARK:
+            offset = log.high_watermark
+        if not 0 <= offset <= log.high_watermark:
+            raise OffsetOutOfRange(
+                partition, offset, start=log.log_start_offset, end=log.high_watermark
+            )
+        if offset > log.log_start_offset:
+            await self._store_start(replica, offset)
+            log.advance_log_start_offset(offset)
+        return log.log_start_offset
+
+    async def _store_start(self, replica: Replica, offset: int) -> None:
+        """Write the new start unless the store has it or a later one. Durable on return."""
+        key = partition_key(replica.topic_id, replica.partition.partition)
+        for attempt in range(CONFLICT_RETRIES_MAX):
+            item = await self._store.get(key)
+            if item is None:
+                raise UnknownTopicOrPartition(f"{replica.partition} was deleted")
+            stored = Partition.from_item(item)
+            if stored.log_start_offset >= offset:
+                return
+            moved = dataclasses.replace(stored, log_start_offset=offset)
+            try:
+                await self._store.commit([put(moved)])
+            except VersionConflict:
+                if attempt == CONFLICT_RETRIES_MAX - 1:
+                    raise
+                continue
+            return

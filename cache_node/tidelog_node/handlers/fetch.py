@@ -1,0 +1,446 @@
+"""Fetch: read what there is, wait for what is missing, never poll.
+
+A request that finds enough is answered from the call itself. One that does not becomes
+a long poll: it is registered with the partitions it reads, counts the bytes that are
+appended to them, and reads again when there are enough or its time is up. Offsets that
+this node has evicted are read through the tier, all of a request's at once, in a task
+of their own, so that the loop serves everyone else meanwhile.
+
+Fetch sessions are declined: the session id is always 0, which tells clients to send
+every partition with every request (what Kafka does when its session cache is full).
+Source: KIP-74 (size limits), KIP-227 (sessions), KIP-320 (epochs), KIP-405 (tiers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, OffsetOutOfRange, TidelogError
+from tidelog_core.log.values import LogRead, OffsetNotLocal
+from tidelog_core.model import TopicPartition
+from tidelog_node.connection import Reply
+from tidelog_node.dispatch import HotRoute
+from tidelog_node.replicas import Replica, ReplicaManager, require_epoch
+from tidelog_node.wire import fetch
+from tidelog_node.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResult,
+    encode_fetch,
+    parse_fetch,
+)
+from tidelog_node.wire.produce import Endpoint
+
+logger = logging.getLogger(__name__)
+
+READ_COMMITTED = 1
+LEADERS_FROM = 16
+DIVERGING_FROM = 12
+TIER_WAIT_SECONDS_MAX = 20.0  # under the 30 s after which clients give a request up
+MAX_WAIT_MS_MAX = 2**31 - 1
+_NONE: Mapping[int, Replica] = {}
+
+
+class TierReader(Protocol):
+    """Reads what only the object store still holds."""
+
+    async def read(
+        self,
+        topic_id: UUID,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        include_aborted: bool,
+    ) -> LogRead:
+        """Return batches from the one that holds ``offset`` on."""
+
+
+@dataclass(slots=True)
+class _TierRead:
+    """A partition of a request that must be read from the tier."""
+
+    results: list[FetchResult]  # where its result goes
+    index: int  # and at which place
+    replica: Replica
+    wanted: FetchPartition
+    bytes_max: int
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What one pass over a request's partitions found."""
+
+    topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
+    size_bytes: int = 0
+    must_answer: bool = False  # an error, or a divergence: the client must hear of it now
+    tier_reads: list[_TierRead] = field(default_factory=list)
+
+
+class FetchHandler:
+    """Serves Fetch on the partitions that this node leads."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        node_config: Callable[[], NodeConfig],
+        tier: TierReader | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._replicas = replicas
+        self._node_config = node_config
+        self._tier = tier
+        self._polls: set[_LongPoll] = set()
+        self._tasks: set[asyncio.Task[Reply]] = set()
+
+    def hot_route(self) -> HotRoute:
+        """Return the route."""
+        return HotRoute(
+            api_key=fetch.API_KEY,
+            min_version=fetch.VERSION_MIN,
+            max_version=fetch.VERSION_MAX,
+            flexible_from=fetch.FLEXIBLE_FROM,
+            handle=self.handle,
+            advertised_min_version=fetch.VERSION_MIN,
+        )
+
+    async def close(self) -> None:
+        """Answer every long poll with what there is; give up the reads from the tier."""
+        for poll in tuple(self._polls):
+            poll.expire()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def handle(
+        self, frame: memoryview, position: int, version: int, correlation_id: int
+    ) -> Reply | asyncio.Future[Reply]:
+        """Return the answer, or the future that will have it."""
+        request = parse_fetch(frame, position, version)
+        if request.session_epoch > 0:
+            return encode_fetch(
+                version, correlation_id, (), error_code=ErrorCode.fetch_session_id_not_found
+            )
+        reading = self.read(request, version)
+        if reading.tier_reads:
+            task = self._loop.create_task(self._read_tier(reading, request, version, correlation_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return task
+        if (
+            reading.size_bytes >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or reading.must_answer
+            or not reading.topics
+        ):
+            return self.encode(reading, version, correlation_id)
+        poll = _LongPoll(self, request, version, correlation_id, reading.size_bytes)
+        self._polls.add(poll)
+        return poll.answer
+
+    def read(self, request: FetchRequest, version: int) -> _Reading:
+        """Read every partition of the request, within its limits, from the local logs."""
+        reading = _Reading()
+        has_ids = version >= fetch.TOPIC_ID_FROM
+        led_by = self._replicas.led_by_id if has_ids else self._replicas.led_by_name
+        bytes_left = min(request.max_bytes, self._node_config().fetch_max_bytes)
+        for name, partitions in request.topics:
+            led = led_by.get(name, _NONE)
+            results: list[FetchResult] = []
+            for wanted in partitions:
+                bytes_max = min(wanted.bytes_max, bytes_left)
+                replica = led.get(wanted.partition)
+                try:
+                    if replica is None:
+                        raise self._replicas.leaders.refusal(name, wanted.partition, is_id=has_ids)
+                    result = self._read_partition(replica, wanted, request, bytes_max, reading)
+                except OffsetNotLocal as error:
+                    if self._tier is None or replica is None:
+                        reading.must_answer = True
+                        result = FetchResult(wanted.partition, OffsetOutOfRange.code)
+                        logger.error("no tier to read from", extra={"reason": str(error)})
+                    else:
+                        result = _nothing(replica, wanted)
+                        reading.tier_reads.append(
+                            _TierRead(results, len(results), replica, wanted, max(bytes_max, 1))
+                        )
+                        # What the tier will find is not known yet: count what it may be.
+                        bytes_left -= bytes_max
+                except TidelogError as error:
+                    reading.must_answer = True
+                    result = FetchResult(wanted.partition, error.code)
+                except OSError as error:
+                    reading.must_answer = True
+                    logger.error(
+                        "read failed",
+                        extra={"partition": wanted.partition, "reason": str(error)},
+                    )
+                    result = FetchResult(wanted.partition, ErrorCode.kafka_storage_error)
+                records = result.records
+                if records is not None:
+                    bytes_left -= records.size_bytes
+                    reading.size_bytes += records.size_bytes
+                results.append(result)
+            reading.topics.append((name, results))
+        return reading
+
+    def _read_partition(
+        self,
+        replica: Replica,
+        wanted: FetchPartition,
+        request: FetchRequest,
+        bytes_max: int,
+        reading: _Reading,
+    ) -> FetchResult:
+        if wanted.leader_epoch >= 0:
+            require_epoch(replica, wanted.leader_epoch)
+        log = replica.log
+        is_committed_only = request.isolation_level == READ_COMMITTED
+        if request.replica_id >= 0:
+            raise NotLeaderOrFollower(f"broker {request.replica_id} holds no replica")
+        high_watermark = log.high_watermark
+        bound = log.last_stable_offset if is_committed_only else high_watermark
+        if wanted.last_fetched_epoch >= 0:
+            diverging = _find_divergence(replica, wanted)
+            if diverging is not None:
+                reading.must_answer = True
+                return FetchResult(
+                    wanted.partition,
+                    0,
+                    high_watermark,
+                    log.last_stable_offset,
+                    log.log_start_offset,
+                    diverging=diverging,
+                )
+        is_first = reading.size_bytes == 0 and not reading.tier_reads
+        if wanted.offset == bound or (bytes_max <= 0 and not is_first):
+            return _nothing(replica, wanted, [] if is_committed_only else None)
+        read = log.read(
+            wanted.offset,
+            max_bytes=max(bytes_max, 0),
+            up_to=bound,
+            min_one_batch=is_first,
+            include_aborted=is_committed_only,
+        )
+        return _result_of(read, wanted, is_committed_only=is_committed_only)
+
+    def encode(self, reading: _Reading, version: int, correlation_id: int) -> Reply:
+        """Return the response, with the leaders of the partitions that others lead."""
+        if not reading.must_answer or version < LEADERS_FROM:
+            return encode_fetch(version, correlation_id, reading.topics)
+        leaders = self._replicas.leaders
+        endpoints: dict[int, Endpoint] = {}
+        topics = []
+        for name, results in reading.topics:
+            found = []
+            for result in results:
+                leader = None
+                if result.error_code in _LEADER_ERRORS:
+                    leader = leaders.find(name, result.partition, is_id=True)
+                if leader is None:
+                    found.append(result)
+                    continue
+                if leader.endpoint is not None:
+                    endpoints[leader.leader_id] = leader.endpoint
+                found.append(
+                    result._replace(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
+                )
+            topics.append((name, found))
+        return encode_fetch(version, correlation_id, topics, endpoints=list(endpoints.values()))
+
+    def forget(self, poll: _LongPoll) -> None:
+        """Note that a long poll is over."""
+        self._polls.discard(poll)
+
+    def replica_of(self, topic: bytes, partition: int, version: int) -> Replica | None:
+        """Return the replica that this node leads, if it does."""
+        has_ids = version >= fetch.TOPIC_ID_FROM
+        led_by = self._replicas.led_by_id if has_ids else self._replicas.led_by_name
+        return led_by.get(topic, _NONE).get(partition)
+
+    async def _read_tier(
+        self, reading: _Reading, request: FetchRequest, version: int, correlation_id: int
+    ) -> Reply:
+        """Fill in what the tier holds, all partitions at once, and answer."""
+        is_committed_only = request.isolation_level == READ_COMMITTED
+        tasks = [
+            asyncio.ensure_future(self._read_tier_partition(read, is_committed_only))
+            for read in reading.tier_reads
+        ]
+        try:
+            await asyncio.wait(tasks, timeout=TIER_WAIT_SECONDS_MAX)
+        finally:
+            for task in tasks:
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+        for read, result in zip(reading.tier_reads, done, strict=True):
+            if isinstance(result, FetchResult):
+                read.results[read.index] = result
+            elif isinstance(result, Exception):
+                raise result
+            # A read that was given up leaves the empty result: the client asks again.
+        return self.encode(reading, version, correlation_id)
+
+    async def _read_tier_partition(self, read: _TierRead, is_committed_only: bool) -> FetchResult:
+        assert self._tier is not None
+        wanted, replica = read.wanted, read.replica
+        try:
+            found = await self._tier.read(
+                replica.topic_id,
+                replica.partition,
+                wanted.offset,
+                max_bytes=read.bytes_max,
+                include_aborted=is_committed_only,
+            )
+        except OffsetOutOfRange:
+            return FetchResult(wanted.partition, OffsetOutOfRange.code)
+        except (TidelogError, OSError) as error:
+            logger.warning(
+                "read from the tier failed",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+            return FetchResult(wanted.partition, ErrorCode.kafka_storage_error)
+        nothing = _nothing(replica, wanted)
+        return nothing._replace(
+            records=found.slice,
+            aborted=_aborted_of(found) if is_committed_only else None,
+        )
+
+
+class _LongPoll:
+    """A fetch that waits for bytes or for its time to be up."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_handler",
+        "_is_due",
+        "_loop",
+        "_missing_bytes",
+        "_replicas",
+        "_request",
+        "_timer",
+        "_version",
+        "answer",
+    )
+
+    def __init__(
+        self,
+        handler: FetchHandler,
+        request: FetchRequest,
+        version: int,
+        correlation_id: int,
+        size_bytes: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handler = handler
+        self._request = request
+        self._version = version
+        self._correlation_id = correlation_id
+        self._missing_bytes = request.min_bytes - size_bytes
+        self._is_due = False  # a look at the logs is already on its way
+        self._replicas = [
+            replica
+            for topic, partitions in request.topics
+            for wanted in partitions
+            if (replica := handler.replica_of(topic, wanted.partition, version)) is not None
+        ]
+        for replica in self._replicas:
+            replica.waiters.add(self)
+        self._timer = self._loop.call_later(request.max_wait_ms / 1000, self.expire)
+        self.answer: asyncio.Future[Reply] = self._loop.create_future()
+        self.answer.add_done_callback(self._on_done)
+
+    def on_append(self, size_bytes: int) -> None:
+        """Note that so many more bytes can be read."""
+        self._missing_bytes -= size_bytes
+        if self._missing_bytes <= 0 and not self._is_due:
+            # Later in this turn of the loop, so that one look finds all of a burst.
+            self._is_due = True
+            self._loop.call_soon(self._look, False)
+
+    def expire(self) -> None:
+        """Answer with what there is: the client's time is up, or the node leaves."""
+        self._look(True)
+
+    def _look(self, is_last: bool) -> None:
+        self._is_due = False
+        if self.answer.done():
+            return
+        reading = self._handler.read(self._request, self._version)
+        missing_bytes = self._request.min_bytes - reading.size_bytes
+        if missing_bytes > 0 and not (is_last or reading.must_answer or reading.tier_reads):
+            self._missing_bytes = missing_bytes
+            return
+        # What was evicted while we waited comes back empty here, and is asked for again.
+        reply = self._handler.encode(reading, self._version, self._correlation_id)
+        self.answer.set_result(reply)
+        self._leave()
+
+    def _on_done(self, answer: asyncio.Future[Reply]) -> None:
+        if answer.cancelled():
+            self._leave()
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        for replica in self._replicas:
+            replica.waiters.discard(self)
+        self._handler.forget(self)
+
+
+_LEADER_ERRORS = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+
+
+def _nothing(
+    replica: Replica, wanted: FetchPartition, aborted: list[tuple[int, int]] | None = None
+) -> FetchResult:
+    log = replica.log
+    return FetchResult(
+        wanted.partition,
+        0,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        None,
+        aborted,
+    )
+
+
+def _result_of(read: LogRead, wanted: FetchPartition, *, is_committed_only: bool) -> FetchResult:
+    return FetchResult(
+        wanted.partition,
+        0,
+        read.high_watermark,
+        read.last_stable_offset,
+        read.log_start_offset,
+        read.slice,
+        _aborted_of(read) if is_committed_only else None,
+    )
+
+
+def _aborted_of(read: LogRead) -> list[tuple[int, int]]:
+    return [(aborted.producer_id, aborted.first_offset) for aborted in read.aborted_transactions]
+
+
+def _find_divergence(replica: Replica, wanted: FetchPartition) -> tuple[int, int] | None:
+    """Return the epoch and offset from which the reader's log is not ours, if it is so.
+
+    Source: Kafka's ``Partition.readRecords``; KIP-595.
+    """
+    epoch, end_offset = replica.log.offset_for_leader_epoch(wanted.last_fetched_epoch)
+    if epoch < 0 or end_offset < 0:
+        raise OffsetOutOfRange(
+            replica.partition,
+            wanted.offset,
+            start=replica.log.log_start_offset,
+            end=replica.log.log_end_offset,
+        )
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.offset:
+        return epoch, end_offset
+    return None

@@ -1,0 +1,66 @@
+"""OffsetForLeaderEpoch: where a leader epoch ends in this node's log. Source: KIP-101, KIP-320."""
+
+from __future__ import annotations
+
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+)
+from kio.schema.offset_for_leader_epoch.v4.response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.model import TopicPartition
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+API_KEY = 23
+
+
+class LeaderEpochHandler:
+    """Serves OffsetForLeaderEpoch on the partitions that this node leads."""
+
+    def __init__(self, *, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [Route(API_KEY, 2, 4, self.handle)]
+
+    async def handle(
+        self, request: OffsetForLeaderEpochRequest, _: RequestContext
+    ) -> OffsetForLeaderEpochResponse:
+        """Return the end of the epoch asked for, or of the last one before it."""
+        return build(
+            OffsetForLeaderEpochResponse,
+            topics=tuple(
+                build(
+                    OffsetForLeaderTopicResult,
+                    topic=topic.topic,
+                    partitions=tuple(
+                        self._answer(topic.topic, wanted) for wanted in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            ),
+        )
+
+    def _answer(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+        code, epoch, end_offset = ErrorCode.none, -1, -1
+        try:
+            partition = TopicPartition(topic, wanted.partition)
+            replica = self._replicas.leader(partition, wanted.current_leader_epoch)
+            epoch, end_offset = replica.log.offset_for_leader_epoch(wanted.leader_epoch)
+        except TidelogError as error:
+            code = error.code
+        return build(
+            EpochEndOffset,
+            error_code=code,
+            partition=wanted.partition,
+            leader_epoch=epoch,
+            end_offset=end_offset,
+        )

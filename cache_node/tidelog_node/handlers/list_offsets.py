@@ -1,0 +1,154 @@
+"""ListOffsets: offsets by time, and the named ones.
+
+The earliest record at or after a timestamp may lie in the tier: that is asked first,
+since it holds the older part of the log.
+Source: KIP-79, KIP-734 (max timestamp), KIP-405 (earliest local), KIP-1005 (latest
+tiered), KIP-1023 (earliest pending upload).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+from uuid import UUID
+
+from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
+from kio.schema.list_offsets.v11.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+from tidelog_core.errors import ErrorCode, InvalidRequest, TidelogError, UnsupportedVersion
+from tidelog_core.model import TopicPartition
+from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+logger = logging.getLogger(__name__)
+
+API_KEY = 2
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+READ_COMMITTED = 1
+_NOT_FOUND = (-1, -1)
+
+
+class TierTimestamps(Protocol):
+    """Finds records by time among the tiered segments."""
+
+    async def offset_for_timestamp(
+        self, topic_id: UUID, partition: TopicPartition, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        """Return (timestamp, offset) of the first record that is not older."""
+
+
+class ListOffsetsHandler:
+    """Serves ListOffsets on the partitions that this node leads."""
+
+    def __init__(self, *, replicas: ReplicaManager, tier: TierTimestamps | None = None) -> None:
+        self._replicas = replicas
+        self._tier = tier
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [Route(API_KEY, 1, 11, self.handle)]
+
+    async def handle(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse:
+        """Return an offset for every partition asked for."""
+        seen: dict[TopicPartition, int] = {}
+        for topic in request.topics:
+            for wanted in topic.partitions:
+                partition = TopicPartition(topic.name, wanted.partition_index)
+                seen[partition] = seen.get(partition, 0) + 1
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for wanted in topic.partitions:
+                partition = TopicPartition(topic.name, wanted.partition_index)
+                answers.append(
+                    await self._answer(
+                        partition, wanted, request, context, is_repeated=seen[partition] > 1
+                    )
+                )
+            topics.append(
+                build(ListOffsetsTopicResponse, name=topic.name, partitions=tuple(answers))
+            )
+        return build(ListOffsetsResponse, topics=tuple(topics))
+
+    async def _answer(
+        self,
+        partition: TopicPartition,
+        wanted: ListOffsetsPartition,
+        request: ListOffsetsRequest,
+        context: RequestContext,
+        *,
+        is_repeated: bool,
+    ) -> ListOffsetsPartitionResponse:
+        code, found, epoch = ErrorCode.none, _NOT_FOUND, -1
+        try:
+            if is_repeated:
+                raise InvalidRequest(f"{partition} is asked for twice")
+            timestamp = wanted.timestamp
+            is_unknown = timestamp < EARLIEST_PENDING_UPLOAD
+            if is_unknown or context.api_version < SINCE_VERSION.get(timestamp, 1):
+                raise UnsupportedVersion(f"timestamp {timestamp} has no meaning in this version")
+            replica = self._replicas.leader(partition, wanted.current_leader_epoch)
+            is_committed_only = request.isolation_level == READ_COMMITTED
+            found = await self._find(replica, timestamp, is_committed_only=is_committed_only)
+            if found != _NOT_FOUND:
+                epoch = replica.leader_epoch
+        except TidelogError as error:
+            code = error.code
+        except OSError as error:
+            logger.error(
+                "lookup failed", extra={"partition": str(partition), "reason": str(error)}
+            )
+            code = ErrorCode.kafka_storage_error
+        return build(
+            ListOffsetsPartitionResponse,
+            partition_index=partition.partition,
+            error_code=code,
+            timestamp=found[0],
+            offset=found[1],
+            leader_epoch=epoch,
+        )
+
+    async def _find(
+        self, replica: Replica, timestamp: int, *, is_committed_only: bool
+    ) -> tuple[int, int]:
+        """Return (timestamp, offset), both -1 where there is nothing to point at."""
+        log = replica.log
+        bound = log.last_stable_offset if is_committed_only else log.high_watermark
+        match timestamp:
+            case -1:
+                return -1, bound
+            case -2:
+                return -1, log.log_start_offset
+            case -4:
+                return -1, log.local_log_start_offset
+            case -5:
+                tiered_end = log.tiered_up_to if log.tiered_up_to > log.log_start_offset else 0
+                return -1, tiered_end - 1
+            case -6:
+                return -1, max(log.tiered_up_to, log.log_start_offset)
+            case -3:
+                found = log.max_timestamp()
+            case _:
+                found = await self._find_by_time(replica, timestamp)
+        if found is None or found[1] >= bound:
+            return _NOT_FOUND
+        return found
+
+    async def _find_by_time(self, replica: Replica, timestamp: int) -> tuple[int, int] | None:
+        log = replica.log
+        if self._tier is not None and log.log_start_offset < log.local_log_start_offset:
+            found = await self._tier.offset_for_timestamp(
+                replica.topic_id, replica.partition, timestamp
+            )
+            if found is not None and found[1] < log.local_log_start_offset:
+                return found
+        return log.offset_for_timestamp(timestamp)

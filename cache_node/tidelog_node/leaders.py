@@ -1,0 +1,66 @@
+"""Who leads a partition that a client named on the wire, and why it is not this node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.errors import (
+    NotLeaderOrFollower,
+    TidelogError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import Partition
+from tidelog_core.model import TopicPartition
+from tidelog_node.wire.produce import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentLeader:
+    """A partition's leader as the image has it."""
+
+    leader_id: int
+    leader_epoch: int
+    endpoint: Endpoint | None  # None: the broker is not registered
+
+
+class Leaders:
+    """Looks partitions up in the newest image, by the bytes that name their topic."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    def find(self, topic: bytes, partition: int, *, is_id: bool) -> CurrentLeader | None:
+        """Return the partition's leader, or ``None`` where nobody leads."""
+        image = self._view.image
+        found = _partition(image, topic, partition, is_id=is_id)
+        if found is None or found.leader < 0:
+            return None
+        broker = image.brokers.get(found.leader)
+        endpoint = None
+        if broker is not None:
+            endpoint = Endpoint(broker.broker_id, broker.host, broker.port, broker.rack)
+        return CurrentLeader(found.leader, found.leader_epoch, endpoint)
+
+    def refusal(self, topic: bytes, partition: int, *, is_id: bool) -> TidelogError:
+        """Return the error that says why this node does not lead the partition."""
+        image = self._view.image
+        if _partition(image, topic, partition, is_id=is_id) is not None:
+            return NotLeaderOrFollower("another node leads the partition")
+        self._view.nudge()  # It may be so new that this node has not heard of it.
+        if is_id and image.topic_by_id(UUID(bytes=topic)) is None:
+            return UnknownTopicId("no topic has this id")
+        return UnknownTopicOrPartition("no such topic or partition")
+
+
+def _partition(
+    image: ClusterImage, topic: bytes, partition: int, *, is_id: bool
+) -> Partition | None:
+    if is_id:
+        found = image.topic_by_id(UUID(bytes=topic))
+        name = None if found is None else found.name
+    else:
+        name = topic.decode(errors="replace")
+    return None if name is None else image.partition(TopicPartition(name, partition))

@@ -1,0 +1,336 @@
+"""The partitions that this node holds: their logs, who leads, and who waits for records.
+
+``ReplicaManager`` follows the cluster image. A partition that the image gives to this
+node has a ``Replica``; its log is opened when it is first needed, unless the last
+shutdown was not clean: then every log is recovered before the node serves anyone.
+
+The log of a partition whose topic is deleted is removed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from typing import Protocol
+from uuid import UUID
+
+from tidelog_core.config import INT64_MAX, NodeConfig, TopicConfig, topic_config
+from tidelog_core.errors import (
+    FencedLeaderEpoch,
+    TidelogError,
+    UnknownLeaderEpoch,
+)
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import AppendInfo
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import Partition, Topic
+from tidelog_core.model import RESERVED_TOPICS, TopicPartition
+from tidelog_node.leaders import Leaders
+from tidelog_node.log_directories import LogDirectories
+
+logger = logging.getLogger(__name__)
+
+WAKE_BYTES = 2**31  # more than any fetch can wait for
+
+
+class AppendWaiter(Protocol):
+    """Someone who waits for records of a partition."""
+
+    def on_append(self, size_bytes: int) -> None:
+        """Note that so many more bytes can be read. Must not append or read here."""
+
+
+class Replica:
+    """This node's copy of one partition. For the node's event loop only."""
+
+    __slots__ = (
+        "_dirty",
+        "_log",
+        "_open_log",
+        "config",
+        "has_flush_policy",
+        "is_internal",
+        "isr_size",
+        "leader_epoch",
+        "log_start_offset",
+        "partition",
+        "topic_id",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        *,
+        config: TopicConfig,
+        log_start_offset: int,
+        open_log: Callable[[Replica], UnifiedLog],
+        dirty: set[Replica],
+    ) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.has_flush_policy = _has_flush_policy(config)
+        self.leader_epoch = 0
+        self.log_start_offset = log_start_offset  # as the metadata store has it
+        self.isr_size = 1
+        self.is_internal = partition.topic in RESERVED_TOPICS
+        self.waiters: set[AppendWaiter] = set()
+        self._log: UnifiedLog | None = None
+        self._open_log = open_log
+        self._dirty = dirty
+
+    @property
+    def log(self) -> UnifiedLog:
+        """The log, opened if it was not. Raises ``StorageError``, ``OSError``."""
+        if self._log is None:
+            log = self._open_log(self)
+            # The ISR is this node alone: whatever the log holds is replicated.
+            log.advance_high_watermark(log.log_end_offset)
+            self._log = log
+        return self._log
+
+    def open(self) -> None:
+        """Open the log now, in whatever thread this is, before anyone else uses it."""
+        _ = self.log
+
+    @property
+    def opened_log(self) -> UnifiedLog | None:
+        """The log if something has opened it already."""
+        return self._log
+
+    def append(self, batches: memoryview | bytearray) -> AppendInfo:
+        """Append as the leader and let those who wait know."""
+        log = self.log
+        info = log.append_as_leader(batches, leader_epoch=self.leader_epoch)
+        if not info.is_duplicate:
+            self._dirty.add(self)
+            log.advance_high_watermark(info.last_offset + 1)
+            if self.waiters:
+                for waiter in tuple(self.waiters):
+                    waiter.on_append(info.size_bytes)
+        return info
+
+    def wake(self) -> None:
+        """Make everyone who waits look again: the partition has changed hands or is gone."""
+        for waiter in tuple(self.waiters):
+            waiter.on_append(WAKE_BYTES)
+
+    def close(self) -> None:
+        """Close the log cleanly, if it is open."""
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+
+
+def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
+    """Raise where the caller believes in another leader epoch; -1 believes nothing.
+
+    Raises ``FencedLeaderEpoch``, ``UnknownLeaderEpoch``. Source: KIP-320.
+    """
+    if current_leader_epoch < 0 or current_leader_epoch == replica.leader_epoch:
+        return
+    problem = (
+        f"leader epoch {current_leader_epoch} of {replica.partition} is not {replica.leader_epoch}"
+    )
+    if current_leader_epoch < replica.leader_epoch:
+        raise FencedLeaderEpoch(problem)
+    raise UnknownLeaderEpoch(problem)
+
+
+def _has_flush_policy(config: TopicConfig) -> bool:
+    return config.flush_messages < INT64_MAX or config.flush_ms < INT64_MAX
+
+
+class ReplicaManager:
+    """Keeps one ``Replica`` for every partition that the image gives to this node."""
+
+    def __init__(
+        self,
+        *,
+        view: ClusterView,
+        broker_id: int,
+        directories: LogDirectories,
+        node_config: Callable[[], NodeConfig],
+        executor: Executor,
+    ) -> None:
+        self.leaders = Leaders(view)
+        self._view = view
+        self._broker_id = broker_id
+        self._directories = directories
+        self._node_config = node_config
+        self._executor = executor
+        self._by_topic: dict[str, dict[int, Replica]] = {}
+        self.dirty: set[Replica] = set()  # appended to since someone last emptied the set
+        # What this node leads, as the wire names it: by topic name and by topic id.
+        self.led_by_name: dict[bytes, dict[int, Replica]] = {}
+        self.led_by_id: dict[bytes, dict[int, Replica]] = {}
+        self._node_configs: Mapping[int | None, object] = {}
+        self._unsubscribe: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Take over what the image gives to this node; recover logs where needed.
+
+        On return every log that was not closed cleanly is recovered and open.
+        """
+        image = self._view.image
+        self._node_configs = image.node_configs
+        for name in image.topics:
+            self._follow_topic(image, name)
+        if not self._directories.was_clean:
+            await self._recover()
+        self._unsubscribe = self._view.subscribe(self._on_image)
+
+    def close(self) -> None:
+        """Close every log cleanly and leave the mark that says so."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        is_clean = True
+        for replica in self._all():
+            replica.wake()
+            try:
+                replica.close()
+            except (TidelogError, OSError) as error:
+                is_clean = False
+                logger.error(
+                    "log could not be closed",
+                    extra={"partition": str(replica.partition), "reason": str(error)},
+                )
+        self._by_topic.clear()
+        self.led_by_name.clear()
+        self.led_by_id.clear()
+        if is_clean:
+            self._directories.mark_clean()
+
+    def replicas(self) -> Iterator[Replica]:
+        """Yield the replicas that hold records: all but those of the reserved topics."""
+        return (replica for replica in self._all() if not replica.is_internal)
+
+    def _all(self) -> list[Replica]:
+        return [replica for held in self._by_topic.values() for replica in held.values()]
+
+    def get(self, partition: TopicPartition) -> Replica | None:
+        """Return this node's replica, whoever leads, or ``None`` where it has none."""
+        return self._by_topic.get(partition.topic, {}).get(partition.partition)
+
+    def leader(self, partition: TopicPartition, current_leader_epoch: int = -1) -> Replica:
+        """Return the replica that this node leads.
+
+        ``current_leader_epoch`` is what the caller believes, -1 for nothing. Raises
+        ``UnknownTopicOrPartition``, ``NotLeaderOrFollower``, ``FencedLeaderEpoch``,
+        ``UnknownLeaderEpoch``.
+        """
+        led = self.led_by_name.get(partition.topic.encode())
+        replica = None if led is None else led.get(partition.partition)
+        if replica is None:
+            name = partition.topic.encode()
+            raise self.leaders.refusal(name, partition.partition, is_id=False)
+        require_epoch(replica, current_leader_epoch)
+        return replica
+
+    # -- following the image
+
+    def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
+        for name in changed_topics:
+            self._follow_topic(image, name)
+        if image.node_configs is not self._node_configs:
+            # Topics that leave a setting to the node's default have another value now.
+            self._node_configs = image.node_configs
+            for name in image.topics:
+                self._follow_topic(image, name)
+
+    def _follow_topic(self, image: ClusterImage, name: str) -> None:
+        topic, held = image.topic(name), self._by_topic.get(name, {})
+        for replica in list(held.values()):
+            if topic is None or replica.topic_id != topic.topic_id:
+                del held[replica.partition.partition]
+                self.led_by_id.pop(replica.topic_id.bytes, None)
+                self._drop(replica)
+        self.led_by_name.pop(name.encode(), None)
+        if topic is None:
+            self._by_topic.pop(name, None)
+            return
+        config = topic_config(topic.configs, self._node_config())
+        led: dict[int, Replica] = {}
+        for partition in image.partitions(name):
+            if self._broker_id not in partition.replicas:
+                continue
+            known = held.get(partition.partition)
+            replica = self._make(topic, partition, config) if known is None else known
+            held[partition.partition] = replica
+            self._update(replica, partition, config)
+            if partition.leader == self._broker_id:
+                led[partition.partition] = replica
+        self._by_topic[name] = held
+        self.led_by_name[name.encode()] = self.led_by_id[topic.topic_id.bytes] = led
+
+    def _make(self, topic: Topic, partition: Partition, config: TopicConfig) -> Replica:
+        return Replica(
+            TopicPartition(topic.name, partition.partition),
+            topic.topic_id,
+            config=config,
+            log_start_offset=partition.log_start_offset,
+            open_log=self._open,
+            dirty=self.dirty,
+        )
+
+    def _update(self, replica: Replica, partition: Partition, config: TopicConfig) -> None:
+        if replica.config != config:
+            replica.config = config
+            replica.has_flush_policy = _has_flush_policy(config)
+            if replica.opened_log is not None:
+                replica.opened_log.update_config(config)
+        replica.isr_size = len(partition.isr)
+        replica.log_start_offset = partition.log_start_offset
+        if replica.leader_epoch != partition.leader_epoch:
+            replica.leader_epoch = partition.leader_epoch
+            if replica.opened_log is not None:
+                replica.opened_log.assign_leader_epoch(partition.leader_epoch)
+            replica.wake()
+
+    def _drop(self, replica: Replica) -> None:
+        """Remove the log of a partition that the cluster has deleted."""
+        replica.wake()
+        self.dirty.discard(replica)
+        try:
+            # Opening is what finds the files; a log that was never opened may have none.
+            if replica.opened_log is not None or self._directories.holds(replica):
+                replica.log.delete()
+        except (TidelogError, OSError) as error:
+            logger.error(
+                "log of a deleted topic could not be removed",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+
+    def _open(self, replica: Replica) -> UnifiedLog:
+        directory = self._directories.claim(replica.partition, replica.topic_id)
+        log = UnifiedLog.open(
+            directory,
+            replica.partition,
+            config=replica.config,
+            log_start_offset=replica.log_start_offset,
+            producer_id_expiration_ms=self._node_config().producer_id_expiration_ms,
+        )
+        log.assign_leader_epoch(replica.leader_epoch)
+        return log
+
+    async def _recover(self) -> None:
+        """Open every log that has files, which recovers it, in the executor's threads."""
+        loop = asyncio.get_running_loop()
+        to_open = [replica for replica in self.replicas() if self._directories.holds(replica)]
+        for replica, opened in zip(
+            to_open,
+            await asyncio.gather(
+                *(loop.run_in_executor(self._executor, replica.open) for replica in to_open),
+                return_exceptions=True,
+            ),
+            strict=True,
+        ):
+            if isinstance(opened, BaseException):
+                logger.error(
+                    "log could not be recovered, its partition is offline",
+                    extra={"partition": str(replica.partition), "reason": str(opened)},
+                )

@@ -1,0 +1,159 @@
+"""The listening sockets: accept, hand each connection its socket, sweep the idle ones."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Coroutine
+from typing import Any
+
+from tidelog_node.connection import Connection, FrameHandler, LoopBuffers, Peer
+
+logger = logging.getLogger(__name__)
+
+ACCEPTS_PER_EVENT_MAX = 64
+ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
+BACKLOG = 1024
+SWEEP_SECONDS_MAX = 10.0
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Server:
+    """Owns the listening sockets, the connections and the tasks of their requests."""
+
+    def __init__(
+        self,
+        handle: FrameHandler,
+        *,
+        request_bytes_max: int,
+        queued_requests_max: int,
+        idle_seconds_max: float,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handle = handle
+        self._buffers = LoopBuffers.allocate(
+            request_bytes_max=request_bytes_max, queued_requests_max=queued_requests_max
+        )
+        self._idle_seconds_max = idle_seconds_max
+        self._listeners: list[socket.socket] = []
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    def listen(self, host: str, port: int) -> int:
+        """Bind and accept from now on; return the port (the system's choice for 0).
+
+        Raises ``OSError`` where the address cannot be had.
+        """
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+        self._listeners.append(listener)
+        self._loop.add_reader(listener.fileno(), self._accept, listener)
+        if self._sweep_timer is None:
+            self._sweep()
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets; open connections go on."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    async def close(self, *, grace_seconds: float) -> None:
+        """Give requests under way ``grace_seconds`` to be answered, then close everything."""
+        self.stop_accepting()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        deadline = self._loop.time() + grace_seconds
+        while self._loop.time() < deadline:
+            if all(connection.is_answered for connection in self._connections):
+                break
+            await asyncio.sleep(0.01)  # only here: the node is leaving, nothing waits on it
+        for connection in list(self._connections):
+            connection.close("node shuts down")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- the owner of connections
+
+    def forget(self, connection: Connection) -> None:
+        """Note that the connection is closed."""
+        self._connections.discard(connection)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` as a task that ``close`` awaits."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- inside
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_EVENT_MAX):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                logger.error("cannot accept connections", extra={"reason": str(error)})
+                self._loop.remove_reader(listener.fileno())
+                self._loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
+                return
+            try:
+                self._welcome(sock, address)
+            except OSError:
+                sock.close()  # it left again already
+
+    def _welcome(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer = Peer(address[0], address[1], sock.getsockname()[0])
+        self._connections.add(
+            Connection(
+                sock,
+                peer,
+                handle=self._handle,
+                buffers=self._buffers,
+                loop=self._loop,
+                owner=self,
+            )
+        )
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _sweep(self) -> None:
+        """Close connections that were silent too long; take buffers from the quiet ones."""
+        now = self._loop.time()
+        interval = min(SWEEP_SECONDS_MAX, self._idle_seconds_max / 2)
+        for connection in list(self._connections):
+            silent_seconds = now - connection.active_at
+            if silent_seconds > self._idle_seconds_max and connection.is_answered:
+                connection.close("idle")
+            elif silent_seconds > interval:
+                connection.release_idle_buffer()
+        self._sweep_timer = self._loop.call_later(interval, self._sweep)

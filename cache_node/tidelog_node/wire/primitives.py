@@ -1,0 +1,145 @@
+"""The Kafka protocol's primitive types, for the two codecs that are written by hand.
+
+Readers take a buffer and a position and return the value and the next position.
+They raise ``MalformedRequest`` (or ``struct.error``, ``IndexError``) where bytes are
+missing or a length makes no sense; whoever reads a request catches all three through
+``PARSE_ERRORS``. Writers append to a ``bytearray``.
+Source: Kafka protocol guide, protocol primitive types; KIP-482 for the compact ones.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tidelog_core.errors import ErrorCode, TidelogError
+
+INT8 = struct.Struct(">b")
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+REQUEST_HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, client id length
+UVARINT_BYTES_MAX = 5
+
+
+class MalformedRequest(TidelogError, ValueError):
+    """The bytes are not a request of the API and version that they claim to be."""
+
+    code = ErrorCode.invalid_request
+
+
+PARSE_ERRORS = (MalformedRequest, struct.error, IndexError, ValueError, OverflowError)
+
+
+def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
+    """Return an unsigned varint of at most 32 bits."""
+    byte = buffer[position]
+    position += 1
+    if byte < 0x80:
+        return byte, position
+    value, shift = byte & 0x7F, 7
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift >= 7 * UVARINT_BYTES_MAX:
+            raise MalformedRequest("a varint is longer than five bytes")
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """Append an unsigned varint."""
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_string(buffer: memoryview, position: int) -> tuple[bytes, int]:
+    """Return the UTF-8 bytes of a string with a 16-bit length; null is malformed."""
+    (length,) = INT16.unpack_from(buffer, position)
+    position += 2
+    end = position + length
+    if length < 0 or end > len(buffer):
+        raise MalformedRequest(f"a string of {length} bytes does not fit its request")
+    return bytes(buffer[position:end]), end
+
+
+def read_nullable_string(buffer: memoryview, position: int) -> tuple[bytes | None, int]:
+    """Return the UTF-8 bytes of a string with a 16-bit length, or ``None``."""
+    if INT16.unpack_from(buffer, position)[0] == -1:
+        return None, position + 2
+    return read_string(buffer, position)
+
+
+def read_compact_nullable_string(buffer: memoryview, position: int) -> tuple[bytes | None, int]:
+    """Return the UTF-8 bytes of a compact string, or ``None``."""
+    length, position = read_uvarint(buffer, position)
+    if length == 0:
+        return None, position
+    end = position + length - 1
+    if end > len(buffer):
+        raise MalformedRequest(f"a string of {length - 1} bytes does not fit its request")
+    return bytes(buffer[position:end]), end
+
+
+def read_compact_string(buffer: memoryview, position: int) -> tuple[bytes, int]:
+    """Return the UTF-8 bytes of a compact string; null is malformed."""
+    value, position = read_compact_nullable_string(buffer, position)
+    if value is None:
+        raise MalformedRequest("a string that must be there is null")
+    return value, position
+
+
+def read_array_length(buffer: memoryview, position: int) -> tuple[int, int]:
+    """Return the length of an array; null counts as empty."""
+    (length,) = INT32.unpack_from(buffer, position)
+    position += 4
+    if length > len(buffer) - position:
+        raise MalformedRequest(f"an array of {length} elements does not fit its request")
+    return max(length, 0), position
+
+
+def read_compact_array_length(buffer: memoryview, position: int) -> tuple[int, int]:
+    """Return the length of a compact array; null counts as empty."""
+    length, position = read_uvarint(buffer, position)
+    length = max(length - 1, 0)
+    if length > len(buffer) - position:
+        raise MalformedRequest(f"an array of {length} elements does not fit its request")
+    return length, position
+
+
+def skip_tagged_fields(buffer: memoryview, position: int) -> int:
+    """Return the position after the tagged fields, whatever they are."""
+    count, position = read_uvarint(buffer, position)
+    for _ in range(count):
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise MalformedRequest("a tagged field does not fit its request")
+    return position
+
+
+def write_string(out: bytearray, value: bytes) -> None:
+    """Append a string with a 16-bit length."""
+    out += INT16.pack(len(value))
+    out += value
+
+
+def write_compact_nullable_string(out: bytearray, value: bytes | None) -> None:
+    """Append a compact string, or null."""
+    if value is None:
+        out.append(0)
+        return
+    write_uvarint(out, len(value) + 1)
+    out += value
+
+
+def write_nullable_string(out: bytearray, value: bytes | None) -> None:
+    """Append a string with a 16-bit length, or null."""
+    if value is None:
+        out += b"\xff\xff"
+    else:
+        write_string(out, value)

@@ -1,0 +1,245 @@
+"""Produce, versions 3 to 13, without touching record bytes.
+
+The request is read where it lies: the records of each partition are a memoryview of
+the receive buffer, ready to be patched in place and written to the log.
+
+    request   transactional id, acks:16, timeout ms:32,
+              [topic name (13+: id), [partition:32, records]]
+    response  [topic, [partition:32, error:16, base offset:64, log append time:64,
+              5+ log start offset:64, 8+ record errors, error message, 10+ tag 0: leader]],
+              throttle ms:32, 10+ tag 0: endpoints of those leaders
+
+Source: ProduceRequest.json and ProduceResponse.json; KIP-467, KIP-482, KIP-516, KIP-951.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidelog_node.wire.primitives import (
+    INT32,
+    MalformedRequest,
+    read_array_length,
+    read_compact_array_length,
+    read_compact_nullable_string,
+    read_compact_string,
+    read_nullable_string,
+    read_string,
+    read_uvarint,
+    skip_tagged_fields,
+    write_compact_nullable_string,
+    write_nullable_string,
+    write_string,
+    write_uvarint,
+)
+
+API_KEY = 0
+VERSION_MIN = 3
+VERSION_MAX = 13
+FLEXIBLE_FROM = 9
+TOPIC_ID_FROM = 13
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INDEX_LENGTH = struct.Struct(">ii")
+_PARTITION_V3 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_SIZE_CORRELATION = struct.Struct(">ii")
+_LEADER = struct.Struct(">ii")
+
+# Where a request names one topic: its name (or id) as sent, and its partitions.
+ProduceTopic = tuple[bytes, list[tuple[int, "memoryview | None"]]]
+
+
+@dataclass(slots=True)
+class ProduceRequest:
+    """A parsed request; valid until the receive buffer is reused."""
+
+    transactional_id: bytes | None
+    acks: int
+    timeout_ms: int
+    topics: list[ProduceTopic]
+
+
+class ProduceResult(NamedTuple):
+    """What became of one partition's records."""
+
+    partition: int
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: bytes | None = None
+    leader_id: int = -1  # -1 leaves the current leader out
+    leader_epoch: int = -1
+    record_errors: Sequence[tuple[int, bytes | None]] = ()
+
+
+class Endpoint(NamedTuple):
+    """Where a broker listens."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def parse_produce(frame: memoryview, position: int, version: int) -> ProduceRequest:
+    """Return the request whose body starts at ``position``.
+
+    Raises one of ``PARSE_ERRORS``.
+    """
+    if version >= FLEXIBLE_FROM:
+        return _parse_flexible(frame, position, has_topic_ids=version >= TOPIC_ID_FROM)
+    transactional_id, position = read_nullable_string(frame, position)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
+    topic_count, position = read_array_length(frame, position + 6)
+    topics: list[ProduceTopic] = []
+    for _ in range(topic_count):
+        name, position = read_string(frame, position)
+        partition_count, position = read_array_length(frame, position)
+        partitions: list[tuple[int, memoryview | None]] = []
+        for _ in range(partition_count):
+            index, length = _INDEX_LENGTH.unpack_from(frame, position)
+            position += 8
+            if length < 0:
+                partitions.append((index, None))
+                continue
+            end = position + length
+            partitions.append((index, frame[position:end]))
+            position = end
+        if position > len(frame):
+            raise MalformedRequest("records do not fit their request")
+        topics.append((name, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _parse_flexible(frame: memoryview, position: int, *, has_topic_ids: bool) -> ProduceRequest:
+    transactional_id, position = read_compact_nullable_string(frame, position)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
+    topic_count, position = read_compact_array_length(frame, position + 6)
+    topics: list[ProduceTopic] = []
+    for _ in range(topic_count):
+        if has_topic_ids:
+            name = bytes(frame[position : position + 16])
+            position += 16
+        else:
+            name, position = read_compact_string(frame, position)
+        partition_count, position = read_compact_array_length(frame, position)
+        partitions: list[tuple[int, memoryview | None]] = []
+        for _ in range(partition_count):
+            (index,) = INT32.unpack_from(frame, position)
+            length, position = read_uvarint(frame, position + 4)
+            if length == 0:
+                partitions.append((index, None))
+            else:
+                end = position + length - 1
+                partitions.append((index, frame[position:end]))
+                position = end
+            position = skip_tagged_fields(frame, position)
+        position = skip_tagged_fields(frame, position)
+        topics.append((name, partitions))
+    skip_tagged_fields(frame, position)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def encode_produce(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[bytes, Sequence[ProduceResult]]],
+    endpoints: Sequence[Endpoint] = (),
+) -> bytearray:
+    """Return the whole response, its size and header included."""
+    out = bytearray(8)
+    if version >= FLEXIBLE_FROM:
+        _encode_flexible(out, version, topics, endpoints)
+    else:
+        _encode_plain(out, version, topics)
+    _SIZE_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
+    return out
+
+
+def _encode_plain(
+    out: bytearray, version: int, topics: Sequence[tuple[bytes, Sequence[ProduceResult]]]
+) -> None:
+    out += INT32.pack(len(topics))
+    for name, results in topics:
+        write_string(out, name)
+        out += INT32.pack(len(results))
+        for result in results:
+            index, error_code, base_offset, append_time_ms, log_start_offset = result[:5]
+            if version < 5:
+                out += _PARTITION_V3.pack(index, error_code, base_offset, append_time_ms)
+                continue
+            out += _PARTITION_V5.pack(
+                index, error_code, base_offset, append_time_ms, log_start_offset
+            )
+            if version >= 8:
+                out += INT32.pack(len(result.record_errors))
+                for batch_index, message in result.record_errors:
+                    out += INT32.pack(batch_index)
+                    write_nullable_string(out, message)
+                write_nullable_string(out, result.error_message)
+    out += b"\x00\x00\x00\x00"  # throttle time
+
+
+def _encode_flexible(
+    out: bytearray,
+    version: int,
+    topics: Sequence[tuple[bytes, Sequence[ProduceResult]]],
+    endpoints: Sequence[Endpoint],
+) -> None:
+    out.append(0)  # header tags
+    write_uvarint(out, len(topics) + 1)
+    for name, results in topics:
+        if version >= TOPIC_ID_FROM:
+            out += name
+        else:
+            write_compact_nullable_string(out, name)
+        write_uvarint(out, len(results) + 1)
+        for result in results:
+            out += _PARTITION_V5.pack(*result[:5])
+            _encode_flexible_errors(out, result)
+            if version >= 10 and result.leader_id >= 0:
+                out += b"\x01\x00\x09"  # one field, tag 0, 9 bytes
+                out += _LEADER.pack(result.leader_id, result.leader_epoch)
+            out.append(0)
+        out.append(0)
+    out += b"\x00\x00\x00\x00"  # throttle time
+    if version >= 10 and endpoints:
+        write_endpoints_tag(out, endpoints)
+    else:
+        out.append(0)
+
+
+def _encode_flexible_errors(out: bytearray, result: ProduceResult) -> None:
+    if not result.record_errors and result.error_message is None:
+        out += b"\x01\x00"
+        return
+    write_uvarint(out, len(result.record_errors) + 1)
+    for batch_index, message in result.record_errors:
+        out += INT32.pack(batch_index)
+        write_compact_nullable_string(out, message)
+        out.append(0)
+    write_compact_nullable_string(out, result.error_message)
+
+
+def write_endpoints_tag(out: bytearray, endpoints: Sequence[Endpoint]) -> None:
+    """Append tagged fields that hold only tag 0, the endpoints. Source: KIP-951."""
+    field = bytearray()
+    write_uvarint(field, len(endpoints) + 1)
+    for endpoint in endpoints:
+        field += INT32.pack(endpoint.broker_id)
+        write_compact_nullable_string(field, endpoint.host.encode())
+        field += INT32.pack(endpoint.port)
+        write_compact_nullable_string(
+            field, None if endpoint.rack is None else endpoint.rack.encode()
+        )
+        field.append(0)
+    out += b"\x01\x00"
+    write_uvarint(out, len(field))
+    out += field
+
+

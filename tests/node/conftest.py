@@ -1,0 +1,20 @@
+"""Nodes for the tests of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.node_process import NodeProcess
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A running node of this test's own."""
+    process = NodeProcess(tmp_path / "node")
+    process.start()
+    yield process
+    if process.process is not None:
+        process.stop()

@@ -1,0 +1,138 @@
+"""The stock clients against a real node process: produce, read back, survive kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.node.node_process import NodeProcess
+
+RECORD_COUNT = 200
+
+
+def create_topic(node: NodeProcess, name: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+
+
+def produce(node: NodeProcess, topic: str, count: int, **config: object) -> None:
+    failures: list[object] = []
+    producer = Producer({"bootstrap.servers": node.address, "linger.ms": 5, **config})
+    for index in range(count):
+        producer.produce(
+            topic,
+            f"value-{index}".encode(),
+            key=f"{index}".encode(),
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert producer.flush(20) == 0
+    assert failures == []
+
+
+def read_values(node: NodeProcess, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {"bootstrap.servers": node.address, "group.id": "readers", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes | None] = []
+    try:
+        while len(values) < count:
+            messages = consumer.consume(count, timeout=10)
+            assert messages, f"only {len(values)} of {count} records came"
+            for message in messages:
+                assert message.error() is None
+                assert message.offset() == len(values)
+                values.append(message.value())
+    finally:
+        consumer.close()
+    return values
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_librdkafka_reads_back_what_it_wrote(node: NodeProcess, codec: str) -> None:
+    create_topic(node, "t")
+    produce(node, "t", RECORD_COUNT, **{"compression.type": codec, "enable.idempotence": True})
+    assert read_values(node, "t", RECORD_COUNT) == [b"value-%d" % i for i in range(RECORD_COUNT)]
+
+
+def test_kafka_python_reads_back_what_it_wrote(node: NodeProcess) -> None:
+    from kafka import KafkaConsumer, KafkaProducer
+
+    create_topic(node, "t")
+    producer = KafkaProducer(bootstrap_servers=node.address)
+    sent = [producer.send("t", b"value-%d" % index) for index in range(RECORD_COUNT)]
+    assert [future.get(10).offset for future in sent] == list(range(RECORD_COUNT))
+    producer.close()
+    consumer = KafkaConsumer(
+        "t",
+        bootstrap_servers=node.address,
+        group_id="g",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=10_000,
+    )
+    values = []
+    with contextlib.closing(consumer):
+        for record in consumer:
+            values.append(record.value)
+            if len(values) == RECORD_COUNT:
+                break
+    assert values == [b"value-%d" % index for index in range(RECORD_COUNT)]
+
+
+def test_aiokafka_reads_back_what_it_wrote(node: NodeProcess) -> None:
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+    create_topic(node, "t")
+
+    async def run() -> list[bytes | None]:
+        producer = AIOKafkaProducer(bootstrap_servers=node.address)
+        await producer.start()
+        for index in range(RECORD_COUNT):
+            await producer.send("t", b"value-%d" % index)
+        await producer.stop()
+        consumer = AIOKafkaConsumer(
+            "t", bootstrap_servers=node.address, group_id="g", auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        values: list[bytes | None] = []
+        try:
+            async with asyncio.timeout(20):
+                while len(values) < RECORD_COUNT:
+                    found = await consumer.getmany(timeout_ms=1000)
+                    values += [record.value for records in found.values() for record in records]
+        finally:
+            await consumer.stop()
+        return values
+
+    assert asyncio.run(run()) == [b"value-%d" % index for index in range(RECORD_COUNT)]
+
+
+def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "node").start()
+    try:
+        create_topic(node, "t")
+        produce(node, "t", RECORD_COUNT)
+        node.kill()
+        node.start()
+        produce(node, "t", RECORD_COUNT)
+        expected = [b"value-%d" % index for index in range(RECORD_COUNT)]
+        assert read_values(node, "t", 2 * RECORD_COUNT) == expected * 2
+    finally:
+        if node.process is not None:
+            assert node.stop() == 0
+
+
+def test_a_stopped_node_comes_back_without_recovery(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "node").start()
+    create_topic(node, "t")
+    produce(node, "t", RECORD_COUNT)
+    assert node.stop() == 0
+    assert (tmp_path / "node" / "clean-shutdown").exists()
+    with node:
+        expected = [b"value-%d" % index for index in range(RECORD_COUNT)]
+        assert read_values(node, "t", RECORD_COUNT) == expected
