@@ -86,7 +86,7 @@ class _Checkpoints:
     log_start_offset: int
     local_start_offset: int
     recovery_point: int | None  # None: unknown, everything must be read
-    epochs: list[list[int]]
+    epochs: list[list[int]] | None  # None: unknown, the batches must be asked
     seals: dict[int, SealRecord]
     clean_end: list[int] | None  # log end offset, active base offset, active size
 
@@ -143,7 +143,7 @@ class _Opening:
         self.is_clean = is_clean
         self.expiration_ms = expiration_ms
         self.now_ms = local.clock_ms()
-        self.epochs = LeaderEpochs((epoch, start) for epoch, start in checkpoints.epochs)
+        self.epochs = LeaderEpochs((epoch, start) for epoch, start in checkpoints.epochs or ())
         self.recovery_point = checkpoints.recovery_point or 0
 
     def load_segments(self, base_offsets: list[int], start_offset: int) -> None:
@@ -182,6 +182,8 @@ class _Opening:
             first_scanned = local.floor_index(self.recovery_point)
         for segment in local.segments[:first_scanned]:
             self._adopt(segment)
+            if self.checkpoints.epochs is None:
+                self._read_epochs(segment)
         if first_scanned == len(local.segments):
             return self._producers_at(active.end_offset)
         return self._scan_from(first_scanned)
@@ -193,6 +195,11 @@ class _Opening:
             segment.adopt(seal)
         elif segment.size_bytes:
             segment.indexes = rebuild_indexes(self.local, segment, expiration_ms=self.expiration_ms)
+
+    def _read_epochs(self, segment: LogSegment) -> None:
+        for _, _, header in scan_file(segment.path, segment.size_bytes):
+            if header.partition_leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _scan_from(self, first: int) -> ProducerState:
         local = self.local
@@ -302,12 +309,14 @@ def scan_segment(
     latest_epoch: int = NO_LEADER_EPOCH
     with closing(scan_file(segment.path, size_bytes)) as batches:
         for buffer, position, header in batches:
-            base_offset = header.base_offset
-            if not _continues(segment, header, latest_epoch):
+            base_offset, epoch = header.base_offset, header.partition_leader_epoch
+            if not _continues(segment, header):
                 break
             if base_offset >= verify_from:
+                # The CRC covers neither field, but a torn header shows in what surrounds it.
                 is_gap = base_offset != segment.end_offset and not may_have_gaps
-                if is_gap or not _has_right_crc(buffer, position, header):
+                is_older = NO_LEADER_EPOCH < epoch < latest_epoch
+                if is_gap or is_older or not _has_right_crc(buffer, position, header):
                     break
             span = BatchSpan(
                 position,
@@ -317,9 +326,9 @@ def scan_segment(
                 header.max_timestamp_ms,
             )
             segment.note_scanned(span, interval_bytes=config.index_interval_bytes)
-            latest_epoch = header.partition_leader_epoch
-            if epochs is not None and latest_epoch > epochs.latest:
-                epochs.assign(latest_epoch, base_offset)
+            latest_epoch = max(latest_epoch, epoch)
+            if epochs is not None and epoch > epochs.latest:
+                epochs.assign(epoch, base_offset)
             for aborted in note_batch(producers, buffer, position, header, now_ms=now_ms):
                 segment.indexes.txn.append(aborted)
     producers.end_offset = segment.end_offset
@@ -363,14 +372,11 @@ def rebuild_indexes(local: LocalLog, segment: LogSegment, *, expiration_ms: int)
     return indexes
 
 
-def _continues(segment: LogSegment, header: BatchHeader, latest_epoch: int) -> bool:
-    # Neither field is covered by the CRC, but a torn header shows in what surrounds it.
-    epoch = header.partition_leader_epoch
+def _continues(segment: LogSegment, header: BatchHeader) -> bool:
     return (
         header.base_offset >= segment.end_offset
         and header.last_offset_delta >= 0
         and segment.has_room_for(header.last_offset)
-        and (epoch >= latest_epoch or epoch == NO_LEADER_EPOCH)
     )
 
 
@@ -391,7 +397,7 @@ def _read_checkpoints(directory: Path) -> _Checkpoints:
         log_start_offset=start[0][0],
         local_start_offset=start[0][1],
         recovery_point=point[0][0] if point else None,
-        epochs=_rows(directory / LEADER_EPOCH_FILE) or [],
+        epochs=_rows(directory / LEADER_EPOCH_FILE),
         seals={seal.base_offset: seal for seal in seals},
         clean_end=clean[0] if clean else None,
     )

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import OffsetOutOfRange
+from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange
 from tidelog_core.log.append_checks import (
     LOG_APPEND_TIME,
     CheckedBatches,
@@ -249,6 +249,11 @@ class UnifiedLog:
         local = self._local
         if local.is_offline:
             local.check_online()
+        if leader_epoch < self._epochs.latest:
+            raise FencedLeaderEpoch(
+                f"epoch {leader_epoch} cannot write to {self.partition} after "
+                f"epoch {self._epochs.latest}"
+            )
         config, now_ms = local.config, self._clock_ms()
         if origin is AppendOrigin.CLIENT:
             checked = check_produced(batches, config, now_ms=now_ms)

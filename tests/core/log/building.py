@@ -1,0 +1,116 @@
+"""Logs and batches for the tests of this package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import AppendInfo, AppendOrigin
+from tidelog_core.model import TopicPartition
+from tidelog_core.records.batch import BatchHeader, Record, build_batch, iter_headers
+from tidelog_core.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_end_transaction_marker,
+)
+
+PARTITION = TopicPartition("topic", 0)
+NOW_MS = 1_700_000_000_000
+
+
+class Clock:
+    """A clock that stands still until it is told the time."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def open_log(directory: Path, clock: Clock | None = None, **options: Any) -> UnifiedLog:
+    """Open a log; options are the topic's settings, or those of ``UnifiedLog.open``."""
+    names = ("log_start_offset", "is_clean", "producer_id_expiration_ms")
+    how = {name: options.pop(name) for name in names if name in options}
+    config = TopicConfig(**options)
+    return UnifiedLog.open(directory, PARTITION, config=config, clock_ms=clock or Clock(), **how)
+
+
+def batch(
+    count: int = 1,
+    *,
+    value_size_bytes: int = 10,
+    timestamps: Sequence[int] | None = None,
+    key: bytes | None = None,
+    **options: Any,
+) -> bytearray:
+    """Return a batch as a client would send it."""
+    times = timestamps or [NOW_MS] * count
+    records = [Record(0, time, key, os.urandom(value_size_bytes)) for time in times]
+    return bytearray(build_batch(records, **options))
+
+
+def marker(*, is_commit: bool, producer_id: int, epoch: int, coordinator_epoch: int = 0) -> bytearray:
+    """Return the batch that ends a transaction."""
+    kind = ControlType.COMMIT if is_commit else ControlType.ABORT
+    return bytearray(
+        build_end_transaction_marker(
+            EndTransactionMarker(kind, coordinator_epoch),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            timestamp_ms=NOW_MS,
+        )
+    )
+
+
+def append(log: UnifiedLog, content: bytearray, *, epoch: int = 0) -> AppendInfo:
+    """Append as the only replica: the high watermark follows."""
+    info = log.append_as_leader(content, leader_epoch=epoch)
+    log.advance_high_watermark(log.log_end_offset)
+    return info
+
+
+def end_transaction(log: UnifiedLog, **options: Any) -> AppendInfo:
+    """Append a marker, as a coordinator does."""
+    info = log.append_as_leader(
+        marker(**options), leader_epoch=max(0, log.leader_epoch), origin=AppendOrigin.COORDINATOR
+    )
+    log.advance_high_watermark(log.log_end_offset)
+    return info
+
+
+def read_bytes(log: UnifiedLog, offset: int, *, up_to: int | None = None, **options: Any) -> bytes:
+    """Return the bytes that one read gives."""
+    up_to = log.log_end_offset if up_to is None else up_to
+    found = log.read(offset, max_bytes=options.pop("max_bytes", 2**30), up_to=up_to, **options)
+    if found.slice is None:
+        return b""
+    part = found.slice
+    return os.pread(part.file.fileno(), part.size_bytes, part.position)
+
+
+def content_of(log: UnifiedLog) -> bytes:
+    """Return all the local log's bytes, read from start to end as a consumer would."""
+    content = b""
+    offset = log.local_log_start_offset
+    while chunk := read_bytes(log, offset):
+        content += chunk
+        offset = headers_of(chunk)[-1].next_offset
+    return content
+
+
+def headers_of(content: bytes) -> list[BatchHeader]:
+    """Return the headers of whole batches."""
+    return [header for _, header in iter_headers(content)]
+
+
+def copy_of(directory: Path, target: Path) -> Path:
+    """Copy a partition's directory as a crash of the process would leave it."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(directory, target)
+    return target
