@@ -59,6 +59,7 @@ class ClusterHandlers:
         requested = request.include_cluster_authorized_operations
         return build(
             cluster_response.DescribeClusterResponse,
+            error_code=ErrorCode.none,
             cluster_id=image.cluster_id,
             controller_id=controller_id(image, self._broker_id),
             brokers=tuple(

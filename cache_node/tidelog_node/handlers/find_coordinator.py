@@ -19,6 +19,7 @@ from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
+    ErrorCode,
     InvalidRequest,
     TidelogError,
 )
@@ -136,4 +137,9 @@ def _fields(found: _Found) -> dict[str, object]:
             "port": -1,
         }
     broker = found.broker
-    return {"node_id": broker.broker_id, "host": broker.host, "port": broker.port}
+    return {
+        "error_code": ErrorCode.none,
+        "node_id": broker.broker_id,
+        "host": broker.host,
+        "port": broker.port,
+    }

@@ -243,6 +243,7 @@ class MetadataHandlers:
         operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
         return build(
             response_v13.MetadataResponseTopic,
+            error_code=ErrorCode.none,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
@@ -286,7 +287,9 @@ class MetadataHandlers:
             "topics": tuple(topics),
         }
         if version >= 11:
-            response: object = build(response_v13.MetadataResponse, **shared)
+            response: object = build(
+                response_v13.MetadataResponse, error_code=ErrorCode.none, **shared
+            )
         else:
             requested = getattr(request, "include_cluster_authorized_operations", False)
             operations = ON_CLUSTER if requested else NOT_REQUESTED
@@ -367,12 +370,14 @@ def _describe(
 ) -> describe_response.DescribeTopicPartitionsResponseTopic:
     return build(
         describe_response.DescribeTopicPartitionsResponseTopic,
+        error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
             build(
                 describe_response.DescribeTopicPartitionsResponsePartition,
+                error_code=ErrorCode.none,
                 partition_index=partition.partition,
                 leader_id=partition.leader if partition.leader in image.brokers else NO_LEADER,
                 leader_epoch=partition.leader_epoch,

@@ -185,6 +185,7 @@ class TopicHandlers:
         layers = NodeLayers.of(self._static_config, self._view.image, self._broker_id)
         return build(
             create_response.CreatableTopicResult,
+            error_code=ErrorCode.none,
             name=plan.topic.name,
             topic_id=plan.topic.topic_id,
             num_partitions=plan.topic.partition_count,
@@ -257,7 +258,12 @@ class TopicHandlers:
             await self._admin.delete_topic(topic_id)
         except TidelogError as error:
             return _undeleted(error.code, str(error), name=name, topic_id=topic_id)
-        return build(delete_response.DeletableTopicResult, name=name, topic_id=topic_id)
+        return build(
+            delete_response.DeletableTopicResult,
+            error_code=ErrorCode.none,
+            name=name,
+            topic_id=topic_id,
+        )
 
 
 def _repeated(values: Iterable[T]) -> list[T]:

@@ -1,0 +1,133 @@
+"""A cluster's control plane without sockets: real store, real handlers, requests as bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.records import Broker, Cluster
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_node.handlers.cluster import ClusterHandlers
+from tidelog_node.handlers.configs import ConfigHandlers
+from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
+from tidelog_node.handlers.metadata import MetadataHandlers
+from tidelog_node.handlers.topics import TopicHandlers
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build, lift, write_response
+
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+NOW_MS = 1_700_000_000_000
+
+
+class Node:
+    """One node's handlers over the shared store."""
+
+    def __init__(self, store: SqliteMetadataStore, broker_id: int, static: NodeConfig) -> None:
+        self.view = ClusterView(store)
+        self.broker_id = broker_id
+        self.static = static
+        parts: dict[str, Any] = {
+            "view": self.view,
+            "store": store,
+            "node_config": lambda: effective_node_config(static, self.view.image, broker_id),
+            "broker_id": broker_id,
+            "clock_ms": lambda: NOW_MS,
+        }
+        routes: Iterable[Route] = [
+            *MetadataHandlers(**parts).routes(),
+            *TopicHandlers(**parts, static_config=static).routes(),
+            *ConfigHandlers(**parts, static_config=static).routes(),
+            *ClusterHandlers(**parts).routes(),
+            *FindCoordinatorHandlers(**parts).routes(),
+        ]
+        self._routes = {
+            (route.api_key, version): route
+            for route in routes
+            for version in range(route.min_version, route.max_version + 1)
+        }
+
+    async def ask(self, api_key: int, version: int, **fields: object) -> Any:
+        """Send a request of this version through the wire formats; return the answer's."""
+        request_class: Any = load_request_schema(api_key, version)
+        buffer = io.BytesIO()
+        entity_writer(request_class)(buffer, make(request_class, fields))
+        request, _ = entity_reader(request_class)(buffer.getvalue(), 0)
+        route = self._routes[api_key, version]
+        newest = load_request_schema(api_key, route.max_version)
+        context = RequestContext(api_key, version, 7, "test", "127.0.0.1", "127.0.0.1")
+        response = await route.handle(lift(request, newest), context)
+        data = (
+            response if isinstance(response, bytes) else write_response(api_key, version, response)
+        )
+        answer, size = entity_reader(load_response_schema(api_key, version))(data, 0)
+        assert size == len(data)
+        return answer
+
+
+def make(cls: Any, fields: dict[str, Any]) -> Any:
+    """Return a kio entity from nested dicts and lists."""
+    import typing
+
+    hints = typing.get_type_hints(cls)
+    return build(cls, **{name: _convert(hints[name], value) for name, value in fields.items()})
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    import typing
+
+    arguments = [a for a in typing.get_args(hint) if a not in (type(None), Ellipsis)]
+    if isinstance(value, dict):
+        return make(hint if dataclasses.is_dataclass(hint) else arguments[0], value)
+    if isinstance(value, list | tuple):
+        origin = typing.get_origin(hint)
+        inner = hint if origin is tuple else next(a for a in arguments if typing.get_args(a))
+        (element, *_) = typing.get_args(inner)
+        return tuple(_convert(element, part) for part in value)
+    return value
+
+
+@asynccontextmanager
+async def cluster(
+    path: Path, *, nodes: int = 1, static: NodeConfig | None = None, racks: bool = False
+) -> AsyncIterator[list[Node]]:
+    """Run a cluster of registered brokers 1..n on the database at ``path``."""
+    store = SqliteMetadataStore(path / "metadata.db")
+    await store.commit([records.put(Cluster(cluster_id=CLUSTER_ID))])
+    members = []
+    for broker_id in range(1, nodes + 1):
+        broker = Broker(
+            broker_id=broker_id,
+            incarnation=UUID(int=broker_id),
+            host=f"host-{broker_id}",
+            port=9000 + broker_id,
+            rack=f"rack-{broker_id % 2}" if racks else None,
+        )
+        await store.commit([records.put(broker)])
+        members.append(Node(store, broker_id, NodeConfig() if static is None else static))
+    for node in members:
+        await node.view.refresh()
+    try:
+        yield members
+    finally:
+        await store.close()
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    """Run one test's coroutine."""
+
+    async def main() -> None:
+        await body()
+
+    asyncio.run(main())
