@@ -18,6 +18,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, TypeVar
 
+from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.protocol import Entity
 
@@ -89,6 +90,7 @@ def _lifter(newest: Any) -> Callable[[object], object]:
 
 _MISSING = object()
 _ZEROS: tuple[tuple[type, object], ...] = (
+    (ErrorCode, ErrorCode.none),  # before int, which it is too, but kio writes its value
     (bool, False),
     (str, ""),
     (int, 0),
