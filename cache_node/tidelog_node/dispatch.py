@@ -129,8 +129,10 @@ class Dispatch:
             client_id = str(frame[10:position], "utf-8")
         if call.is_flexible:
             position = skip_tagged_fields(frame, position)
+        # kio keeps slices of what it reads, and reads only what nobody can change.
+        body = memoryview(bytes(frame[position:]))
         try:
-            request = read_request(api_key, version, frame, position)
+            request = read_request(api_key, version, body, 0)
         except Exception as error:  # kio raises many kinds; all mean that the bytes are wrong
             raise CloseConnection(f"malformed request of API {api_key}: {error!r}") from error
         context = RequestContext(

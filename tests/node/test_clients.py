@@ -60,6 +60,7 @@ def test_librdkafka_reads_back_what_it_wrote(node: NodeProcess, codec: str) -> N
     assert read_values(node, "t", RECORD_COUNT) == [b"value-%d" % i for i in range(RECORD_COUNT)]
 
 
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 def test_kafka_python_reads_back_what_it_wrote(node: NodeProcess) -> None:
     from kafka import KafkaConsumer, KafkaProducer
 
