@@ -1,0 +1,163 @@
+"""A small cluster in a metadata store, and coordinators on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from uuid import UUID, uuid5
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition, Topic, delete, put
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
+from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, SyncAnswer
+
+from tests.node.coordinator.requests import join, sync
+
+_NAMESPACE = UUID(int=7)
+
+
+def topic_id(name: str) -> UUID:
+    return uuid5(_NAMESPACE, name)
+
+
+async def create_topic(
+    store: MetadataStore,
+    name: str,
+    partition_count: int = 2,
+    *,
+    leader: int = 1,
+    id: UUID | None = None,
+) -> None:
+    topic = Topic(
+        name=name, topic_id=topic_id(name) if id is None else id, partition_count=partition_count
+    )
+    partitions = [
+        Partition(
+            topic_id=topic.topic_id,
+            partition=index,
+            replicas=(1, 2),
+            leader=leader,
+            leader_epoch=0,
+            isr=(1, 2),
+        )
+        for index in range(partition_count)
+    ]
+    await store.commit([put(topic), *(put(partition) for partition in partitions)])
+
+
+async def delete_topic(store: MetadataStore, view: ClusterView, name: str) -> None:
+    topic = view.image.topic(name)
+    assert topic is not None
+    partitions = view.image.partitions(name)
+    await store.commit([delete(topic), *(delete(partition) for partition in partitions)])
+    await view.refresh()
+
+
+async def lead_offsets(store: MetadataStore, view: ClusterView, leader: int) -> None:
+    """Give every shard to the broker."""
+    await view.refresh()
+    await store.commit(
+        [
+            put(dataclasses.replace(p, leader=leader, leader_epoch=p.leader_epoch + 1))
+            for p in view.image.partitions(CONSUMER_OFFSETS_TOPIC)
+        ]
+    )
+    await view.refresh()
+
+
+@dataclasses.dataclass
+class Node:
+    """What a test needs of one broker."""
+
+    coordinator: GroupCoordinator
+    view: ClusterView
+    config: NodeConfig
+
+    async def join(self, request: JoinRequest, group: str = "g") -> JoinAnswer:
+        return await self.coordinator.join(group, request)
+
+    async def member(self, name: str, group: str = "g", **options: object) -> JoinAnswer:
+        """Join a dynamic member with the two requests that it takes."""
+        await self.join(join(new=name, **options), group)  # type: ignore[arg-type]
+        return await self.join(join(name, **options), group)  # type: ignore[arg-type]
+
+    async def stable(self, *names: str, group: str = "g", **options: object) -> int:
+        """Make a group stable with these members, the first leading."""
+        answers = await asyncio.gather(*(self.member(n, group, **options) for n in names))
+        generation = max(answer.generation for answer in answers)
+        assert {answer.generation for answer in answers} == {generation}
+        assigned = {name: f"assigned {name}".encode() for name in names}
+        await asyncio.gather(
+            *(self.sync(n, generation, assigned if n == names[0] else None, group) for n in names)
+        )
+        return generation
+
+    async def sync(
+        self,
+        name: str,
+        generation: int,
+        assigned: dict[str, bytes] | None = None,
+        group: str = "g",
+    ) -> SyncAnswer:
+        return await self.coordinator.sync(group, sync(name, generation, assigned))
+
+    async def commit(
+        self,
+        offset: int,
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        topic: str = "t",
+        partition: int = 0,
+        group: str = "g",
+        committed_ms: int = 0,
+    ):  # type: ignore[no-untyped-def]
+        value = CommittedOffset(offset, -1, "", committed_ms)
+        return await self.coordinator.commit_offsets(
+            group,
+            {(topic, topic_id(topic)): {partition: value}},
+            member_id=member_id,
+            group_instance_id=None,
+            generation=generation,
+        )
+
+    async def offset(self, topic: str = "t", partition: int = 0, group: str = "g") -> int | None:
+        found = await self.coordinator.fetch_offsets(group, {topic: [partition]})
+        return next((value.offset for value in found.values()), None)
+
+
+@contextlib.asynccontextmanager
+async def node(
+    store: MetadataStore, *, broker_id: int = 1, config: NodeConfig | None = None
+) -> AsyncIterator[Node]:
+    """Run a coordinator in the running loop's time."""
+    loop = asyncio.get_running_loop()
+    settings = NodeConfig(group_initial_rebalance_delay_ms=100) if config is None else config
+    view = ClusterView(store)
+    await view.refresh()
+    coordinator = GroupCoordinator(
+        store=store,
+        view=view,
+        node_config=lambda: settings,
+        broker_id=broker_id,
+        clock=loop.time,
+        wall_clock_ms=lambda: int(loop.time() * 1000) + 5_000_000,
+    )
+    await coordinator.start()
+    try:
+        yield Node(coordinator, view, settings)
+    finally:
+        await coordinator.close()
+
+
+async def new_cluster(store: MetadataStore) -> None:
+    """Create the shards and two topics, everything led by broker 1."""
+    await create_topic(store, CONSUMER_OFFSETS_TOPIC, 4)
+    await create_topic(store, "t")
+    await create_topic(store, "u")
