@@ -1,0 +1,325 @@
+"""Record batches, as they lie in a segment object, into Arrow record batches.
+
+Headers of batches are read into a table, whole batches are dropped there (control
+batches, aborted transactions, offsets out of range), CRCs are checked, what is
+compressed is decompressed, and one compiled loop writes the records straight into
+Arrow's buffers. No Python object is made for a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+from numpy.typing import NDArray
+from tidelog_core.errors import CorruptObject, CorruptRecordBatch
+from tidelog_core.records.codecs import (
+    DECOMPRESSED_SIZE_BYTES_MAX,
+    CompressionType,
+    decompress,
+)
+
+from tidelog_spark import kernels
+from tidelog_spark.kernels import Bytes, Longs
+from tidelog_spark.schema import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
+
+# One Arrow batch is cut when it has either; a single record batch may hold more.
+# The sizes that moved most records a second into Spark on 2 cores.
+ROWS_PER_BATCH = 64 * 1024
+BYTES_PER_BATCH = 8 * 1024 * 1024
+# Arrow addresses binary columns with 32 bits. A batch decompresses to far less.
+assert BYTES_PER_BATCH + DECOMPRESSED_SIZE_BYTES_MAX < 2**31
+
+_CRC_END = 21  # the CRC covers what comes after it
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+_PROBLEMS = {
+    kernels.BAD_LENGTH: "a record's length disagrees with its fields",
+    kernels.BAD_OFFSET: "a record's offset lies outside the batch",
+    kernels.BAD_KEY: "a record's key runs past its end",
+    kernels.BAD_VALUE: "a record's value runs past its end",
+    kernels.BAD_HEADERS: "a record's headers are malformed",
+    kernels.TRAILING_BYTES: "bytes follow the last record",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedRange:
+    """The transaction's batches of one producer in ``[first_offset, end_offset)`` do not count."""
+
+    producer_id: int
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Which records of which partition are wanted, and how."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int  # exclusive
+    include_headers: bool = False
+    aborted: tuple[AbortedRange, ...] = ()  # empty for read_uncommitted
+
+
+@dataclass(slots=True)
+class _Group:
+    """Batches that become one Arrow batch: a buffer and the records' place in it."""
+
+    data: Bytes
+    sections: Longs
+    positions: list[int]
+
+
+class BatchDecoder:
+    """Turns a run of bytes of one segment object, piece by piece, into Arrow batches."""
+
+    def __init__(self, rows: RowRange, *, object_key: str, position: int = 0) -> None:
+        """``position`` is where in the object the first piece begins."""
+        self._rows = rows
+        self._object_key = object_key
+        self._position = position
+        self._rest = b""  # the beginning of a batch whose end is yet to come
+        self._schema = arrow_schema(include_headers=rows.include_headers)
+        self._topic = rows.topic.encode()
+        self._next_offset = -1  # batches must not go back
+
+    def feed(self, data: bytes) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of every batch that is whole with this piece. Use it up before the next.
+
+        Raises ``CorruptObject`` naming the object and the batch's position.
+        """
+        if self._rest:
+            data = self._rest + data
+        array = np.frombuffer(data, dtype=np.uint8)
+        table = np.empty((len(array) // kernels.HEADER_SIZE + 1, kernels.COLUMN_COUNT), np.int64)
+        count, consumed, problem = kernels.scan_batches(array, table)
+        if problem:
+            raise self._corrupt(self._position + consumed, "this is no batch of version 2")
+        position = self._position
+        self._position += consumed
+        self._rest = data[consumed:]
+        table = table[:count]
+        self._check_order(table, position)
+        self._check_crcs(data, table, position)
+        for group in self._groups(data, array, table[self._wanted(table)], position):
+            batch = self._decode_group(group)
+            if batch.num_rows:
+                yield batch
+
+    def finish(self) -> None:
+        """Raise ``CorruptObject`` unless the pieces ended where a batch ends."""
+        if self._rest:
+            raise self._corrupt(self._position, f"it is cut off after {len(self._rest)} bytes")
+
+    def _corrupt(self, position: int, problem: str) -> CorruptObject:
+        return CorruptObject(self._object_key, f"batch at byte {position}: {problem}")
+
+    def _check_order(self, table: Longs, position: int) -> None:
+        if not len(table):
+            return
+        floors = np.concatenate(([self._next_offset], table[:-1, kernels.LAST_OFFSET] + 1))
+        backwards = np.flatnonzero(table[:, kernels.BASE_OFFSET] < floors)
+        if len(backwards):
+            row = table[backwards[0]]
+            raise self._corrupt(
+                position + int(row[kernels.POSITION]),
+                f"base offset {row[kernels.BASE_OFFSET]} is below offset {floors[backwards[0]]},"
+                " where the batch before it ends",
+            )
+        self._next_offset = int(table[-1, kernels.LAST_OFFSET]) + 1
+
+    def _check_crcs(self, data: bytes, table: Longs, position: int) -> None:
+        """Check every batch: one that is damaged must not pass for one that does not count."""
+        view = memoryview(data)
+        columns = (kernels.POSITION, kernels.SIZE, kernels.CRC)
+        for start, size, crc in table[:, columns].tolist():
+            if crc32c(view[start + _CRC_END : start + size]) != crc:
+                raise self._corrupt(position + start, "its CRC does not fit its bytes")
+
+    def _wanted(self, table: Longs) -> NDArray[np.bool_]:
+        rows = self._rows
+        attributes = table[:, kernels.ATTRIBUTES]
+        wanted: NDArray[np.bool_] = (
+            (table[:, kernels.LAST_OFFSET] >= rows.start_offset)
+            & (table[:, kernels.BASE_OFFSET] < rows.end_offset)
+            & (table[:, kernels.RECORD_COUNT] > 0)
+            & (attributes & _CONTROL == 0)
+        )
+        for aborted in rows.aborted:
+            wanted &= ~(
+                (table[:, kernels.PRODUCER_ID] == aborted.producer_id)
+                & (attributes & _TRANSACTIONAL != 0)
+                & (table[:, kernels.BASE_OFFSET] >= aborted.first_offset)
+                & (table[:, kernels.BASE_OFFSET] < aborted.end_offset)
+            )
+        return wanted
+
+    def _groups(self, data: bytes, array: Bytes, table: Longs, position: int) -> Iterator[_Group]:
+        """Decompress and gather batches until there are enough for one Arrow batch."""
+        view = memoryview(data)
+        parts: list[bytes | memoryview] = []
+        sections: list[tuple[int, ...]] = []
+        positions: list[int] = []
+        row_count = size_bytes = 0
+        is_compressed = bool(np.any(table[:, kernels.ATTRIBUTES] & _CODEC_MASK))
+
+        def gathered() -> _Group:
+            # Uncompressed records are decoded where they lie.
+            source = np.frombuffer(b"".join(parts), dtype=np.uint8) if is_compressed else array
+            return _Group(source, np.array(sections, dtype=np.int64).reshape(-1, 8), positions)
+
+        for start, size, base, last, attributes, records, base_ms, max_ms, _, _ in table.tolist():
+            where = position + start
+            section: bytes | memoryview = view[start + kernels.HEADER_SIZE : start + size]
+            if is_compressed:
+                section = self._decompressed(attributes & _CODEC_MASK, section, where)
+                begin = size_bytes
+                parts.append(section)
+            else:
+                begin = start + kernels.HEADER_SIZE
+            if records * kernels.RECORD_SIZE_MIN > len(section):
+                raise self._corrupt(where, f"{records} records do not fit in {len(section)} bytes")
+            is_stamped = int(attributes & _LOG_APPEND_TIME != 0)
+            end = begin + len(section)
+            sections.append((begin, end, base, last, base_ms, max_ms, is_stamped, records))
+            positions.append(where)
+            row_count += records
+            size_bytes += len(section)
+            if row_count >= ROWS_PER_BATCH or size_bytes >= BYTES_PER_BATCH:
+                yield gathered()
+                parts, sections, positions = [], [], []
+                row_count = size_bytes = 0
+        if sections:
+            yield gathered()
+
+    def _decompressed(
+        self, codec_id: int, section: bytes | memoryview, position: int
+    ) -> bytes | memoryview:
+        if codec_id == CompressionType.NONE:
+            return section
+        try:
+            return decompress(CompressionType(codec_id), section)
+        except ValueError:
+            raise self._corrupt(position, f"there is no codec {codec_id}") from None
+        except CorruptRecordBatch as error:
+            raise self._corrupt(position, str(error)) from None
+
+    def _decode_group(self, group: _Group) -> pa.RecordBatch:
+        data, sections = group.data, group.sections
+        row_max = int(sections[:, 7].sum())
+        # Room for all is asked for; pages that are never written cost nothing.
+        content_max = int((sections[:, 1] - sections[:, 0]).sum())
+        longs = np.empty((3, row_max), np.int64)
+        timestamp_types = np.empty(row_max, np.int32)
+        keys = _BinaryColumn(row_max, content_max)
+        values = _BinaryColumn(row_max, content_max)
+        rows, headers, header_key_bytes, header_value_bytes, problem, section = (
+            kernels.decode_records(
+                data,
+                sections,
+                self._rows.start_offset,
+                self._rows.end_offset,
+                longs,
+                timestamp_types,
+                keys.ends,
+                keys.content,
+                keys.valid,
+                values.ends,
+                values.content,
+                values.valid,
+            )
+        )
+        if problem:
+            raise self._corrupt(group.positions[section], _PROBLEMS[problem])
+        columns = [
+            keys.array(rows, pa.binary()),
+            values.array(rows, pa.binary()),
+            _repeated(self._topic, rows),
+            pa.array(np.full(rows, self._rows.partition, np.int32)),
+            pa.array(longs[0, :rows]),
+            pa.array(longs[1, :rows]).view(TIMESTAMP_TYPE),
+            pa.array(timestamp_types[:rows]),
+        ]
+        if self._rows.include_headers:
+            columns.append(
+                _headers(data, longs[2, :rows], headers, header_key_bytes, header_value_bytes)
+            )
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class _BinaryColumn:
+    """The buffers of a binary column, filled by a kernel."""
+
+    def __init__(self, row_max: int, content_max: int) -> None:
+        self.ends = np.empty(row_max + 1, np.int32)
+        self.ends[0] = 0
+        self.content = np.empty(content_max, np.uint8)
+        self.valid = np.empty(row_max, np.uint8)
+
+    def array(self, rows: int, type: pa.DataType) -> pa.Array:
+        buffers = [
+            _validity(self.valid[:rows]),
+            pa.py_buffer(self.ends[: rows + 1]),
+            pa.py_buffer(self.content[: self.ends[rows]]),
+        ]
+        return pa.Array.from_buffers(type, rows, buffers)
+
+
+def _validity(valid: Bytes) -> pa.Buffer | None:
+    if valid.all():
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _repeated(text: bytes, rows: int) -> pa.Array:
+    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(text))
+    return pa.Array.from_buffers(
+        pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(text * rows)]
+    )
+
+
+def _headers(
+    data: Bytes, starts: Longs, count: int, key_size_bytes: int, value_size_bytes: int
+) -> pa.Array:
+    rows = len(starts)
+    list_ends = np.empty(rows + 1, np.int32)
+    list_ends[0] = 0
+    list_valid = np.empty(rows, np.uint8)
+    keys = _BinaryColumn(count, key_size_bytes)
+    values = _BinaryColumn(count, value_size_bytes)
+    kernels.decode_headers(
+        data,
+        starts,
+        list_ends,
+        list_valid,
+        keys.ends,
+        keys.content,
+        values.ends,
+        values.content,
+        values.valid,
+    )
+    keys.valid[:] = 1
+    pairs = pa.StructArray.from_arrays(
+        [_text(keys.array(count, pa.binary())), values.array(count, pa.binary())],
+        fields=list(HEADER_TYPE),
+    )
+    return pa.Array.from_buffers(
+        HEADERS_TYPE, rows, [_validity(list_valid), pa.py_buffer(list_ends)], children=[pairs]
+    )
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Return the bytes as strings. What is not UTF-8 is replaced, as the Java client does."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
