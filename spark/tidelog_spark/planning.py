@@ -1,0 +1,354 @@
+"""From options, segments and index objects to splits. Pure: no store, no Spark, no clock.
+
+``plan`` is called again and again: it answers with the index objects that it lacks
+until it has all it needs, then with the splits. Only index objects that decide
+something are asked for: those of segments that are read in part, cut, searched by
+time, or looked through for aborted transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ParamSpec, TypeVar
+from uuid import UUID
+
+import numpy as np
+from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.model import TopicPartition
+
+from tidelog_spark.options import EARLIEST, LATEST, Limit, OffsetLimit, ReadOptions
+from tidelog_spark.partition_log import PartitionLog, SegmentIndex, Stretch
+
+SPLIT_SIZE_BYTES = 64 * 1024 * 1024
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KeyOf = Callable[[TopicPartition, SegmentMeta], str]
+
+
+class DataLost(TidelogError):
+    """Offsets that were asked for are not in the tiered log; every such run is named."""
+
+    code = ErrorCode.offset_out_of_range
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(
+            "; ".join(problems)
+            + ". To read what is there, give other offsets or the option failOnDataLoss=false"
+        )
+        self.problems = tuple(problems)
+
+
+class NoSuchTimestamp(TidelogError):
+    """No tiered record is as new as the time that the read should start at."""
+
+    code = ErrorCode.offset_out_of_range
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole batches of one segment object, and the offsets that count in them.
+
+    A slice with a timestamp is a single batch. ``from_timestamp_ms``: rows before the
+    first of at least this time do not count. ``until_timestamp_ms``: neither do rows
+    from the first of at least this time on.
+    """
+
+    object_key: str
+    position: int  # bytes
+    size_bytes: int
+    start_offset: int
+    end_offset: int  # exclusive
+    from_timestamp_ms: int | None = None
+    until_timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads: slices of one partition in the order of their offsets."""
+
+    topic: str
+    partition: int
+    slices: tuple[Slice, ...]
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The splits in order of topic, partition and offset."""
+
+    splits: tuple[Split, ...]
+    warnings: tuple[str, ...]  # what was skipped because failOnDataLoss is false
+
+
+@dataclass(frozen=True, slots=True)
+class MissingIndexes:
+    """Call again with the index objects of these segments too."""
+
+    segments: tuple[tuple[TopicPartition, SegmentMeta], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is read of a partition."""
+
+    log: PartitionLog
+    start_offset: int
+    end_offset: int  # exclusive
+    from_timestamp_ms: int | None = None  # for the batch of start_offset
+    until_timestamp_ms: int | None = None  # for the batch of until_offset
+    until_offset: int = -1
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+class _Lacking(Exception):
+    """Raised inside to leave a partition until an index object is there."""
+
+
+def plan(
+    options: ReadOptions,
+    logs: Sequence[PartitionLog],
+    indexes: Mapping[UUID, SegmentIndex],
+    *,
+    key_of: KeyOf,
+    split_size_bytes: int = SPLIT_SIZE_BYTES,
+) -> Plan | MissingIndexes:
+    """Return the splits, or which index objects (by segment id) are needed to make them.
+
+    Raises ``DataLost`` naming every run of offsets that is asked for and not there,
+    unless ``failOnDataLoss`` is false.
+    """
+    planner = _Planner(options, indexes, key_of)
+    ordered = sorted(logs, key=lambda log: log.partition)
+    wanted = [found for log in ordered if (found := planner.attempt(planner.wanted_of, log))]
+    if planner.lacking:
+        return MissingIndexes(tuple(planner.lacking.values()))
+    if planner.problems and options.fail_on_data_loss:
+        raise DataLost(planner.problems)
+    while True:
+        splits: list[Split] = []
+        for one in wanted:
+            splits += planner.attempt(planner.splits_of, one, split_size_bytes) or ()
+        if planner.lacking:
+            return MissingIndexes(tuple(planner.lacking.values()))
+        if len(splits) >= options.min_partitions or not splits or split_size_bytes == 1:
+            return Plan(tuple(splits), tuple(planner.problems))
+        size_bytes = sum(part.size_bytes for split in splits for part in split.slices)
+        split_size_bytes = max(1, min(split_size_bytes // 2, size_bytes // options.min_partitions))
+
+
+class _Planner:
+    """One call of ``plan``: what it has found wrong and what it lacks."""
+
+    def __init__(
+        self, options: ReadOptions, indexes: Mapping[UUID, SegmentIndex], key_of: KeyOf
+    ) -> None:
+        self.problems: list[str] = []
+        self.lacking: dict[UUID, tuple[TopicPartition, SegmentMeta]] = {}
+        self._options = options
+        self._indexes = indexes
+        self._key_of = key_of
+
+    def attempt(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """Return the step's answer, ``None`` where it lacks an index object."""
+        try:
+            return step(*args, **kwargs)
+        except _Lacking:
+            return None
+
+    def wanted_of(self, log: PartitionLog) -> _Wanted | None:
+        """Return what is read of the partition, ``None`` for nothing."""
+        start, from_ms = self._start(log)
+        end, until_offset, until_ms = self._end(log)
+        low, high = min(start, end), max(start, end)
+        if low < log.log_start_offset:
+            self._lost(log, low, min(high, log.log_start_offset), "were deleted")
+        if high > log.tiered_end_offset:
+            self._lost(log, max(low, log.tiered_end_offset), high, "are not tiered yet")
+        start, end = max(start, log.log_start_offset), min(end, log.tiered_end_offset)
+        for hole in log.holes(start, end):
+            self._lost(log, *hole, "are in no tiered segment")
+        if start >= end:
+            return None
+        aborted = self._aborted(log, start, end) if self._options.is_read_committed else ()
+        return _Wanted(log, start, end, from_ms, until_ms, until_offset, aborted)
+
+    def splits_of(self, wanted: _Wanted, split_size_bytes: int) -> list[Split]:
+        """Return the partition's splits of about the size, cut where batches begin."""
+        splits: list[list[Slice]] = []
+        filled_bytes = split_size_bytes
+        for part in self._slices(wanted, split_size_bytes):
+            if filled_bytes + part.size_bytes > split_size_bytes:
+                splits.append([])
+                filled_bytes = 0
+            splits[-1].append(part)
+            filled_bytes += part.size_bytes
+        return [
+            Split(
+                wanted.log.partition.topic,
+                wanted.log.partition.partition,
+                tuple(slices),
+                tuple(
+                    transaction
+                    for transaction in wanted.aborted
+                    if transaction.first_offset < slices[-1].end_offset
+                    and transaction.last_offset >= slices[0].start_offset
+                ),
+            )
+            for slices in splits
+        ]
+
+    def _index(self, log: PartitionLog, segment: SegmentMeta) -> SegmentIndex:
+        index = self._indexes.get(segment.segment_id)
+        if index is None:
+            self.lacking[segment.segment_id] = (log.partition, segment)
+            raise _Lacking
+        return index
+
+    def _lost(self, log: PartitionLog, start: int, end: int, problem: str) -> None:
+        self.problems.append(f"offsets [{start}, {end}) of {log.partition} {problem}")
+
+    def _start(self, log: PartitionLog) -> tuple[int, int | None]:
+        """Return where to start, and the time that rows of the first batch must have."""
+        limit = self._options.start
+        asked = _asked(limit, log.partition)
+        if isinstance(limit, OffsetLimit):
+            return (log.log_start_offset if asked == EARLIEST else asked), None
+        found = self._batch_at_time(log, asked)
+        if found is not None:
+            return found[0], asked
+        if self._options.is_late_start_latest:
+            return log.tiered_end_offset, None
+        raise NoSuchTimestamp(
+            f"no tiered record of {log.partition} has a timestamp of at least {asked}; with"
+            " startingOffsetsByTimestampStrategy=latest such a partition is read from its end"
+        )
+
+    def _end(self, log: PartitionLog) -> tuple[int, int, int | None]:
+        """Return where to end, and of a limit by time the last batch's offset and the time."""
+        limit = self._options.end
+        asked = _asked(limit, log.partition)
+        if isinstance(limit, OffsetLimit):
+            return (log.tiered_end_offset if asked == LATEST else asked), -1, None
+        found = self._batch_at_time(log, asked)
+        if found is None:
+            return log.tiered_end_offset, -1, None
+        return found[1], found[0], asked
+
+    def _batch_at_time(self, log: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return the offsets ``[start, end)`` of the first batch with a record of that time on."""
+        for stretch in log.between(log.log_start_offset, log.tiered_end_offset):
+            if stretch.segment.max_timestamp_ms < timestamp_ms:
+                continue
+            index = self._index(log, stretch.segment)
+            fits = np.flatnonzero(
+                (index.max_timestamps >= timestamp_ms)
+                & (index.last_offsets >= stretch.start_offset)
+                & (index.base_offsets < stretch.end_offset)
+            )
+            if len(fits):
+                first = int(fits[0])
+                start = max(int(index.base_offsets[first]), stretch.start_offset)
+                return start, min(int(index.last_offsets[first]) + 1, stretch.end_offset)
+        return None
+
+    def _aborted(self, log: PartitionLog, start: int, end: int) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions with records in the range.
+
+        Each index object names all that have records in its segment: no segment is
+        tiered before its transactions are decided.
+        """
+        stretches = log.between(start, end)
+        indexes = [self.attempt(self._index, log, stretch.segment) for stretch in stretches]
+        found: dict[AbortedTransaction, None] = {}
+        for index in indexes:
+            if index is None:
+                raise _Lacking  # Only now: those of the other segments are asked for too.
+            found.update(dict.fromkeys(index.aborted))
+        return tuple(
+            transaction
+            for transaction in found
+            if transaction.first_offset < end and transaction.last_offset >= start
+        )
+
+    def _slices(self, wanted: _Wanted, split_size_bytes: int) -> list[Slice]:
+        slices: list[Slice] = []
+        is_lacking = False
+        for stretch in wanted.log.between(wanted.start_offset, wanted.end_offset):
+            found = self.attempt(self._slices_of, wanted, stretch, split_size_bytes)
+            slices += found or ()
+            is_lacking |= found is None
+        if is_lacking:
+            raise _Lacking
+        return slices
+
+    def _slices_of(self, wanted: _Wanted, stretch: Stretch, split_size_bytes: int) -> list[Slice]:
+        segment = stretch.segment
+        key = self._key_of(wanted.log.partition, segment)
+        start, end = stretch.start_offset, stretch.end_offset
+        is_whole = (start, end) == (segment.base_offset, segment.end_offset)
+        # Offsets whose batch is a slice of its own, because rows in it count by their time.
+        from_offset = wanted.start_offset if wanted.from_timestamp_ms is not None else -1
+        until_offset = max(wanted.until_offset, wanted.start_offset)
+        if wanted.until_timestamp_ms is None:
+            until_offset = -1
+        is_timed = start <= from_offset < end or start <= until_offset < end
+        if is_whole and not is_timed and segment.size_bytes <= split_size_bytes:
+            return [Slice(key, 0, segment.size_bytes, start, end)] if segment.size_bytes else []
+        index = self._index(wanted.log, segment)
+        first = int(np.searchsorted(index.last_offsets, start))
+        last = int(np.searchsorted(index.base_offsets, end))
+        from_batch = _batch_of(index, from_offset, stretch)
+        until_batch = _batch_of(index, until_offset, stretch)
+        slices = []
+        for begin, stop in _cuts(index, first, last, {from_batch, until_batch}, split_size_bytes):
+            position = int(index.positions[begin])
+            slices.append(
+                Slice(
+                    key,
+                    position,
+                    int(index.positions[stop - 1] + index.sizes[stop - 1]) - position,
+                    max(int(index.base_offsets[begin]), start),
+                    min(int(index.last_offsets[stop - 1]) + 1, end),
+                    wanted.from_timestamp_ms if begin == from_batch else None,
+                    wanted.until_timestamp_ms if begin == until_batch else None,
+                )
+            )
+        return slices
+
+
+def _asked(limit: Limit, partition: TopicPartition) -> int:
+    return limit.by_partition[partition] if limit.everywhere is None else limit.everywhere
+
+
+def _batch_of(index: SegmentIndex, offset: int, stretch: Stretch) -> int:
+    """Return which batch holds the offset, -1 for an offset outside the stretch."""
+    if not stretch.start_offset <= offset < stretch.end_offset:
+        return -1
+    return int(np.searchsorted(index.last_offsets, offset))
+
+
+def _cuts(
+    index: SegmentIndex, first: int, last: int, alone: Collection[int], size_bytes: int
+) -> list[tuple[int, int]]:
+    """Return runs ``[begin, end)`` of batches, of about the size, those in ``alone`` by themselves.
+
+    Batches are never cut. Runs have about the same size, so none is left tiny at the end.
+    """
+    edges = {first, last}
+    edges |= {edge for batch in alone if first <= batch < last for edge in (batch, batch + 1)}
+    ordered = sorted(edges)
+    runs: list[tuple[int, int]] = []
+    for begin, end in pairwise(ordered):
+        start = int(index.positions[begin])
+        total = int(index.positions[end - 1] + index.sizes[end - 1]) - start
+        count = min(-(-total // size_bytes), end - begin)
+        ideal = start + np.arange(1, count) * total // count
+        inner = begin + np.searchsorted(index.positions[begin:end], ideal)
+        runs += pairwise([begin, *dict.fromkeys(inner.tolist()), end])
+    return [(begin, end) for begin, end in runs if begin < end]

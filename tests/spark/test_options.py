@@ -1,0 +1,174 @@
+"""Options are parsed without Spark, and every problem is said at once."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from tidelog_core.errors import InvalidConfig
+from tidelog_core.model import TopicPartition
+from tidelog_spark.options import (
+    EARLIEST,
+    LATEST,
+    Assign,
+    OffsetLimit,
+    ReadOptions,
+    Subscribe,
+    SubscribePattern,
+    TimestampLimit,
+    parse_options,
+)
+
+STORES = {"metadata": "sqlite:///m.db", "objects": "file:///o"}
+
+
+def parsed(**given: str) -> ReadOptions:
+    return parse_options({**STORES, "subscribe": "a", **given})
+
+
+def problems(given: dict[str, str]) -> tuple[str, ...]:
+    with pytest.raises(InvalidConfig) as raised:
+        parse_options(given)
+    return raised.value.problems
+
+
+def problem(**given: str) -> str:
+    found = problems({**STORES, "subscribe": "a", **given})
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_the_defaults_are_those_of_sparks_kafka_source():
+    options = parsed()
+    assert options.selection == Subscribe(("a",))
+    assert options.start == OffsetLimit(EARLIEST, {})
+    assert options.end == OffsetLimit(LATEST, {})
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert not options.is_read_committed
+    assert options.min_partitions == 0
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_names_count_in_any_case():
+    options = parsed(INCLUDEHEADERS="True", failondataloss="FALSE", Isolation="read_committed")
+    assert options.include_headers
+    assert not options.fail_on_data_loss
+    assert options.is_read_committed
+
+
+def test_every_problem_is_reported_together():
+    found = problems(
+        {
+            "objects": "file:///o",
+            "subscribe": "a",
+            "assign": "no json",
+            "minPartitions": "0",
+            "includeHeaders": "yes",
+            "startingOffset": "earliest",
+            "isolation": "serializable",
+            "endingTimestamp": "-4",
+        }
+    )
+    text = "\n".join(found)
+    assert len(found) == 8
+    assert "unknown option 'startingOffset': did you mean 'startingOffsets'?" in text
+    assert "option 'metadata' is missing: give a url like sqlite:///path" in text
+    assert "give only one of the options 'assign', 'subscribe', 'subscribePattern'" in text
+    assert "option 'assign' is 'no json': it must be JSON like {\"topic\": [0, 1]}" in text
+    assert "option 'minPartitions' is '0': it must be a whole number of at least 1" in text
+    assert "option 'includeHeaders' is 'yes': it must be true or false" in text
+    assert "option 'isolation' is 'serializable': it must be one of read_uncommitted" in text
+    assert "option 'endingTimestamp' is '-4': it must be a time in milliseconds" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("include_headers", "did you mean 'includeHeaders'?"),
+        ("startTimestamp", "did you mean 'startingTimestamp'?"),
+        ("topic", "the options are assign, endingOffsets"),
+        ("kafka.bootstrap.servers", "is for a Kafka client"),
+        ("maxOffsetsPerTrigger", "is for streaming reads"),
+        ("path", "name the stores with 'metadata' and 'objects'"),
+    ],
+)
+def test_unknown_options_name_the_nearest_right_one(name, says):
+    assert says in problem(**{name: "1"})
+
+
+def test_topics_are_selected_by_name_pattern_or_partition():
+    assert parsed(subscribe=" b, a ,b").selection == Subscribe(("b", "a"))
+    given = {**STORES, "assign": '{"b": [1, 0, 1], "a": [2]}'}
+    assert parse_options(given).selection == Assign(
+        (TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1))
+    )
+    given = {**STORES, "subscribePattern": "ev.*"}
+    assert parse_options(given).selection == SubscribePattern("ev.*")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"subscribe": " , "},
+        {"subscribePattern": "("},
+        {"subscribePattern": ""},
+        {"assign": "{}"},
+        {"assign": '{"a": 1}'},
+        {"assign": '{"a": [-1]}'},
+        {"assign": '{"a": [true]}'},
+        {"assign": '["a"]'},
+        {},
+    ],
+)
+def test_selections_that_select_nothing_are_refused(given):
+    assert len(problems({**STORES, **given})) == 1
+
+
+def test_offsets_are_one_word_or_one_number_for_each_partition():
+    options = parsed(startingOffsets='{"a": {"0": 5, "1": -2}}', endingOffsets='{"a": {"0": -1}}')
+    assert options.start == OffsetLimit(
+        None, {TopicPartition("a", 0): 5, TopicPartition("a", 1): EARLIEST}
+    )
+    assert options.end == OffsetLimit(None, {TopicPartition("a", 0): LATEST})
+    assert parsed(startingOffsets="Earliest").start == OffsetLimit(EARLIEST, {})
+    assert parsed(endingOffsets="latest").end == OffsetLimit(LATEST, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("startingOffsets", "latest"),
+        ("endingOffsets", "earliest"),
+        ("startingOffsets", '{"a": {"0": -1}}'),
+        ("endingOffsets", '{"a": {"0": -2}}'),
+        ("startingOffsets", '{"a": {"0": -3}}'),
+        ("startingOffsets", '{"a": {"0": 1.5}}'),
+        ("startingOffsets", '{"a": {"x": 1}}'),
+        ("startingOffsets", '{"a": [1]}'),
+        ("startingOffsets", "12"),
+        ("startingOffsetsByTimestamp", '{"a": {"0": -5}}'),
+        ("startingTimestamp", "yesterday"),
+        ("startingOffsetsByTimestampStrategy", "guess"),
+    ],
+)
+def test_limits_that_make_no_sense_name_their_option(name, text):
+    assert problem(**{name: text}).startswith(f"option {name!r} is {text!r}: it must")
+
+
+def test_a_time_goes_before_times_by_partition_and_those_before_offsets():
+    options = parsed(
+        startingTimestamp="100",
+        startingOffsetsByTimestamp='{"a": {"0": 7}}',
+        startingOffsets="earliest",
+        endingOffsetsByTimestamp='{"a": {"0": 900}}',
+        endingOffsets="latest",
+    )
+    assert options.start == TimestampLimit(100, {})
+    assert options.end == TimestampLimit(None, {TopicPartition("a", 0): 900})
+
+
+def test_a_read_that_ends_before_it_starts_is_refused():
+    found = problem(startingOffsets='{"a": {"0": 5}}', endingOffsets='{"a": {"0": 4}}')
+    assert found == "the read of a-0 ends at 4 and starts at 5"
+    assert "ends at time 1" in problem(startingTimestamp="2", endingTimestamp="1")
