@@ -1,0 +1,77 @@
+"""What the machine itself can do: the bare loops that a node's figures are held against."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from crc32c import crc32c
+
+MIB = 1 << 20
+
+
+def sendfile_gigabytes_per_cpu_second(total_bytes: int = 8 << 30) -> float:
+    """Send a cached file over loopback with nothing else in the loop."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data"
+        path.write_bytes(os.urandom(MIB) * 64)
+        receiver, sender = _loopback_pair()
+        sink = threading.Thread(target=_drain, args=(receiver,))
+        sink.start()
+        with sender, path.open("rb") as file:
+            # Only this thread's time counts: the receiver stands for the client's machine.
+            before = time.thread_time()
+            sent = 0
+            while sent < total_bytes:
+                sent += os.sendfile(sender.fileno(), file.fileno(), sent % (32 * MIB), MIB)
+            used = time.thread_time() - before
+        sink.join()
+        receiver.close()
+    return sent / used / 1e9
+
+
+def append_gigabytes_per_cpu_second(total_bytes: int = 4 << 30) -> float:
+    """Receive from loopback, check CRC-32C, append to a file: what any broker must do."""
+    with tempfile.TemporaryDirectory() as folder:
+        receiver, sender = _loopback_pair()
+        source = threading.Thread(target=_pour, args=(sender, total_bytes))
+        source.start()
+        buffer = memoryview(bytearray(MIB))
+        used = 0.0
+        taken = 0
+        with receiver, (Path(folder) / "log").open("wb", buffering=0) as log:
+            before = time.thread_time()
+            while size := receiver.recv_into(buffer, MIB, socket.MSG_WAITALL):
+                crc32c(buffer[:size])
+                log.write(buffer[:size])
+                taken += size
+                if taken % (512 * MIB) < size:
+                    log.seek(0)  # overwrite: the loop is about copies, not about the disk's size
+            used = time.thread_time() - before
+        source.join()
+        sender.close()
+    return taken / used / 1e9
+
+
+def _loopback_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+    return receiver, sender
+
+
+def _drain(receiver: socket.socket) -> None:
+    buffer = bytearray(4 * MIB)
+    while receiver.recv_into(buffer):
+        pass
+
+
+def _pour(sender: socket.socket, total_bytes: int) -> None:
+    block = os.urandom(MIB)
+    for _ in range(total_bytes // MIB):
+        sender.sendall(block)
+    sender.shutdown(socket.SHUT_WR)

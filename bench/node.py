@@ -1,0 +1,138 @@
+"""What a node costs per byte and per request; `make bench` writes bench/results/node.json.
+
+1 KB records, one partition, librdkafka clients. Node CPU is user and system time of the
+node's processes from /proc; the clients' time is not counted. The bare loops of
+``limits`` run in the same run on the same machine, so that the ratios mean something
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench import limits
+from bench.process import Node, running_node
+from bench.small_requests import send_small_requests
+
+RECORD_SIZE_BYTES = 1024
+RECORD_COUNT = 2_000_000
+FETCH_PASSES = 2
+SMALL_REQUEST_COUNT = 30_000
+RESULTS = Path(__file__).parent / "results" / "node.json"
+
+
+def main() -> None:
+    """Run every measurement once and print and write the figures."""
+    figures: dict[str, float | int | str] = {
+        "cores": os.cpu_count() or 0,
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
+    with tempfile.TemporaryDirectory() as folder, running_node(Path(folder)) as node:
+        figures["first_produce_after_start_s"] = _first_produce(node)
+        time.sleep(2)
+        figures["idle_rss_mb"] = node.rss_megabytes()
+        _create_topic(node, "bulk")
+        _create_topic(node, "small")
+        figures |= _rate("produce", node, lambda: _produce(node))
+        figures |= _rate("fetch", node, lambda: _fetch(node))
+        figures["small_produce_us"] = _small_requests(node)
+        figures["loaded_rss_mb"] = node.rss_megabytes()
+    figures["bare_sendfile_gb_per_cpu_s"] = limits.sendfile_gigabytes_per_cpu_second()
+    figures["bare_append_gb_per_cpu_s"] = limits.append_gigabytes_per_cpu_second()
+    figures = {k: round(v, 3) if isinstance(v, float) else v for k, v in figures.items()}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+
+
+def _first_produce(node: Node) -> float:
+    producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 0})
+    producer.produce("first", b"x")
+    if producer.flush(30):
+        raise RuntimeError("the first record was not acknowledged")
+    return time.perf_counter() - node.started_at
+
+
+def _create_topic(node: Node, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    topic = NewTopic(name, 1, 1, config={"remote.storage.enable": "false"})
+    admin.create_topics([topic])[name].result(30)
+
+
+def _rate(name: str, node: Node, work: Callable[[], int]) -> dict[str, float | int | str]:
+    cpu_before, started = node.cpu_seconds(), time.perf_counter()
+    done_bytes = work()
+    wall, cpu = time.perf_counter() - started, node.cpu_seconds() - cpu_before
+    return {
+        f"{name}_gb": done_bytes / 1e9,
+        f"{name}_gb_per_cpu_s": done_bytes / cpu / 1e9,
+        f"{name}_gb_per_s": done_bytes / wall / 1e9,
+    }
+
+
+def _produce(node: Node) -> int:
+    producer = Producer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "linger.ms": 20,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    failures: list[object] = []
+    body = random.Random(1).randbytes(RECORD_SIZE_BYTES)
+    for _ in range(RECORD_COUNT):
+        while True:
+            try:
+                producer.produce("bulk", body, on_delivery=lambda e, _: e and failures.append(e))
+                break
+            except BufferError:
+                producer.poll(0.05)
+        producer.poll(0)
+    if producer.flush(120) or failures:
+        raise RuntimeError(f"not everything was acknowledged: {failures[:3]}")
+    return RECORD_COUNT * RECORD_SIZE_BYTES
+
+
+def _fetch(node: Node) -> int:
+    for _ in range(FETCH_PASSES):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": node.bootstrap,
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "fetch.message.max.bytes": 16_000_000,
+                "fetch.max.bytes": 50_000_000,
+                "queued.max.messages.kbytes": 1_000_000,
+                "check.crcs": False,
+            }
+        )
+        consumer.assign([TopicPartition("bulk", 0, 0)])
+        count = 0
+        while count < RECORD_COUNT:
+            count += len(consumer.consume(10_000, 10))
+        consumer.close()
+    return FETCH_PASSES * RECORD_COUNT * RECORD_SIZE_BYTES
+
+
+def _small_requests(node: Node) -> float:
+    address = ("127.0.0.1", node.port)
+    send_small_requests(address, "small", 2000)
+    before = node.cpu_seconds()
+    send_small_requests(address, "small", SMALL_REQUEST_COUNT)
+    return (node.cpu_seconds() - before) / SMALL_REQUEST_COUNT * 1e6
+
+
+if __name__ == "__main__":
+    main()

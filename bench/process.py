@@ -1,0 +1,77 @@
+"""A node as a process of its own, and what the kernel says it has used."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_SECONDS_MAX = 20.0
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A running node."""
+
+    pid: int
+    port: int
+    started_at: float  # time.perf_counter when the process was started
+
+    @property
+    def bootstrap(self) -> str:
+        """What a client calls bootstrap.servers."""
+        return f"127.0.0.1:{self.port}"
+
+    def cpu_seconds(self) -> float:
+        """Return user and system time of the node and its tier worker so far, seconds."""
+        return sum(_cpu_seconds(pid) for pid in [self.pid, *_children(self.pid)])
+
+    def rss_megabytes(self) -> float:
+        """Return the resident memory of the node itself, 10^6 bytes."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
+        return int(line.split()[1]) * 1024 / 1e6
+
+
+@contextmanager
+def running_node(data_dir: Path, *arguments: str) -> Iterator[Node]:
+    """Start a node on a free port, and end it with SIGTERM."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    started_at = time.perf_counter()
+    command = [sys.executable, "-m", "tidelog_node", "--data-dir", data_dir, "--port", str(port)]
+    process = subprocess.Popen([*command, *arguments])
+    try:
+        _wait_for_port(port, process)
+        yield Node(pid=process.pid, port=port, started_at=started_at)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.perf_counter() + START_SECONDS_MAX
+    while time.perf_counter() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the node ended with exit code {process.returncode}")
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.005)
+    raise RuntimeError(f"the node did not listen within {START_SECONDS_MAX} s")
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
