@@ -26,7 +26,6 @@ def produce(bootstrap: str, topic: str, codec: str, idempotent: str) -> None:
         enable_idempotence=idempotent == "1",
         acks="all",
         max_request_size=20_000_000,
-        buffer_memory=64_000_000,
     )
     sent = []
     for line in sys.stdin:

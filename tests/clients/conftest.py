@@ -1,0 +1,34 @@
+"""One node for all client tests, and new topics on it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.node.node_process import NodeProcess
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a node that stays up for the whole run."""
+    folder: Path = tmp_path_factory.mktemp("clients")
+    with NodeProcess(folder / "node", config={"group.min.session.timeout.ms": "1000"}) as node:
+        yield node.address
+
+
+@pytest.fixture
+def new_topic(bootstrap: str) -> Callable[..., str]:
+    """Create a topic of a name of its own and return the name."""
+
+    def create(*, partitions: int, configs: Mapping[str, str] | None = None) -> str:
+        name = f"topic-{uuid.uuid4().hex[:12]}"
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        topic = NewTopic(name, partitions, 1, config=dict(configs or {}))
+        admin.create_topics([topic])[name].result(30)
+        return name
+
+    return create
