@@ -1,0 +1,43 @@
+"""AWS stand-ins for the whole session, on free ports of 127.0.0.1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tools import dynamodb_local, ministack
+from tools.places import ToolAbsent
+
+
+@pytest.fixture(scope="session")
+def dynamodb_local_endpoint() -> Iterator[str]:
+    """The URL of a DynamoDB Local server."""
+    try:
+        server = dynamodb_local.serve()
+        url = server.__enter__()
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
+    yield url
+    server.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def ministack_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a MiniStack server: S3, DynamoDB and more."""
+    try:
+        server = ministack.serve(tmp_path_factory.mktemp("ministack"))
+        url = server.__enter__()
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
+    yield url
+    server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that mean nothing; no stand-in checks them."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
