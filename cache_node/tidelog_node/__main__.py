@@ -16,6 +16,7 @@ import signal
 import sys
 
 from tidelog_core.errors import InvalidConfig, TidelogError
+
 from tidelog_node.log_format import configure_logging
 from tidelog_node.settings import NodeSettings, parse_settings
 

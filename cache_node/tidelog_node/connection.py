@@ -459,5 +459,3 @@ class Connection:
                 break
             sent -= size_bytes
             unsent.popleft()
-
-

@@ -22,8 +22,8 @@ from typing import Any
 
 from kio.index import load_request_schema
 from kio.static.constants import EntityType
-
 from tidelog_core.errors import ErrorCode
+
 from tidelog_node.connection import CloseConnection, DeferredCall, Peer, Reply
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import lift, read_request, write_response
@@ -39,8 +39,10 @@ logger = logging.getLogger(__name__)
 API_VERSIONS_KEY = 18
 _SIZE_CORRELATION = struct.Struct(">ii")
 
-HotCall = Callable[[memoryview, int, int, int], "Reply | asyncio.Future[Reply] | None"]
-"""Takes the frame, where its body starts, the API version and the correlation id."""
+HotParser = Callable[[memoryview, int, int], Any]
+"""Takes the frame, where its body starts and the API version; raises ``PARSE_ERRORS``."""
+HotCall = Callable[[Any, int, int], "Reply | asyncio.Future[Reply] | None"]
+"""Takes what the parser made, the API version and the correlation id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class HotRoute:
     min_version: int
     max_version: int
     flexible_from: int
+    parse: HotParser
     handle: HotCall
     advertised_min_version: int
 
@@ -101,14 +104,16 @@ class Dispatch:
                 return self._start_control(frame, peer)
             if not hot.min_version <= version <= hot.max_version:
                 raise CloseConnection(f"version {version} of API {api_key} is not supported")
-            position = 10 + (client_id_length if client_id_length > 0 else 0)
+            position = 10 + max(client_id_length, 0)
             if version >= hot.flexible_from:
                 position = skip_tagged_fields(frame, position)
-            return hot.handle(frame, position, version, correlation_id)
-        except CloseConnection:
-            raise
+            request = hot.parse(frame, position, version)
         except PARSE_ERRORS as error:
             raise CloseConnection(f"malformed request: {error!r}") from error
+        try:
+            return hot.handle(request, version, correlation_id)
+        except CloseConnection:
+            raise
         except Exception as error:
             logger.exception("request failed")
             raise CloseConnection(f"request failed: {error!r}") from error
@@ -140,7 +145,9 @@ class Dispatch:
         )
         return lambda: self._run_control(call, request, context)
 
-    async def _run_control(self, call: _ControlCall, request: object, context: RequestContext) -> Reply:
+    async def _run_control(
+        self, call: _ControlCall, request: object, context: RequestContext
+    ) -> Reply:
         try:
             response = await call.route.handle(lift(request, call.request_class), context)
             return self._encode(call, context, response)

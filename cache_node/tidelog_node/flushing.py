@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 
 from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import TidelogError
+
 from tidelog_node.replicas import Replica, ReplicaManager
 
 logger = logging.getLogger(__name__)

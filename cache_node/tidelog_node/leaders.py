@@ -14,6 +14,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
+
 from tidelog_node.wire.produce import Endpoint
 
 

@@ -14,7 +14,7 @@ class FieldFormatter(logging.Formatter):
     def __init__(self, name: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s")
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+    def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line without its traceback."""
         line = super().formatMessage(record)
         fields = [

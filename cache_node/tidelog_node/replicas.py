@@ -27,6 +27,7 @@ from tidelog_core.log.values import AppendInfo
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
+
 from tidelog_node.leaders import Leaders
 from tidelog_node.log_directories import LogDirectories
 

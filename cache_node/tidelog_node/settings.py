@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tidelog_core.config import NodeConfig, parse_config, settings_of
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.model import BrokerId
 
 ENVIRONMENT_PREFIX = "TIDELOG_"
 CONFIG_PREFIX = "TIDELOG_CONFIG_"
@@ -28,7 +27,7 @@ DEFAULT_DATA_DIR = "tidelog-data"
 class NodeSettings:
     """One node process. ``parse_settings`` is the only maker outside of tests."""
 
-    broker_id: BrokerId = BrokerId(1)  # unique in the cluster, the same after a restart
+    broker_id: int = 1  # unique in the cluster, the same after a restart
     host: str = "127.0.0.1"  # listen address; a laptop's node is not for the network
     port: int = 9092  # 0: one that is free
     advertised_host: str | None = None  # what clients connect to; None: the host
@@ -115,9 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parse_number(
-    name: str, text: str, low: int, high: int, problems: list[str]
-) -> int | None:
+def _parse_number(name: str, text: str, low: int, high: int, problems: list[str]) -> int | None:
     try:
         number = int(text)
     except ValueError:

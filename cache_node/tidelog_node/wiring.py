@@ -1,7 +1,7 @@
 """Put a node together, run it, take it apart again in the opposite order.
 
-    settings → data directory, metadata store → view → replicas → coordinators, tier
-             → handlers → dispatch → server → registration → ready
+settings → data directory, metadata store → view → replicas → coordinators, tier
+         → handlers → dispatch → server → registration → ready
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from uuid import uuid4
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.node_config import effective_node_config
+
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.flushing import Flusher
@@ -69,8 +70,9 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     static_config = parse_config(NodeConfig, settings.config_overrides)
     directories = LogDirectories(settings.data_dir)
     stack.callback(directories.close)
-    from tidelog_core.metadata.sqlite import SqliteMetadataStore
     from pathlib import Path
+
+    from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
     store = SqliteMetadataStore(Path(settings.metadata_store_url.removeprefix("sqlite://")))
     stack.push_async_callback(store.close)
@@ -124,7 +126,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         *LeaderEpochHandler(replicas=replicas).routes(),
         *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir).routes(),
         *DeleteRecordsHandler(replicas=replicas, store=store).routes(),
-        *ApiVersionsHandler(lambda: dispatch.advertised()).routes(),
+        *ApiVersionsHandler(lambda: dispatch.advertised()).routes(),  # noqa: PLW0108
     ]
     produce = ProduceHandler(replicas=replicas, flusher=flusher)
     fetch = FetchHandler(replicas=replicas, node_config=node_config)

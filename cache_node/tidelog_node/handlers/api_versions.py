@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
-
 from tidelog_core.errors import ErrorCode
+
 from tidelog_node.dispatch import API_VERSIONS_KEY
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build

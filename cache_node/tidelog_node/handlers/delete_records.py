@@ -17,7 +17,6 @@ from kio.schema.delete_records.v2.response import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-
 from tidelog_core.errors import (
     ErrorCode,
     InvalidTopic,
@@ -30,6 +29,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
+
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -52,7 +52,9 @@ class DeleteRecordsHandler:
         """Return the routes."""
         return [Route(API_KEY, 0, 2, self.handle)]
 
-    async def handle(self, request: DeleteRecordsRequest, _: RequestContext) -> DeleteRecordsResponse:
+    async def handle(
+        self, request: DeleteRecordsRequest, _: RequestContext
+    ) -> DeleteRecordsResponse:
         """Move every partition's start and return where each is now."""
         topics = []
         for topic in request.topics:

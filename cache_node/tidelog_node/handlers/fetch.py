@@ -24,6 +24,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, OffsetOutOfRange, TidelogError
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 from tidelog_core.model import TopicPartition
+
 from tidelog_node.connection import Reply
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.replicas import Replica, ReplicaManager, require_epoch
@@ -107,6 +108,7 @@ class FetchHandler:
             min_version=fetch.VERSION_MIN,
             max_version=fetch.VERSION_MAX,
             flexible_from=fetch.FLEXIBLE_FROM,
+            parse=parse_fetch,
             handle=self.handle,
             advertised_min_version=fetch.VERSION_MIN,
         )
@@ -120,17 +122,18 @@ class FetchHandler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def handle(
-        self, frame: memoryview, position: int, version: int, correlation_id: int
+        self, request: FetchRequest, version: int, correlation_id: int
     ) -> Reply | asyncio.Future[Reply]:
         """Return the answer, or the future that will have it."""
-        request = parse_fetch(frame, position, version)
         if request.session_epoch > 0:
             return encode_fetch(
                 version, correlation_id, (), error_code=ErrorCode.fetch_session_id_not_found
             )
         reading = self.read(request, version)
         if reading.tier_reads:
-            task = self._loop.create_task(self._read_tier(reading, request, version, correlation_id))
+            task = self._loop.create_task(
+                self._read_tier(reading, request, version, correlation_id)
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return task

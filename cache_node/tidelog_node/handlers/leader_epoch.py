@@ -11,9 +11,9 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.model import TopicPartition
+
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build

@@ -18,9 +18,10 @@ from kio.schema.list_offsets.v11.response import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-
 from tidelog_core.errors import ErrorCode, InvalidRequest, TidelogError, UnsupportedVersion
+from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
+
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -104,9 +105,7 @@ class ListOffsetsHandler:
         except TidelogError as error:
             code = error.code
         except OSError as error:
-            logger.error(
-                "lookup failed", extra={"partition": str(partition), "reason": str(error)}
-            )
+            logger.error("lookup failed", extra={"partition": str(partition), "reason": str(error)})
             code = ErrorCode.kafka_storage_error
         return build(
             ListOffsetsPartitionResponse,
@@ -123,22 +122,12 @@ class ListOffsetsHandler:
         """Return (timestamp, offset), both -1 where there is nothing to point at."""
         log = replica.log
         bound = log.last_stable_offset if is_committed_only else log.high_watermark
-        match timestamp:
-            case -1:
-                return -1, bound
-            case -2:
-                return -1, log.log_start_offset
-            case -4:
-                return -1, log.local_log_start_offset
-            case -5:
-                tiered_end = log.tiered_up_to if log.tiered_up_to > log.log_start_offset else 0
-                return -1, tiered_end - 1
-            case -6:
-                return -1, max(log.tiered_up_to, log.log_start_offset)
-            case -3:
-                found = log.max_timestamp()
-            case _:
-                found = await self._find_by_time(replica, timestamp)
+        if timestamp < 0 and timestamp != MAX_TIMESTAMP:
+            return -1, _named_offset(log, timestamp, bound)
+        if timestamp == MAX_TIMESTAMP:
+            found = log.max_timestamp()
+        else:
+            found = await self._find_by_time(replica, timestamp)
         if found is None or found[1] >= bound:
             return _NOT_FOUND
         return found
@@ -152,3 +141,17 @@ class ListOffsetsHandler:
             if found is not None and found[1] < log.local_log_start_offset:
                 return found
         return log.offset_for_timestamp(timestamp)
+
+
+def _named_offset(log: UnifiedLog, name: int, bound: int) -> int:
+    match name:
+        case -1:  # LATEST
+            return bound
+        case -2:  # EARLIEST
+            return log.log_start_offset
+        case -4:  # EARLIEST_LOCAL
+            return log.local_log_start_offset
+        case -5:  # LATEST_TIERED
+            return log.tiered_up_to - 1
+    # EARLIEST_PENDING_UPLOAD
+    return max(log.tiered_up_to, log.log_start_offset)

@@ -13,8 +13,8 @@ from kio.schema.describe_log_dirs.v5.response import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-
 from tidelog_core.errors import ErrorCode
+
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tidelog_core.errors import (
     CorruptRecordBatch,
@@ -23,11 +25,14 @@ from tidelog_core.errors import (
     UnsupportedCompression,
 )
 from tidelog_core.log.values import AppendInfo
+from tidelog_core.records.batch import HEADER_SIZE, MAGIC
+
 from tidelog_node.connection import CloseConnection, Reply
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.wire import produce
+from tidelog_node.wire.primitives import INT32
 from tidelog_node.wire.produce import (
     Endpoint,
     ProduceRequest,
@@ -46,11 +51,27 @@ ZSTD_FROM = 7
 LEADER_FROM = 10
 ERROR_MESSAGE_LENGTH_MAX = 1000
 _NONE: Mapping[int, Replica] = {}
-_MAGIC_AT, _ATTRIBUTES_AT = 16, 22  # within a batch
-_BATCH_OVERHEAD = 17  # base offset, length, leader epoch, magic
-_ZSTD, _TRANSACTIONAL_BIT = 4, 0x10
+_BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attributes
+_BATCH_OVERHEAD = 17  # base offset, length, leader epoch, magic: what every format has
+_LEGACY_BATCH_SIZE_MIN = 26  # base offset, length and the shortest message ever allowed
+_CODEC_MASK, _ZSTD, _TRANSACTIONAL_BIT = 0x7, 0x4, 0x10
 
 Topics = list[tuple[bytes, list[ProduceResult]]]
+
+
+@dataclass(slots=True)
+class _OwedAnswer:
+    """An answer that is not the plain case."""
+
+    version: int
+    correlation_id: int
+    acks: int
+    topics: Topics
+    flushes: list[asyncio.Future[None]]
+    endpoints: Sequence[Endpoint] = ()
+
+    def encode(self) -> bytes | bytearray:
+        return encode_produce(self.version, self.correlation_id, self.topics, self.endpoints)
 
 
 class ProduceHandler:
@@ -67,15 +88,15 @@ class ProduceHandler:
             min_version=produce.VERSION_MIN,
             max_version=produce.VERSION_MAX,
             flexible_from=produce.FLEXIBLE_FROM,
+            parse=parse_produce,
             handle=self.handle,
             advertised_min_version=ADVERTISED_MIN_VERSION,
         )
 
     def handle(
-        self, frame: memoryview, position: int, version: int, correlation_id: int
+        self, request: ProduceRequest, version: int, correlation_id: int
     ) -> Reply | asyncio.Future[Reply] | None:
         """Append what the request holds and return the answer. Raises ``CloseConnection``."""
-        request = parse_produce(frame, position, version)
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
             topics = _same_error(request, ErrorCode.invalid_required_acks)
@@ -83,7 +104,7 @@ class ProduceHandler:
         has_ids = version >= produce.TOPIC_ID_FROM
         led_by = self._replicas.led_by_id if has_ids else self._replicas.led_by_name
         topics = []
-        failures: list[tuple[bytes, int, TidelogError]] = []
+        failures: list[tuple[int, TidelogError]] = []
         flushes: list[asyncio.Future[None]] = []
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
@@ -95,7 +116,7 @@ class ProduceHandler:
                         raise self._refusal(name, index, has_ids=has_ids)
                     info = _append(replica, records, acks, version)
                 except TidelogError as error:
-                    failures.append((name, index, error))
+                    failures.append((index, error))
                     results.append(_failed(index, replica, error))
                     continue
                 results.append(
@@ -106,24 +127,30 @@ class ProduceHandler:
                 if replica.has_flush_policy:
                     flushes += self._flusher.appended(replica)
             topics.append((name, results))
-        if failures:
-            return self._answer_failures(version, correlation_id, acks, topics, failures, flushes)
-        if flushes:
-            return self._answer_flushed(version, correlation_id, acks, topics, flushes)
+        if failures or flushes:
+            owed = _OwedAnswer(version, correlation_id, acks, topics, flushes)
+            return self._answer_failures(owed, failures) if failures else self._answer(owed)
         return [encode_produce(version, correlation_id, topics)] if acks else None
 
-    def _answer_flushed(
-        self,
-        version: int,
-        correlation_id: int,
-        acks: int,
-        topics: Topics,
-        flushes: list[asyncio.Future[None]],
-        endpoints: list[Endpoint] | None = None,
-    ) -> asyncio.Future[Reply] | None:
-        """Answer once the flushes are done; their errors become the partitions' own."""
-        if not acks:
+    def _answer_failures(
+        self, owed: _OwedAnswer, failures: list[tuple[int, TidelogError]]
+    ) -> Reply | asyncio.Future[Reply] | None:
+        if not owed.acks:
+            index, error = failures[0]
+            raise CloseConnection(
+                f"produce with acks=0 failed on partition {index}: {error}", is_expected=True
+            )
+        if owed.version >= LEADER_FROM:
+            has_ids = owed.version >= produce.TOPIC_ID_FROM
+            owed.topics, owed.endpoints = self._add_leaders(owed.topics, has_ids=has_ids)
+        return self._answer(owed)
+
+    def _answer(self, owed: _OwedAnswer) -> Reply | asyncio.Future[Reply] | None:
+        """Return the answer, or the future that has it once the flushes are done."""
+        if not owed.acks:
             return None
+        if not owed.flushes:
+            return [owed.encode()]
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Future[list[BaseException | None]]) -> None:
@@ -131,35 +158,13 @@ class ProduceHandler:
                 return
             problem = next((result for result in done.result() if result is not None), None)
             if problem is None:
-                answer.set_result([encode_produce(version, correlation_id, topics, endpoints or ())])
+                answer.set_result([owed.encode()])
             else:
+                # Nothing is known of the records: the producer sends them again.
                 answer.set_exception(CloseConnection(f"flush failed: {problem}"))
 
-        asyncio.gather(*flushes, return_exceptions=True).add_done_callback(finish)
+        asyncio.gather(*owed.flushes, return_exceptions=True).add_done_callback(finish)
         return answer
-
-    def _answer_failures(
-        self,
-        version: int,
-        correlation_id: int,
-        acks: int,
-        topics: Topics,
-        failures: list[tuple[bytes, int, TidelogError]],
-        flushes: list[asyncio.Future[None]],
-    ) -> Reply | asyncio.Future[Reply] | None:
-        if not acks:
-            _, index, error = failures[0]
-            raise CloseConnection(
-                f"produce with acks=0 failed on partition {index}: {error}", is_expected=True
-            )
-        endpoints: list[Endpoint] = []
-        if version >= LEADER_FROM:
-            topics, endpoints = self._add_leaders(topics, has_ids=version >= produce.TOPIC_ID_FROM)
-        if flushes:
-            return self._answer_flushed(
-                version, correlation_id, acks, topics, flushes, endpoints
-            )
-        return [encode_produce(version, correlation_id, topics, endpoints)]
 
     def _add_leaders(self, topics: Topics, *, has_ids: bool) -> tuple[Topics, list[Endpoint]]:
         """Return the results with the current leader where another node leads (KIP-951)."""
@@ -185,10 +190,14 @@ class ProduceHandler:
         return self._replicas.leaders.refusal(name, index, is_id=has_ids)
 
 
-def _append(
-    replica: Replica, records: memoryview | None, acks: int, version: int
-) -> AppendInfo:
-    batch = _require_one_batch(records, version)
+def _append(replica: Replica, records: memoryview | None, acks: int, version: int) -> AppendInfo:
+    if records is None or len(records) < HEADER_SIZE:
+        raise _refuse_short(records)
+    size_bytes, magic, attributes = _BATCH_HEAD.unpack_from(records, 8)
+    if size_bytes + 12 != len(records) or magic != MAGIC:
+        raise _refuse_shape(size_bytes + 12, len(records), magic)
+    if attributes & (_TRANSACTIONAL_BIT | _ZSTD):
+        _require_allowed(attributes, version)
     if replica.is_internal:
         raise InvalidTopic(f"{replica.partition.topic} is not for clients to write")
     if acks == ACKS_ALL and replica.isr_size < replica.config.min_insync_replicas:
@@ -197,39 +206,39 @@ def _append(
             f"{replica.config.min_insync_replicas} are required"
         )
     try:
-        return replica.append(batch)
+        return replica.append(records)
     except OSError as error:
         logger.exception("append failed", extra={"partition": str(replica.partition)})
         raise StorageError(f"{replica.partition} could not be written: {error}") from error
 
 
-def _require_one_batch(records: memoryview | None, version: int) -> memoryview:
-    """Return the records if they are one batch that this version of Produce may carry.
+# What follows says what Kafka's ``ProduceRequest.validateRecords`` says.
 
-    Source: Kafka's ``ProduceRequest.validateRecords``.
-    """
-    size_bytes = 0 if records is None else len(records)
-    if records is None or size_bytes < _BATCH_OVERHEAD:
-        raise InvalidRecord("no record batch in the request")
-    batch_size_bytes = 12 + int.from_bytes(records[8:12], signed=True)
-    if batch_size_bytes != size_bytes:
-        _refuse_size(batch_size_bytes, size_bytes)
-    if records[_MAGIC_AT] != 2:
-        raise InvalidRecord(f"record batches of magic {records[_MAGIC_AT]} are not accepted, only 2")
-    attributes = records[_ATTRIBUTES_AT]
-    if attributes & 0x7 == _ZSTD and version < ZSTD_FROM:
+
+def _refuse_short(records: memoryview | None) -> TidelogError:
+    if records is None or len(records) < _BATCH_OVERHEAD:
+        return InvalidRecord("no record batch in the request")
+    (size_bytes,) = INT32.unpack_from(records, 8)
+    return _refuse_shape(size_bytes + 12, len(records), records[16])
+
+
+def _refuse_shape(batch_size_bytes: int, size_bytes: int, magic: int) -> TidelogError:
+    if batch_size_bytes < _LEGACY_BATCH_SIZE_MIN:
+        return CorruptRecordBatch(f"a record batch claims to be {batch_size_bytes} bytes long")
+    if batch_size_bytes > size_bytes:
+        return InvalidRecord("the record batch is cut short")
+    if magic != MAGIC:
+        return InvalidRecord(f"record batches of magic {magic} are not accepted, only {MAGIC}")
+    if batch_size_bytes < HEADER_SIZE:
+        return CorruptRecordBatch(f"a record batch claims to be {batch_size_bytes} bytes long")
+    return InvalidRecord("a request may carry one record batch for a partition, not several")
+
+
+def _require_allowed(attributes: int, version: int) -> None:
+    if attributes & _CODEC_MASK == _ZSTD and version < ZSTD_FROM:
         raise UnsupportedCompression(f"Produce version {version} may not carry zstd, 7 and up may")
     if attributes & _TRANSACTIONAL_BIT:
         raise InvalidTxnState("the batch belongs to no transaction that this cluster knows of")
-    return records
-
-
-def _refuse_size(batch_size_bytes: int, size_bytes: int) -> None:
-    if batch_size_bytes < _BATCH_OVERHEAD + 9:
-        raise CorruptRecordBatch(f"a record batch claims to be {batch_size_bytes} bytes long")
-    if batch_size_bytes > size_bytes:
-        raise InvalidRecord("the record batch is cut short")
-    raise InvalidRecord("a request may carry one record batch for a partition, not several")
 
 
 def _failed(index: int, replica: Replica | None, error: TidelogError) -> ProduceResult:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelog_core.model import FileSlice
+
 from tidelog_node.connection import Reply
 from tidelog_node.wire.primitives import (
     INT32,
@@ -374,5 +375,3 @@ def _segment(records: FileSlice) -> bytes | FileSlice:
     if len(data) != records.size_bytes:
         raise OSError(f"{records.file.path} ends before byte {records.position + len(data)}")
     return data
-
-

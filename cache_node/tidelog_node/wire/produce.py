@@ -17,12 +17,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from tidelog_node.wire.primitives import (
     INT32,
     MalformedRequest,
-    read_array_length,
     read_compact_array_length,
     read_compact_nullable_string,
     read_compact_string,
@@ -41,7 +41,10 @@ VERSION_MIN = 3
 VERSION_MAX = 13
 FLEXIBLE_FROM = 9
 TOPIC_ID_FROM = 13
+# Names this short have a compact length of one byte.
+SHORT_NAME_SIZE_BYTES_MAX = 126
 
+_ACKS_TIMEOUT_COUNT = struct.Struct(">hii")
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX_LENGTH = struct.Struct(">ii")
 _PARTITION_V3 = struct.Struct(">ihqq")
@@ -94,12 +97,17 @@ def parse_produce(frame: memoryview, position: int, version: int) -> ProduceRequ
     if version >= FLEXIBLE_FROM:
         return _parse_flexible(frame, position, has_topic_ids=version >= TOPIC_ID_FROM)
     transactional_id, position = read_nullable_string(frame, position)
-    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
-    topic_count, position = read_array_length(frame, position + 6)
+    # One unpack takes all that lies between two strings of unknown length.
+    acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(frame, position)
+    position += 10
+    frame_size_bytes = len(frame)
+    if topic_count > frame_size_bytes:
+        raise MalformedRequest(f"{topic_count} topics do not fit their request")
     topics: list[ProduceTopic] = []
     for _ in range(topic_count):
         name, position = read_string(frame, position)
-        partition_count, position = read_array_length(frame, position)
+        (partition_count,) = INT32.unpack_from(frame, position)
+        position += 4
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             index, length = _INDEX_LENGTH.unpack_from(frame, position)
@@ -110,7 +118,7 @@ def parse_produce(frame: memoryview, position: int, version: int) -> ProduceRequ
             end = position + length
             partitions.append((index, frame[position:end]))
             position = end
-        if position > len(frame):
+        if position > frame_size_bytes:
             raise MalformedRequest("records do not fit their request")
         topics.append((name, partitions))
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
@@ -150,8 +158,13 @@ def encode_produce(
     correlation_id: int,
     topics: Sequence[tuple[bytes, Sequence[ProduceResult]]],
     endpoints: Sequence[Endpoint] = (),
-) -> bytearray:
+) -> bytes | bytearray:
     """Return the whole response, its size and header included."""
+    if len(topics) == 1:
+        name, results = topics[0]
+        is_usual = len(results) == 1 and results[0].error_code == 0
+        if is_usual and len(name) <= SHORT_NAME_SIZE_BYTES_MAX:
+            return _encode_single(version, correlation_id, name, results[0])
     out = bytearray(8)
     if version >= FLEXIBLE_FROM:
         _encode_flexible(out, version, topics, endpoints)
@@ -159,6 +172,39 @@ def encode_produce(
         _encode_plain(out, version, topics)
     _SIZE_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
+
+
+def _encode_single(version: int, correlation_id: int, name: bytes, result: ProduceResult) -> bytes:
+    """Return the response of the usual request: one partition, and it went well."""
+    name_size_bytes = len(name)
+    layout = _single_layout(version, name_size_bytes)
+    prefix = (layout.size - 4, correlation_id)
+    index, code, base_offset, append_time_ms, log_start_offset = result[:5]
+    if version >= TOPIC_ID_FROM:
+        # Counts and lengths are one more than they say; zeros are absent tags and errors.
+        body: tuple[object, ...] = (0, 2, name, 2, index, code, base_offset, append_time_ms)
+        return layout.pack(*prefix, *body, log_start_offset, 1)
+    if version >= FLEXIBLE_FROM:
+        body = (0, 2, name_size_bytes + 1, name, 2, index, code, base_offset, append_time_ms)
+        return layout.pack(*prefix, *body, log_start_offset, 1)
+    body = (1, name_size_bytes, name, 1, index, code, base_offset, append_time_ms)
+    if version >= 8:
+        return layout.pack(*prefix, *body, log_start_offset, 0, -1, 0)
+    if version >= 5:
+        return layout.pack(*prefix, *body, log_start_offset, 0)
+    return layout.pack(*prefix, *body, 0)
+
+
+@cache
+def _single_layout(version: int, name_size_bytes: int) -> struct.Struct:
+    name = f"{name_size_bytes}s"
+    if version >= TOPIC_ID_FROM:
+        return struct.Struct(f">iiBB{name}BihqqqB8x")
+    if version >= FLEXIBLE_FROM:
+        return struct.Struct(f">iiBBB{name}BihqqqB8x")
+    if version >= 8:
+        return struct.Struct(f">iiih{name}iihqqqihi")
+    return struct.Struct(f">iiih{name}iihqqqi" if version >= 5 else f">iiih{name}iihqqi")
 
 
 def _encode_plain(
@@ -241,5 +287,3 @@ def write_endpoints_tag(out: bytearray, endpoints: Sequence[Endpoint]) -> None:
     out += b"\x01\x00"
     write_uvarint(out, len(field))
     out += field
-
-
