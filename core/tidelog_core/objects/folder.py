@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
-from tidelog_core.objects.key_rules import STAGING, check_key, check_range
+from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.store import ObjectMeta
 
 T = TypeVar("T")
@@ -200,9 +200,9 @@ class FolderObjectStore:
         return _meta(key, status)
 
     def _walk(self, prefix: str) -> Iterator[ObjectMeta]:
-        top, _, _ = prefix.rpartition("/")
-        if ".." in top.split("/"):
+        if not may_start_a_key(prefix):
             return
+        top, _, _ = prefix.rpartition("/")
         yield from self._walk_folder(f"{top}/" if top else "", prefix)
 
     def _walk_folder(self, key_start: str, prefix: str) -> Iterator[ObjectMeta]:

@@ -40,6 +40,16 @@ def check_key(key: str) -> None:
             )
 
 
+def may_start_a_key(prefix: str) -> bool:
+    """Return whether any object's key can start with ``prefix``."""
+    *whole, rest = prefix.split("/")
+    if whole and whole[0] == STAGING:
+        return False
+    if any(not _COMPONENT.fullmatch(part) or part in {".", ".."} for part in whole):
+        return False
+    return not rest or _COMPONENT.fullmatch(rest) is not None
+
+
 def check_range(start: int, end: int) -> None:
     """Raise ``ValueError`` unless ``[start, end)`` is a range of bytes."""
     if not 0 <= start <= end:

@@ -16,6 +16,8 @@ This is the only place where obstore's exceptions are known.
 from __future__ import annotations
 
 import asyncio
+import mmap
+import os
 import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -28,7 +30,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
-from tidelog_core.objects.key_rules import STAGING, check_key, check_range
+from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.store import ObjectMeta
 
 if TYPE_CHECKING:
@@ -112,7 +114,8 @@ class S3ObjectStore:
         if size_bytes > self._multipart_threshold:
             await self._put_in_parts(key, path)
         else:
-            await self._put_once(key, path)
+            # obstore sends a mapping without copying it, and would read a path whole.
+            await self._put_once(key, await asyncio.to_thread(_map, path))
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store ``data`` whether or not the key exists; readers see the old or the new."""
@@ -167,6 +170,8 @@ class S3ObjectStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
         """Yield the objects whose key starts with ``prefix``, in key order."""
+        if not may_start_a_key(prefix):
+            return
         # obstore takes only whole components as a prefix, and drops a trailing slash.
         whole, _, rest = (self._prefix + prefix).rpartition("/")
         offset = self._prefix + prefix[:-1] if rest else None
@@ -202,7 +207,7 @@ class S3ObjectStore:
     async def close(self) -> None:
         """Do nothing: obstore keeps no more than idle connections."""
 
-    async def _put_once(self, key: str, data: bytes | Path) -> None:
+    async def _put_once(self, key: str, data: bytes | mmap.mmap) -> None:
         await self._create(
             key,
             lambda: obstore.put_async(
@@ -284,6 +289,14 @@ class S3ObjectStore:
             size_bytes=found["size"],
             modified_ms=int(found["last_modified"].timestamp() * 1000),
         )
+
+
+def _map(path: Path) -> bytes | mmap.mmap:
+    with path.open("rb") as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes == 0:
+            return b""
+        return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
 
 
 async def _reading(key: str, read: Callable[[], Awaitable[T]]) -> T:

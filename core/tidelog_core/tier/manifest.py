@@ -1,8 +1,8 @@
 """Small JSON objects beside the segments, so that the bucket alone tells what it holds.
 
 They are for people and for restoring a cluster whose metadata store is lost; running
-nodes never read them. They are replaced whole, by the leader of the topic's first
-partition, when what they say has changed.
+nodes never act on them. A leader replaces them whole before it copies a segment, if
+what they say has changed.
 """
 
 from __future__ import annotations

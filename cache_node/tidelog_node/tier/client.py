@@ -1,0 +1,263 @@
+"""The node's side of the tier worker: starts it, asks it, starts it again when it dies.
+
+While no worker answers, calls fail at once with ``TierUnavailable``, which is retriable;
+so do the calls that were under way when one died. Nobody waits for a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StorageError, TierUnavailable
+from tidelog_core.model import ReadableFile
+
+from tidelog_node.tier.protocol import (
+    ByteRange,
+    DeletePrefixRequest,
+    DeleteRequest,
+    Fields,
+    ProtocolError,
+    ReadRequest,
+    ReplaceRequest,
+    Request,
+    StatusRequest,
+    UploadRequest,
+    UploadResult,
+    encode_message,
+    error_from_fields,
+    read_message,
+    request_to_fields,
+    upload_result_from_fields,
+)
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 20.0
+CONNECT_POLL_S = 0.02
+RESTART_DELAY_S_MIN = 0.1
+RESTART_DELAY_S_MAX = 10.0
+STABLE_AFTER_S = 30.0  # a worker that lived this long is restarted without delay
+STOP_TIMEOUT_S = 10.0
+OPEN_ATTEMPTS_MAX = 3
+REQUESTS_MAX = 1000
+SOCKET_PATH_LENGTH_MAX = 100  # a little below Linux' 107 and macOS' 103
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCommand:
+    """How the worker of a node is started."""
+
+    socket: Path
+    objects: str
+    cache_dir: Path
+    node_config: NodeConfig
+    environment: Mapping[str, str] | None = None  # None: this process's
+
+    def arguments(self) -> list[str]:
+        """Return the command line."""
+        config = self.node_config
+        return [
+            sys.executable,
+            "-m",
+            "tidelog_node.tier.worker",
+            f"--socket={self.socket}",
+            f"--objects={self.objects}",
+            f"--cache-dir={self.cache_dir}",
+            f"--cache-bytes={config.remote_cache_bytes}",
+            f"--fetch-concurrency={config.remote_fetch_concurrency}",
+            f"--upload-concurrency={config.remote_upload_concurrency}",
+            f"--multipart-threshold={config.tier_multipart_threshold}",
+            "--until-stdin-ends",
+        ]
+
+
+class TierClient:
+    """Asks the worker. For the tasks of one event loop; ``start`` before, ``close`` after."""
+
+    def __init__(self, command: WorkerCommand) -> None:
+        if len(str(command.socket)) > SOCKET_PATH_LENGTH_MAX:
+            raise StorageError(
+                f"{command.socket} is too long for a socket: "
+                f"at most {SOCKET_PATH_LENGTH_MAX} characters"
+            )
+        self._command = command
+        self._waiting: dict[int, asyncio.Future[Fields]] = {}
+        self._next_number = 0
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self.restart_count = 0
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a worker answers."""
+        return self._writer is not None
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The process id of the worker, ``None`` while there is none."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Begin to supervise the worker. Returns at once; see ``wait_ready``."""
+        self._supervisor = asyncio.create_task(self._supervise(), name="tier worker supervisor")
+
+    async def wait_ready(self, timeout: float) -> None:
+        """Wait until a worker answers. Raises ``TimeoutError``."""
+        async with asyncio.timeout(timeout):
+            await self._ready.wait()
+
+    async def close(self) -> None:
+        """End the worker and fail what is under way."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+            self._supervisor = None
+
+    async def read(self, wanted: ByteRange, ahead: tuple[ByteRange, ...] = ()) -> ReadableFile:
+        """Return an open file that holds exactly the range's bytes.
+
+        Raises ``ObjectNotFound``, ``StoreUnavailable``, ``TierUnavailable``,
+        ``CorruptObject``, ``StorageError``.
+        """
+        for _ in range(OPEN_ATTEMPTS_MAX):
+            result = await self._call(ReadRequest(wanted, ahead))
+            try:
+                return ReadableFile(Path(result["path"]))
+            except FileNotFoundError:
+                continue  # Evicted between the answer and now.
+        raise TierUnavailable("the cache of tiered segments is too small for what is asked of it")
+
+    async def upload(self, request: UploadRequest) -> UploadResult:
+        """Store a segment's two objects; durable on return. May be repeated with the same keys."""
+        return upload_result_from_fields(await self._call(request))
+
+    async def delete(self, keys: tuple[str, ...]) -> None:
+        """Delete the objects that are there."""
+        await self._call(DeleteRequest(keys))
+
+    async def delete_prefix(self, prefix: str) -> None:
+        """Delete every object whose key starts with ``prefix``, which ends with a slash."""
+        await self._call(DeletePrefixRequest(prefix))
+
+    async def replace(self, key: str, data: bytes) -> None:
+        """Make sure that a manifest has this content."""
+        await self._call(ReplaceRequest(key, data))
+
+    async def status(self) -> Mapping[str, int]:
+        """Return the worker's counters."""
+        return await self._call(StatusRequest())
+
+    async def _call(self, request: Request) -> Fields:
+        writer = self._writer
+        if writer is None:
+            raise TierUnavailable("the tier worker is not running just now")
+        if len(self._waiting) >= REQUESTS_MAX:
+            raise TierUnavailable(f"{REQUESTS_MAX} requests wait for the tier worker")
+        number = self._next_number
+        self._next_number += 1
+        message = encode_message({"id": number, **request_to_fields(request)})
+        answered: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answered
+        try:
+            writer.write(message)
+            return await answered
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _supervise(self) -> None:
+        delay_s = RESTART_DELAY_S_MIN
+        loop = asyncio.get_running_loop()
+        while True:
+            started_at = loop.time()
+            try:
+                await self._run_once()
+            except OSError as error:
+                logger.error("tier worker cannot be started", extra={"problem": str(error)})
+            if loop.time() - started_at > STABLE_AFTER_S:
+                delay_s = RESTART_DELAY_S_MIN
+            logger.warning("tier worker ended, will restart", extra={"delay_s": delay_s})
+            self.restart_count += 1
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
+
+    async def _run_once(self) -> None:
+        """Start a worker and pass answers on until it ends; it is gone on return."""
+        self._command.socket.parent.mkdir(parents=True, exist_ok=True)
+        # Whoever answers there is not the worker that is about to start.
+        self._command.socket.unlink(missing_ok=True)
+        environment = self._command.environment
+        process = await asyncio.create_subprocess_exec(
+            *self._command.arguments(),
+            stdin=asyncio.subprocess.PIPE,
+            env=None if environment is None else dict(environment),
+        )
+        self._process = process
+        try:
+            connection = await self._connect(process)
+            if connection is not None:
+                await self._pass_answers(*connection)
+        finally:
+            self._process = None
+            await _stop(process)
+
+    async def _connect(
+        self, process: asyncio.subprocess.Process
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CONNECT_TIMEOUT_S
+        while process.returncode is None and loop.time() < deadline:
+            try:
+                return await asyncio.open_unix_connection(self._command.socket)
+            except OSError:
+                # A socket tells nobody that it begins to listen.
+                await asyncio.sleep(CONNECT_POLL_S)
+        return None
+
+    async def _pass_answers(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._writer = writer
+        self._ready.set()
+        logger.info("tier worker started", extra={"pid": self.worker_pid})
+        try:
+            while (fields := await read_message(reader)) is not None:
+                answered = self._waiting.get(fields["id"])
+                if answered is None or answered.done():
+                    continue  # Who asked has been cancelled.
+                if "error" in fields:
+                    answered.set_exception(error_from_fields(fields["error"]))
+                else:
+                    answered.set_result(fields["result"])
+        except ProtocolError as error:
+            logger.error("tier worker broke the protocol", extra={"problem": str(error)})
+        finally:
+            self._writer = None
+            self._ready.clear()
+            for answered in self._waiting.values():
+                if not answered.done():
+                    answered.set_exception(TierUnavailable("the tier worker ended meanwhile"))
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """End the worker by ending its standard input, and wait; kill it if it does not end."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,259 @@
+"""Copies sealed segments to the tier, and then drops old local ones.
+
+For each segment, in order of offset: COPY_STARTED in the metadata, the log object, the
+index object, COPY_FINISHED; then the local log may evict it. A crash between any two
+steps leaves a COPY_STARTED item, which names the objects there may be: the next leader
+deletes them and the item, and copies again under another segment id. A copy that
+failed while this node lives is continued under the same id.
+
+Only what is flushed, replicated and free of open transactions is copied: were the tier
+ahead of what survives a power cut, offsets could come to stand for other records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StorageError
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import SealedSegment
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
+from tidelog_core.retention.selection import eviction_end_offset, local_limits
+from tidelog_core.tier.index_build import SegmentSource
+from tidelog_core.tier.integrity import NO_HASH
+from tidelog_core.tier.keys import (
+    SegmentKeys,
+    cluster_manifest_key,
+    segment_keys,
+    topic_manifest_key,
+)
+from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+from tidelog_core.tier.planning import (
+    finished_segments,
+    select_copies,
+    select_leftovers,
+    tiered_end_offset,
+)
+
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.led_partition import LedPartition
+from tidelog_node.tier.protocol import UploadRequest
+from tidelog_node.tier.segment_catalog import SegmentCatalog
+
+logger = logging.getLogger(__name__)
+
+NO_CHAINED_HASH = ""  # of a copy that has not finished
+
+
+class Copier:
+    """Copies, cleans up and evicts for led partitions. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        catalog: SegmentCatalog,
+        client: TierClient,
+        view: ClusterView,
+        node_config: Callable[[], NodeConfig],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._catalog = catalog
+        self._client = client
+        self._view = view
+        self._node_config = node_config
+        self._clock_ms = clock_ms
+        self._manifests: dict[str, bytes] = {}  # what was last made sure of, by key
+        self.copied_count = 0
+        self.evicted_bytes = 0
+
+    async def take_over(self, led: LedPartition) -> None:
+        """Learn what is tiered and clean up what a crash has left. The caller holds the lock.
+
+        Raises ``NotLeaderOrFollower``, ``StorageError`` where the local log is behind
+        the tier, and what the stores raise.
+        """
+        leadership = led.leadership
+        metas = await self._catalog.segments_of(leadership.topic_id, leadership.partition)
+        under_way = set() if led.under_way is None else {led.under_way[1].segment_id}
+        for leftover in select_leftovers(metas, under_way=under_way):
+            logger.info("cleaning up a segment", extra={"segment": str(leftover.segment_id)})
+            await self.delete(led, leftover)
+        log = led.replica.log
+        tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
+        if tiered_end > log.log_end_offset:
+            raise StorageError(
+                f"{log.partition} is tiered up to {tiered_end}, but the local log ends at "
+                f"{log.log_end_offset}: it has lost records and must not be appended to"
+            )
+        log.set_tiered_up_to(tiered_end)
+        led.is_taken_over = True
+
+    async def copy(self, led: LedPartition) -> None:
+        """Copy what is due and evict what need not stay. The caller holds the lock.
+
+        Raises what made it stop; calling again goes on where it stopped.
+        """
+        if not led.is_taken_over:
+            await self.take_over(led)
+        log = led.replica.log
+        while (segment := await self._next(led, log)) is not None:
+            await self._copy_segment(led, segment)
+        self.evict(led)
+
+    def evict(self, led: LedPartition) -> None:
+        """Drop the local segments that are tiered and past the local retention."""
+        log, config = led.replica.log, led.replica.config
+        sealed = log.sealed_segments()
+        if not config.remote_storage_enable or not sealed or not led.is_taken_over:
+            return
+        end_offset = eviction_end_offset(
+            sealed,
+            local_limits(config),
+            tiered_end=log.tiered_up_to,
+            active_size_bytes=log.size_bytes - sum(s.size_bytes for s in sealed),
+            now_ms=self._clock_ms(),
+        )
+        if end_offset is not None:
+            self.evicted_bytes += log.evict_local(end_offset)
+
+    async def delete(self, led: LedPartition, segment: SegmentMeta) -> None:
+        """Delete a segment: mark it, delete its objects, drop its item. Can be repeated."""
+        doomed = await self._catalog.start_deletion(led.leadership, segment)
+        led.remote.remove(doomed)
+        keys = self._keys(led, doomed)
+        await self._client.delete((keys.log, keys.index))
+        await self._catalog.drop([doomed])
+
+    async def _next(self, led: LedPartition, log: UnifiedLog) -> SealedSegment | None:
+        finished = await led.remote.segments()
+        tiered_end = tiered_end_offset(finished, log.log_start_offset)
+        settled = min(log.high_watermark, log.last_stable_offset, log.recovery_point)
+        due = select_copies(log.sealed_segments(), tiered_end=tiered_end, up_to=settled)
+        led.copied_up_to = tiered_end
+        return due[0] if due else None
+
+    async def _copy_segment(self, led: LedPartition, sealed: SealedSegment) -> None:
+        if led.under_way is not None and led.under_way[0] != sealed:
+            abandoned, led.under_way = led.under_way[1], None
+            await self.delete(led, abandoned)
+        await self._write_manifests(led)
+        if led.under_way is None:
+            meta = self._describe(led, sealed)
+            # Remembered before it is written: if the outcome is unknown, the next
+            # attempt writes the same item.
+            led.under_way = (sealed, meta)
+        started = led.under_way[1]
+        if started.version == 0:
+            started = await self._catalog.start_copy(led.leadership, started)
+            led.under_way = (sealed, started)
+        source = await self._source(led, sealed, started)
+        keys = self._keys(led, started)
+        result = await self._client.upload(UploadRequest(source, keys))
+        finished = await self._catalog.finish_copy(
+            led.leadership,
+            dataclasses.replace(
+                started,
+                index_size_bytes=result.index_size_bytes,
+                chained_hash=result.chained_hash.hex(),
+                max_timestamp_ms=result.max_timestamp_ms,
+            ),
+        )
+        led.under_way = None
+        led.remote.add(finished)
+        log = led.replica.log
+        tiered = await led.remote.segments()
+        log.set_tiered_up_to(tiered_end_offset(tiered, log.log_start_offset))
+        self.copied_count += 1
+        logger.info(
+            "segment copied",
+            extra={"partition": str(log.partition), "base_offset": sealed.base_offset},
+        )
+
+    def _describe(self, led: LedPartition, sealed: SealedSegment) -> SegmentMeta:
+        return SegmentMeta(
+            topic_id=led.leadership.topic_id,
+            partition=led.leadership.partition,
+            base_offset=sealed.base_offset,
+            end_offset=sealed.end_offset,
+            leader_epoch=led.leadership.leader_epoch,
+            segment_id=uuid4(),
+            state=SegmentState.COPY_STARTED,
+            size_bytes=sealed.size_bytes,
+            index_size_bytes=0,
+            max_timestamp_ms=sealed.max_timestamp_ms,
+            leader_epochs=sealed.leader_epochs,
+            chained_hash=NO_CHAINED_HASH,
+            created_ms=self._clock_ms(),
+        )
+
+    async def _source(
+        self, led: LedPartition, sealed: SealedSegment, meta: SegmentMeta
+    ) -> SegmentSource:
+        log = led.replica.log
+        # Every transaction with records in here is decided, so this finds all of the
+        # aborted ones, also those whose marker lies in a later segment.
+        read = log.read(
+            max(sealed.base_offset, log.log_start_offset),
+            max_bytes=max(1, sealed.size_bytes),
+            up_to=sealed.end_offset,
+            include_aborted=True,
+        )
+        return SegmentSource(
+            topic_id=meta.topic_id,
+            partition=meta.partition,
+            segment_id=meta.segment_id,
+            leader_epoch=meta.leader_epoch,
+            base_offset=sealed.base_offset,
+            end_offset=sealed.end_offset,
+            size_bytes=sealed.size_bytes,
+            path=sealed.path,
+            offset_index=sealed.offset_index,
+            time_index=sealed.time_index,
+            producer_snapshot=sealed.producer_snapshot,
+            leader_epochs=sealed.leader_epochs,
+            aborted=read.aborted_transactions,
+            previous_hash=await self._previous_hash(led, sealed.base_offset),
+            key_filter_records_max=self._node_config().tier_key_filter_records_max,
+        )
+
+    async def _previous_hash(self, led: LedPartition, base_offset: int) -> bytes:
+        before = [s for s in await led.remote.segments() if s.base_offset < base_offset]
+        return bytes.fromhex(before[-1].chained_hash) if before else NO_HASH
+
+    def _keys(self, led: LedPartition, segment: SegmentMeta) -> SegmentKeys:
+        topic = led.replica.partition.topic
+        return segment_keys(self._view.image.cluster_id, topic, segment)
+
+    async def _write_manifests(self, led: LedPartition) -> None:
+        image = self._view.image
+        cluster = ClusterManifest(cluster_id=image.cluster_id)
+        await self._ensure(cluster_manifest_key(image.cluster_id), cluster.to_bytes())
+        topic = image.topic_by_id(led.leadership.topic_id)
+        if topic is not None:
+            key = topic_manifest_key(image.cluster_id, topic.name, topic.topic_id)
+            await self._ensure(key, _manifest(topic).to_bytes())
+
+    async def _ensure(self, key: str, data: bytes) -> None:
+        if self._manifests.get(key) != data:
+            await self._client.replace(key, data)
+            self._manifests[key] = data
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """Let go of what is remembered of a deleted topic."""
+        for key in [key for key in self._manifests if str(topic_id) in key]:
+            del self._manifests[key]
+
+
+def _manifest(topic: Topic) -> TopicManifest:
+    return TopicManifest(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_count=topic.partition_count,
+        created_ms=topic.created_ms,
+        configs=topic.configs,
+    )

@@ -1,0 +1,96 @@
+"""A partition that this node leads, as the tier's loops see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Protocol
+from uuid import UUID
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import SealedSegment
+from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.tier.remote_log import RemoteLog
+from tidelog_node.tier.segment_catalog import Leadership
+
+NOT_LOOKED_AT = -1
+
+
+class TieredReplica(Protocol):
+    """What the tier needs of a node's replica."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Which partition it is."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """Of which topic."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that this node knows."""
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+
+    @property
+    def log(self) -> UnifiedLog:
+        """The log, opened if it was not."""
+
+    @property
+    def opened_log(self) -> UnifiedLog | None:
+        """The log if it is open."""
+
+
+class ReplicaSource(Protocol):
+    """Where the node's replicas are."""
+
+    def replicas(self) -> Iterator[TieredReplica]:
+        """Yield the replicas that hold records, led or not."""
+
+    def leader(self, partition: TopicPartition, current_leader_epoch: int = -1) -> TieredReplica:
+        """Return the replica if this node leads it."""
+
+
+class LedPartition:
+    """What the tier keeps of one led partition while its leader epoch lasts."""
+
+    __slots__ = (
+        "copied_up_to",
+        "deletion_due",
+        "failure_count",
+        "is_taken_over",
+        "leadership",
+        "lock",
+        "newest",
+        "not_before",
+        "remote",
+        "replica",
+        "under_way",
+    )
+
+    def __init__(self, replica: TieredReplica, leadership: Leadership, remote: RemoteLog) -> None:
+        self.replica = replica
+        self.leadership = leadership
+        self.remote = remote
+        self.lock = asyncio.Lock()  # one of copying, retention and take-over at a time
+        self.is_taken_over = False
+        # A copy that has begun, so that a retry continues it instead of beginning anew.
+        self.under_way: tuple[SealedSegment, SegmentMeta] | None = None
+        self.copied_up_to = NOT_LOOKED_AT
+        self.deletion_due: dict[UUID, float] = {}  # segment id to the loop's time
+        self.newest: tuple[int, int] | None = None  # log end offset, greatest timestamp then
+        self.failure_count = 0
+        self.not_before = 0.0  # the loop's time
+
+    def needs_copying(self) -> bool:
+        """Return whether there may be a sealed segment to copy. Cheap: asked every second."""
+        log = self.replica.opened_log
+        if log is None or log.is_offline or not self.replica.config.remote_storage_enable:
+            return False
+        return log.active_segment_base_offset > max(self.copied_up_to, 0)

@@ -1,0 +1,304 @@
+"""What a node and its tier worker say to each other over a Unix socket.
+
+A message is its size (4 bytes, big-endian) and that many bytes of JSON. The node sends
+requests, each with a number of its own; the worker answers each once, in any order:
+
+    {"id": 7, "op": "read", ...}   ->   {"id": 7, "result": {...}}
+                                   or   {"id": 7, "error": {"kind": "...", ...}}
+
+Bytes of records never travel here: the worker names a file in its cache folder, and
+the node opens it. The two are always of the same version, so there is none in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+from tidelog_core.errors import (
+    CorruptObject,
+    CorruptRecordBatch,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StorageError,
+    StoreUnavailable,
+    TidelogError,
+    TierUnavailable,
+)
+from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.tier.index_build import SegmentSource
+from tidelog_core.tier.keys import SegmentKeys
+
+MESSAGE_SIZE_BYTES_MAX = 64 << 20  # aborted transactions of one segment are what can be many
+RANGES_MAX = 256
+
+_SIZE = Struct(">I")
+
+Fields = dict[str, Any]
+
+
+class ProtocolError(Exception):
+    """The other side sent what is no message; the connection is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes ``[start, end)`` of an object."""
+
+    key: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Bring ``wanted`` into the cache and answer; then bring ``ahead`` when there is time."""
+
+    wanted: ByteRange
+    ahead: tuple[ByteRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """The file that holds exactly the wanted range. It may be evicted at any time."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRequest:
+    """Build the segment's index object and store both objects, the log first."""
+
+    source: SegmentSource
+    keys: SegmentKeys
+
+
+@dataclass(frozen=True, slots=True)
+class UploadResult:
+    """Both objects are durable."""
+
+    index_size_bytes: int
+    chained_hash: bytes
+    max_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRequest:
+    """Delete the objects that are there."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePrefixRequest:
+    """Delete every object whose key starts with ``prefix``, which ends with a slash."""
+
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceRequest:
+    """Make sure that a manifest has this content."""
+
+    key: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """Ask how the worker is."""
+
+
+Request = (
+    ReadRequest
+    | UploadRequest
+    | DeleteRequest
+    | DeletePrefixRequest
+    | ReplaceRequest
+    | StatusRequest
+)
+
+
+async def read_message(reader: asyncio.StreamReader) -> Fields | None:
+    """Return the next message, ``None`` at the end. Raises ``ProtocolError``."""
+    try:
+        size = _SIZE.unpack(await reader.readexactly(_SIZE.size))[0]
+        if size > MESSAGE_SIZE_BYTES_MAX:
+            raise ProtocolError(f"a message of {size} bytes, the limit is {MESSAGE_SIZE_BYTES_MAX}")
+        fields = json.loads(await reader.readexactly(size))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    except ValueError as error:
+        raise ProtocolError(f"not JSON: {error}") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("id"), int):
+        raise ProtocolError("not a message")
+    return fields
+
+
+def encode_message(fields: Mapping[str, object]) -> bytes:
+    """Return the bytes of a message. Raises ``ProtocolError`` if it would be too large."""
+    data = json.dumps(fields, separators=(",", ":")).encode()
+    if len(data) > MESSAGE_SIZE_BYTES_MAX:
+        raise ProtocolError(
+            f"a message of {len(data)} bytes, the limit is {MESSAGE_SIZE_BYTES_MAX}"
+        )
+    return _SIZE.pack(len(data)) + data
+
+
+def request_to_fields(request: Request) -> Fields:
+    """Return the request as JSON values, without its number."""
+    match request:
+        case ReadRequest(wanted, ahead):
+            return {
+                "op": "read",
+                "wanted": _pack_range(wanted),
+                "ahead": [*map(_pack_range, ahead)],
+            }
+        case UploadRequest(source, keys):
+            packed = _pack_source(source)
+            return {"op": "upload", "log_key": keys.log, "index_key": keys.index, "source": packed}
+        case DeleteRequest(keys):
+            return {"op": "delete", "keys": list(keys)}
+        case DeletePrefixRequest(prefix):
+            return {"op": "delete-prefix", "prefix": prefix}
+        case ReplaceRequest(key, data):
+            return {"op": "replace", "key": key, "data": data.hex()}
+        case StatusRequest():
+            return {"op": "status"}
+
+
+def request_from_fields(fields: Fields) -> Request:
+    """Return the request. Raises ``ProtocolError``."""
+    try:
+        match fields["op"]:
+            case "read":
+                ahead = tuple(map(_unpack_range, fields["ahead"][:RANGES_MAX]))
+                return ReadRequest(_unpack_range(fields["wanted"]), ahead)
+            case "upload":
+                keys = SegmentKeys(log=fields["log_key"], index=fields["index_key"])
+                return UploadRequest(_unpack_source(fields["source"]), keys)
+            case "delete":
+                return DeleteRequest(tuple(fields["keys"]))
+            case "delete-prefix":
+                return DeletePrefixRequest(fields["prefix"])
+            case "replace":
+                return ReplaceRequest(fields["key"], bytes.fromhex(fields["data"]))
+            case "status":
+                return StatusRequest()
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"a request that is not whole: {error!r}") from None
+    raise ProtocolError(f"an unknown request: {fields['op']!r}")
+
+
+def upload_result_to_fields(result: UploadResult) -> Fields:
+    """Return the result as JSON values."""
+    return {
+        "index_size_bytes": result.index_size_bytes,
+        "chained_hash": result.chained_hash.hex(),
+        "max_timestamp_ms": result.max_timestamp_ms,
+    }
+
+
+def upload_result_from_fields(fields: Fields) -> UploadResult:
+    """Return the result."""
+    return UploadResult(
+        index_size_bytes=fields["index_size_bytes"],
+        chained_hash=bytes.fromhex(fields["chained_hash"]),
+        max_timestamp_ms=fields["max_timestamp_ms"],
+    )
+
+
+_PLAIN_ERRORS: Mapping[str, type[TidelogError]] = {
+    error.__name__: error
+    for error in (
+        CorruptRecordBatch,
+        OutcomeUnknown,
+        StorageError,
+        StoreUnavailable,
+        TierUnavailable,
+    )
+}
+
+
+def error_to_fields(error: TidelogError) -> Fields:
+    """Return the error as JSON values; ``error_from_fields`` makes the same class of it."""
+    fields: Fields = {"kind": type(error).__name__, "message": str(error)}
+    if isinstance(error, ObjectNotFound | ObjectExists | CorruptObject):
+        fields["key"] = error.key
+    if isinstance(error, CorruptObject):
+        fields["problem"] = error.problem
+    return fields
+
+
+def error_from_fields(fields: Fields) -> TidelogError:
+    """Return the error; a ``StorageError`` where the class is none that we expect."""
+    match fields["kind"]:
+        case "ObjectNotFound":
+            return ObjectNotFound(fields["key"])
+        case "ObjectExists":
+            return ObjectExists(fields["key"])
+        case "CorruptObject":
+            return CorruptObject(fields["key"], fields["problem"])
+        case kind if kind in _PLAIN_ERRORS:
+            return _PLAIN_ERRORS[kind](fields["message"])
+        case kind:
+            return StorageError(f"{kind}: {fields['message']}")
+
+
+def _pack_range(range_: ByteRange) -> list[object]:
+    return [range_.key, range_.start, range_.end]
+
+
+def _unpack_range(packed: list[Any]) -> ByteRange:
+    key, start, end = packed
+    return ByteRange(str(key), int(start), int(end))
+
+
+def _pack_source(source: SegmentSource) -> Fields:
+    return {
+        "topic_id": str(source.topic_id),
+        "partition": source.partition,
+        "segment_id": str(source.segment_id),
+        "leader_epoch": source.leader_epoch,
+        "base_offset": source.base_offset,
+        "end_offset": source.end_offset,
+        "size_bytes": source.size_bytes,
+        "path": str(source.path),
+        "offset_index": str(source.offset_index),
+        "time_index": str(source.time_index),
+        "producer_snapshot": str(source.producer_snapshot),
+        "leader_epochs": [list(pair) for pair in source.leader_epochs],
+        "aborted": [
+            [t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset]
+            for t in source.aborted
+        ],
+        "previous_hash": source.previous_hash.hex(),
+        "key_filter_records_max": source.key_filter_records_max,
+    }
+
+
+def _unpack_source(fields: Fields) -> SegmentSource:
+    return SegmentSource(
+        topic_id=UUID(fields["topic_id"]),
+        partition=fields["partition"],
+        segment_id=UUID(fields["segment_id"]),
+        leader_epoch=fields["leader_epoch"],
+        base_offset=fields["base_offset"],
+        end_offset=fields["end_offset"],
+        size_bytes=fields["size_bytes"],
+        path=Path(fields["path"]),
+        offset_index=Path(fields["offset_index"]),
+        time_index=Path(fields["time_index"]),
+        producer_snapshot=Path(fields["producer_snapshot"]),
+        leader_epochs=tuple((epoch, offset) for epoch, offset in fields["leader_epochs"]),
+        aborted=tuple(AbortedTransaction(*row) for row in fields["aborted"]),
+        previous_hash=bytes.fromhex(fields["previous_hash"]),
+        key_filter_records_max=fields["key_filter_records_max"],
+    )

@@ -1,0 +1,172 @@
+"""Removes what partitions no longer keep: first from readers, then for good.
+
+    1. decide the new log start offset (time, size, DeleteRecords)
+    2. persist it in the partition's item, then advance the local log
+    3. wait file.delete.delay.ms, so that who still reads an older segment can finish
+    4. DELETE_STARTED, delete the objects, drop the item
+
+Each step can be repeated: after a crash or a change of leader the wait begins anew and
+the steps that were done find nothing to do. Objects of deleted topics go the same way,
+by the live node that the topic's id picks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+
+from tidelog_core.admin.commit import purge_deleted_topic
+from tidelog_core.config import UNLIMITED, TopicConfig
+from tidelog_core.errors import VersionConflict
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.retention.selection import (
+    Limits,
+    log_start_after_retention,
+    retained_segments,
+    total_limits,
+)
+from tidelog_core.tier.keys import topic_prefix
+
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.copier import Copier
+from tidelog_node.tier.led_partition import LedPartition
+from tidelog_node.tier.segment_catalog import SegmentCatalog
+
+logger = logging.getLogger(__name__)
+
+OTHERS_DELAY_MS = 600_000  # then the node that should clean a topic up is taken for gone
+
+
+class Retention:
+    """Applies retention to led partitions and deleted topics. For one event loop."""
+
+    def __init__(
+        self,
+        *,
+        catalog: SegmentCatalog,
+        copier: Copier,
+        client: TierClient,
+        store: MetadataStore,
+        view: ClusterView,
+        broker_id: int,
+        clock_ms: Callable[[], int],
+        deleted_topic_delay_ms: int = TopicConfig().file_delete_delay_ms,
+    ) -> None:
+        self._catalog = catalog
+        self._copier = copier
+        self._client = client
+        self._store = store
+        self._view = view
+        self._broker_id = broker_id
+        self._clock_ms = clock_ms
+        self._deleted_topic_delay_ms = deleted_topic_delay_ms
+        self.deleted_count = 0
+
+    async def apply(self, led: LedPartition) -> float | None:
+        """Do what is due for the partition. The caller holds the lock.
+
+        Returns the loop's time at which the next deletion is due, ``None`` for none.
+        """
+        if not led.is_taken_over:
+            await self._copier.take_over(led)
+        log = led.replica.log
+        await self._advance_log_start(led, log)
+        self._copier.evict(led)
+        return await self._delete_below(led, log.log_start_offset)
+
+    async def clean_deleted_topics(self) -> float | None:
+        """Remove the objects and metadata of deleted topics that fall to this node.
+
+        Returns in how many seconds the next one is due, ``None`` for none.
+        """
+        image, now_ms = self._view.image, self._clock_ms()
+        wait_s: float | None = None
+        for topic in image.deleted_topics.values():
+            due_ms = topic.deleted_ms + self._deleted_topic_delay_ms
+            if not _is_ours(topic, image, self._broker_id):
+                due_ms += OTHERS_DELAY_MS
+            if now_ms < due_ms:
+                topic_wait_s = (due_ms - now_ms) / 1000
+                wait_s = topic_wait_s if wait_s is None else min(wait_s, topic_wait_s)
+            else:
+                await self._clean_topic(topic, image.cluster_id)
+        return wait_s
+
+    async def _advance_log_start(self, led: LedPartition, log: UnifiedLog) -> None:
+        limits = total_limits(led.replica.config)
+        start = await self._log_start(led, log, limits)
+        if self._is_active_expired(led, limits, start):
+            log.roll()
+            start = await self._log_start(led, log, limits)
+        known = self._view.image.partition(led.replica.partition)
+        stored = 0 if known is None else known.log_start_offset
+        if start > stored:  # Also where the local log is ahead of the store.
+            stored = await self._catalog.advance_log_start(led.leadership, start)
+        log.advance_log_start_offset(min(stored, log.high_watermark))
+
+    async def _log_start(self, led: LedPartition, log: UnifiedLog, limits: Limits) -> int:
+        sealed = log.sealed_segments()
+        start = log_start_after_retention(
+            retained_segments(await led.remote.segments(), sealed),
+            limits,
+            log_start_offset=log.log_start_offset,
+            active_size_bytes=log.size_bytes - sum(segment.size_bytes for segment in sealed),
+            now_ms=self._clock_ms(),
+        )
+        return min(start, log.high_watermark)
+
+    def _is_active_expired(self, led: LedPartition, limits: Limits, start: int) -> bool:
+        """Whether nothing but the active segment is left, and all of it is too old."""
+        log = led.replica.log
+        if limits.retention_ms == UNLIMITED or start < log.active_segment_base_offset:
+            return False
+        if log.log_end_offset == start or log.high_watermark < log.log_end_offset:
+            return False
+        if led.newest is None or led.newest[0] != log.log_end_offset:
+            found = log.max_timestamp()
+            led.newest = None if found is None else (log.log_end_offset, found[0])
+        return led.newest is not None and self._clock_ms() - led.newest[1] > limits.retention_ms
+
+    async def _delete_below(self, led: LedPartition, log_start_offset: int) -> float | None:
+        now = asyncio.get_running_loop().time()
+        delay_s = led.replica.config.file_delete_delay_ms / 1000
+        doomed = [s for s in await led.remote.segments() if s.end_offset <= log_start_offset]
+        gone = led.deletion_due.keys() - {segment.segment_id for segment in doomed}
+        for segment_id in gone:
+            del led.deletion_due[segment_id]
+        for segment in doomed:
+            due = led.deletion_due.setdefault(segment.segment_id, now + delay_s)
+            if due <= now:
+                await self._copier.delete(led, segment)
+                del led.deletion_due[segment.segment_id]
+                self.deleted_count += 1
+        return min(led.deletion_due.values(), default=None)
+
+    async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
+        await self._catalog.fence_deleted_topic(topic.topic_id)
+        doomed: list[SegmentMeta] = []
+        for partition in range(topic.partition_count):
+            segments = await self._catalog.segments_of(topic.topic_id, partition)
+            try:
+                doomed += await self._catalog.start_deletions(segments)
+            except VersionConflict:
+                return  # Another node does the same just now.
+        # Everything below the topic's prefix goes, so nothing is left of an upload that
+        # was under way either.
+        await self._client.delete_prefix(topic_prefix(cluster_id, topic.name, topic.topic_id))
+        await self._catalog.drop(doomed)
+        await purge_deleted_topic(self._store, topic)
+        self._copier.forget_topic(topic.topic_id)
+        logger.info("deleted topic cleaned up", extra={"topic": topic.name})
+
+
+def _is_ours(topic: DeletedTopic, image: ClusterImage, broker_id: int) -> bool:
+    brokers = sorted(image.brokers)
+    if broker_id not in image.brokers:
+        return False
+    return brokers[zlib.crc32(topic.topic_id.bytes) % len(brokers)] == broker_id

@@ -1,0 +1,178 @@
+"""The metadata of tiered segments: each step is one commit, fenced by the leader epoch.
+
+    absent -> COPY_STARTED -> COPY_FINISHED -> DELETE_STARTED -> absent
+                     |                               ^
+                     +----- what a crash left -------+
+
+A leader's commits check that the partition's item is still as it was when this node
+was found to lead it, so a leader that was replaced changes nothing any more. Readers
+are pointed at COPY_FINISHED segments only, and objects are deleted only in
+DELETE_STARTED: whoever reads the metadata finds no segment whose objects are gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.errors import NotLeaderOrFollower, OutcomeUnknown, VersionConflict
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
+from tidelog_core.metadata.store import (
+    ANY_VERSION,
+    COMMIT_WRITES_MAX,
+    Item,
+    MetadataStore,
+    Write,
+)
+
+CONFLICT_RETRIES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A partition that this node leads, and in which epoch."""
+
+    topic_id: UUID
+    partition: int
+    broker_id: int
+    leader_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition} in leader epoch {self.leader_epoch}"
+
+
+class SegmentCatalog:
+    """Reads and changes the segments' items. Every method is durable on return."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def segments_of(self, topic_id: UUID, partition: int) -> list[SegmentMeta]:
+        """Return all of the partition's segments in any state, by base offset."""
+        items = await self._store.list(records.segment_collection(topic_id, partition))
+        return [SegmentMeta.from_item(item) for item in items]
+
+    async def start_copy(self, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:
+        """Record that a copy begins. Raises ``NotLeaderOrFollower``, ``VersionConflict``."""
+        assert segment.state is SegmentState.COPY_STARTED
+        return await self._put_fenced(leadership, segment)
+
+    async def finish_copy(self, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:
+        """Record that both objects are complete: from now on readers use them.
+
+        Raises ``NotLeaderOrFollower``, ``VersionConflict`` where someone has begun to
+        clean the copy up.
+        """
+        finished = dataclasses.replace(segment, state=SegmentState.COPY_FINISHED)
+        return await self._put_fenced(leadership, finished)
+
+    async def start_deletion(self, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:
+        """Record that the segment is no longer read and its objects go."""
+        if segment.state is SegmentState.DELETE_STARTED:
+            return segment
+        doomed = dataclasses.replace(segment, state=SegmentState.DELETE_STARTED)
+        return await self._put_fenced(leadership, doomed)
+
+    async def start_deletions(self, segments: Sequence[SegmentMeta]) -> list[SegmentMeta]:
+        """Record the same of a deleted topic's segments, which nobody leads any more."""
+        doomed = [
+            dataclasses.replace(segment, state=SegmentState.DELETE_STARTED)
+            for segment in segments
+            if segment.state is not SegmentState.DELETE_STARTED
+        ]
+        for at in range(0, len(doomed), COMMIT_WRITES_MAX):
+            some = doomed[at : at + COMMIT_WRITES_MAX]
+            await self._store.commit([records.put(s, is_logged=False) for s in some])
+        gone = [s for s in segments if s.state is SegmentState.DELETE_STARTED]
+        return gone + [_written(segment) for segment in doomed]
+
+    async def fence_deleted_topic(self, topic_id: UUID) -> None:
+        """Remove a deleted topic's partitions, so that no leader of before commits any more."""
+        items = await self._store.list(records.partition_collection(topic_id))
+        for at in range(0, len(items), COMMIT_WRITES_MAX):
+            some = items[at : at + COMMIT_WRITES_MAX]
+            await self._store.commit([Write(item.id, None, ANY_VERSION, False) for item in some])
+
+    async def drop(self, segments: Sequence[SegmentMeta]) -> None:
+        """Forget segments whose objects are gone. Doing it twice is harmless."""
+        for at in range(0, len(segments), COMMIT_WRITES_MAX):
+            some = segments[at : at + COMMIT_WRITES_MAX]
+            assert all(segment.state is SegmentState.DELETE_STARTED for segment in some)
+            try:
+                await self._store.commit([records.delete(s, is_logged=False) for s in some])
+            except VersionConflict:
+                for segment in some:
+                    await self._drop_one(segment)
+
+    async def advance_log_start(self, leadership: Leadership, offset: int) -> int:
+        """Persist the log start unless the store has it or a later one; return what it has.
+
+        Raises ``NotLeaderOrFollower``.
+        """
+        for attempt in range(CONFLICT_RETRIES_MAX):
+            partition = await self._led(leadership)
+            if partition.log_start_offset >= offset:
+                return partition.log_start_offset
+            moved = dataclasses.replace(partition, log_start_offset=offset)
+            try:
+                await self._store.commit([records.put(moved)])
+            except (VersionConflict, OutcomeUnknown):
+                if attempt == CONFLICT_RETRIES_MAX - 1:
+                    raise
+                continue
+            return offset
+        raise AssertionError("unreachable")
+
+    async def _drop_one(self, segment: SegmentMeta) -> None:
+        item = await self._store.get(segment.item_id)
+        if item is not None:
+            await self._store.commit([Write(item.id, None, item.version, False)])
+
+    async def _put_fenced(self, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:
+        write = records.put(segment, is_logged=False)
+        for attempt in range(CONFLICT_RETRIES_MAX):
+            check = records.check(await self._led(leadership))
+            try:
+                await self._store.commit([write], checks=[check])
+            except OutcomeUnknown:
+                if _is_done(write, await self._store.get(write.id)):
+                    return _written(segment)
+                if attempt == CONFLICT_RETRIES_MAX - 1:
+                    raise
+            except VersionConflict as conflict:
+                if (write.id.collection, write.id.key) in conflict.keys:
+                    # Ours, of an attempt whose outcome was not known?
+                    if _is_done(write, await self._store.get(write.id)):
+                        return _written(segment)
+                    raise
+                # Only the partition's item has changed: look whether we still lead.
+                if attempt == CONFLICT_RETRIES_MAX - 1:
+                    raise
+            else:
+                return _written(segment)
+        raise AssertionError("unreachable")
+
+    async def _led(self, leadership: Leadership) -> Partition:
+        key = records.partition_key(leadership.topic_id, leadership.partition)
+        item = await self._store.get(key)
+        if item is not None:
+            partition = Partition.from_item(item)
+            is_same_epoch = partition.leader_epoch == leadership.leader_epoch
+            if is_same_epoch and partition.leader == leadership.broker_id:
+                return partition
+        raise NotLeaderOrFollower(f"broker {leadership.broker_id} does not lead {leadership}")
+
+
+def _written(segment: SegmentMeta) -> SegmentMeta:
+    return dataclasses.replace(segment, version=segment.version + 1)
+
+
+def _is_done(write: Write, found: Item | None) -> bool:
+    return (
+        found is not None
+        and found.version == write.expected_version + 1
+        and (dict(found.body) == dict(write.body or {}))
+    )

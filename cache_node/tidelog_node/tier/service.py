@@ -1,0 +1,385 @@
+"""The tier as the rest of the node sees it: cold reads, and two loops in the background.
+
+    every remote.task.interval.ms              copy what has been sealed      (copier)
+    every log.retention.check.interval.ms      remove what is too old         (retention_loop)
+
+Per led partition one thing happens at a time, under its lock. A partition in trouble
+waits longer and longer before it is tried again and holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    StoreUnavailable,
+    TidelogError,
+    TierUnavailable,
+    UnknownTopicId,
+)
+from tidelog_core.log.values import LogRead
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.copier import Copier
+from tidelog_node.tier.index_cache import IndexCache
+from tidelog_node.tier.led_partition import LedPartition, ReplicaSource, TieredReplica
+from tidelog_node.tier.remote_log import RemoteLog, RemoteReader
+from tidelog_node.tier.retention_loop import Retention
+from tidelog_node.tier.segment_catalog import Leadership, SegmentCatalog
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAY_S_MIN = 1.0
+RETRY_DELAY_S_MAX = 60.0
+RETENTION_CONCURRENCY = 8
+AHEAD_CACHE_SHARE = 4  # one reader's read-ahead takes at most this part of the cache
+
+
+class TierService:
+    """Copies to, reads from and cleans up the tier. For the node's event loop."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaSource,
+        view: ClusterView,
+        store: MetadataStore,
+        node_config: Callable[[], NodeConfig],
+        broker_id: int,
+        clock_ms: Callable[[], int],
+        executor: Executor,
+        objects_url: str,
+        socket: Path,
+        cache_dir: Path,
+        holds_files: Callable[[TieredReplica], bool] = lambda _: True,
+    ) -> None:
+        """``holds_files`` says of a replica whose log is not open whether it is worth opening."""
+        self._replicas = replicas
+        self._view = view
+        self._node_config = node_config
+        self._broker_id = broker_id
+        self._holds_files = holds_files
+        config = node_config()
+        self._copy_interval_s = config.remote_task_interval_ms / 1000
+        self._retention_interval_s = config.log_retention_check_interval_ms / 1000
+        self._catalog = SegmentCatalog(store)
+        self.client = TierClient(
+            WorkerCommand(
+                socket=socket, objects=objects_url, cache_dir=cache_dir, node_config=config
+            )
+        )
+        self._indexes = IndexCache(self.client, executor=executor)
+        self._executor = executor
+        self._chunk_bytes = config.remote_chunk_bytes
+        self._ahead_chunks_max = min(
+            config.remote_fetch_concurrency,
+            config.remote_cache_bytes // config.remote_chunk_bytes // AHEAD_CACHE_SHARE,
+        )
+        self._copier = Copier(
+            catalog=self._catalog,
+            client=self.client,
+            view=view,
+            node_config=node_config,
+            clock_ms=clock_ms,
+        )
+        self._retention = Retention(
+            catalog=self._catalog,
+            copier=self._copier,
+            client=self.client,
+            store=store,
+            view=view,
+            broker_id=broker_id,
+            clock_ms=clock_ms,
+        )
+        self._led: dict[tuple[UUID, int], LedPartition] = {}
+        self._copying: dict[tuple[UUID, int], asyncio.Task[None]] = {}
+        self._copy_slots = asyncio.Semaphore(config.remote_upload_concurrency)
+        self._copy_now = asyncio.Event()
+        self._retain_now = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._unsubscribe: Callable[[], None] | None = None
+        self._deleted_topics: frozenset[UUID] = frozenset()  # as last seen
+
+    async def start(self) -> None:
+        """Start the worker and the loops. Returns before the worker answers."""
+        await self.client.start()
+        self._unsubscribe = self._view.subscribe(self._on_image)
+        self._loops = [
+            asyncio.create_task(self._copy_loop(), name="tier copier"),
+            asyncio.create_task(self._retention_loop(), name="retention"),
+        ]
+
+    async def close(self) -> None:
+        """Stop everything; what was under way is continued or cleaned up after a restart."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        tasks = [*self._loops, *self._copying.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._indexes.close()
+        await self.client.close()
+
+    def nudge(self) -> None:
+        """Look for segments to copy now instead of at the next interval."""
+        self._copy_now.set()
+
+    @property
+    def status(self) -> Mapping[str, int]:
+        """Counters for people and metrics."""
+        return {
+            "worker_is_connected": int(self.client.is_connected),
+            "worker_restart_count": self.client.restart_count,
+            "copied_segment_count": self._copier.copied_count,
+            "copying_partition_count": len(self._copying),
+            "failing_partition_count": sum(led.failure_count > 0 for led in self._led.values()),
+            "evicted_bytes": self._copier.evicted_bytes,
+            "deleted_segment_count": self._retention.deleted_count,
+            "index_cache_bytes": self._indexes.size_bytes,
+        }
+
+    # -- reading
+
+    async def read(
+        self,
+        topic_id: UUID,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        include_aborted: bool = False,
+        min_one_batch: bool = True,
+    ) -> LogRead:
+        """Return tiered batches from the one that holds ``offset`` on.
+
+        At most ``max_bytes``, except that the first batch is whole with
+        ``min_one_batch``; never more than to the end of a chunk. Everything in the tier
+        is below high watermark and last stable offset. Raises ``OffsetOutOfRange``,
+        ``NotLeaderOrFollower``, ``TierUnavailable`` and what the stores raise.
+        """
+        led = self._led_of(topic_id, partition)
+        log = led.replica.log
+        if offset < log.log_start_offset:
+            raise OffsetOutOfRange(
+                partition, offset, start=log.log_start_offset, end=log.log_end_offset
+            )
+        found = await led.remote.read(
+            offset,
+            max_bytes=max_bytes,
+            min_one_batch=min_one_batch,
+            include_aborted=include_aborted,
+        )
+        return LogRead(
+            found.slice,
+            found.start_offset,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
+            log.log_end_offset,
+            found.aborted_transactions,
+        )
+
+    async def offset_for_timestamp(
+        self, topic_id: UUID, partition: TopicPartition, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        """Return timestamp and offset of the first tiered record at or after a time, if any.
+
+        ``None`` says that only the local log can have one.
+        """
+        led = self._led_of(topic_id, partition)
+        return await led.remote.offset_for_timestamp(
+            timestamp_ms, start_offset=led.replica.log.log_start_offset
+        )
+
+    async def max_timestamp(
+        self, topic_id: UUID, partition: TopicPartition
+    ) -> tuple[int, int] | None:
+        """Return the greatest tiered timestamp and the first record that has it, if any."""
+        led = self._led_of(topic_id, partition)
+        return await led.remote.max_timestamp(start_offset=led.replica.log.log_start_offset)
+
+    def _led_of(self, topic_id: UUID, partition: TopicPartition) -> LedPartition:
+        replica = self._replicas.leader(partition)
+        if replica.topic_id != topic_id:
+            raise UnknownTopicId(f"{partition} is of topic {replica.topic_id}, not {topic_id}")
+        return self._lead(replica)
+
+    def _lead(self, replica: TieredReplica) -> LedPartition:
+        """Return what is kept of the partition, anew where its leader epoch has changed."""
+        key = (replica.topic_id, replica.partition.partition)
+        led = self._led.get(key)
+        if (
+            led is None
+            or led.replica is not replica
+            or led.leadership.leader_epoch != replica.leader_epoch
+        ):
+            leadership = Leadership(*key, self._broker_id, replica.leader_epoch)
+            reader = RemoteReader(
+                cluster_id=self._view.image.cluster_id,
+                catalog=self._catalog,
+                client=self.client,
+                indexes=self._indexes,
+                executor=self._executor,
+                chunk_bytes=self._chunk_bytes,
+                ahead_chunks_max=self._ahead_chunks_max,
+            )
+            remote = RemoteLog(reader, replica.topic_id, replica.partition)
+            led = self._led[key] = LedPartition(replica, leadership, remote)
+        return led
+
+    def _led_partitions(self) -> list[LedPartition]:
+        """Return what this node leads now, and forget what it does not."""
+        image = self._view.image
+        led = []
+        for replica in self._replicas.replicas():
+            partition = image.partition(replica.partition)
+            if (
+                partition is not None
+                and partition.topic_id == replica.topic_id
+                and partition.leader == self._broker_id
+                and partition.leader_epoch == replica.leader_epoch
+            ):
+                led.append(self._lead(replica))
+        kept = {(one.leadership.topic_id, one.leadership.partition) for one in led}
+        for key in self._led.keys() - kept:
+            del self._led[key]
+        return led
+
+    # -- copying
+
+    async def _copy_loop(self) -> None:
+        while True:
+            self._start_copies()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._copy_interval_s):
+                    await self._copy_now.wait()
+            self._copy_now.clear()
+
+    def _start_copies(self) -> None:
+        if not self.client.is_connected:
+            return
+        now = asyncio.get_running_loop().time()
+        for led in self._led_partitions():
+            key = (led.leadership.topic_id, led.leadership.partition)
+            if key in self._copying or led.not_before > now or not led.needs_copying():
+                continue
+            task = asyncio.create_task(self._copy_one(led), name=f"copy {led.replica.partition}")
+            self._copying[key] = task
+            task.add_done_callback(partial(self._end_copy, key))
+
+    def _end_copy(self, key: tuple[UUID, int], _: asyncio.Task[None]) -> None:
+        del self._copying[key]
+
+    async def _copy_one(self, led: LedPartition) -> None:
+        async with self._copy_slots, led.lock:
+            await self._attempt(led, "copying", lambda: self._copier.copy(led))
+
+    # -- retention
+
+    async def _retention_loop(self) -> None:
+        while True:
+            wait_s = await self.apply_retention()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._retain_now.wait()
+            self._retain_now.clear()
+
+    async def apply_retention(self) -> float:
+        """Do what retention has to do now; return in how many seconds there may be more."""
+        slots = asyncio.Semaphore(RETENTION_CONCURRENCY)
+        loop = asyncio.get_running_loop()
+
+        async def apply(led: LedPartition) -> float:
+            async with slots, led.lock:
+                if led.not_before > loop.time() or not await self._is_worth_opening(led):
+                    return self._retention_interval_s
+                due: list[float | None] = []
+
+                async def run() -> None:
+                    due.append(await self._retention.apply(led))
+
+                await self._attempt(led, "retention", run)
+                if due and due[0] is not None:
+                    return max(0.0, due[0] - loop.time())
+                return self._retention_interval_s
+
+        waits = await asyncio.gather(*(apply(led) for led in self._led_partitions()))
+        return min([self._retention_interval_s, *waits, await self._clean_deleted_topics()])
+
+    async def _is_worth_opening(self, led: LedPartition) -> bool:
+        if led.replica.opened_log is not None or self._holds_files(led.replica):
+            return True
+        found: list[bool] = []
+
+        async def look() -> None:
+            found.append(bool(await led.remote.segments()))
+
+        await self._attempt(led, "retention", look)
+        return any(found)
+
+    async def _clean_deleted_topics(self) -> float:
+        if self._view.image.deleted_topics and self.client.is_connected:
+            try:
+                wait_s = await self._retention.clean_deleted_topics()
+            except TidelogError as error:
+                logger.warning(
+                    "deleted topic not cleaned up, will retry", extra={"problem": str(error)}
+                )
+                return RETRY_DELAY_S_MAX
+            if wait_s is not None:
+                return wait_s
+        return self._retention_interval_s
+
+    def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:
+        if image.deleted_topics.keys() - self._deleted_topics:
+            self._retain_now.set()
+        self._deleted_topics = frozenset(image.deleted_topics)
+
+    # -- trouble
+
+    async def _attempt(
+        self, led: LedPartition, action: str, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run the work; on failure let the partition wait before it is tried again."""
+        try:
+            await work()
+        except NotLeaderOrFollower:
+            # The image will say so soon; until then there is nothing to do here.
+            self._wait(led)
+        except (TierUnavailable, StoreUnavailable) as error:
+            self._wait(led)
+            logger.info("tier work waits", extra=_trouble(led, action, error))
+        except TidelogError as error:
+            self._wait(led)
+            logger.error("tier work failed, will retry", extra=_trouble(led, action, error))
+        except Exception as error:
+            self._wait(led)
+            logger.exception("tier work broke, will retry", extra=_trouble(led, action, error))
+        else:
+            led.failure_count = 0
+
+    def _wait(self, led: LedPartition) -> None:
+        delay_s = min(RETRY_DELAY_S_MIN * 2**led.failure_count, RETRY_DELAY_S_MAX)
+        led.failure_count = min(led.failure_count + 1, 16)
+        led.not_before = asyncio.get_running_loop().time() + delay_s
+
+
+def _trouble(led: LedPartition, action: str, error: Exception) -> Mapping[str, str]:
+    return {
+        "partition": str(led.replica.partition),
+        "action": action,
+        "problem": f"{type(error).__name__}: {error}",
+    }

@@ -1,0 +1,105 @@
+"""Stores a segment's two objects: build the index, put the log, put the index.
+
+Both keys hold the id of this attempt, so an object that is already there can only be
+of an earlier try of the same attempt; puts are atomic, so it is whole. Trying again
+after a lost reply or a restart of the worker is therefore safe, and costs no second PUT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from tidelog_core.errors import (
+    CorruptObject,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StorageError,
+    StoreUnavailable,
+)
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.index_build import BuiltIndex, build_index_file
+
+from tidelog_node.tier.protocol import UploadRequest, UploadResult
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 4
+DELAY_S_MIN = 0.2
+DELAY_S_MAX = 5.0
+
+
+async def upload_segment(
+    store: ObjectStore, request: UploadRequest, *, executor: Executor
+) -> UploadResult:
+    """Store the segment; durable on return.
+
+    Raises ``CorruptRecordBatch`` where the log on disk is damaged, ``StorageError``
+    where it cannot be read, ``StoreUnavailable`` or ``OutcomeUnknown`` when attempts
+    have run out: the caller may ask again with the same keys.
+    """
+    source, keys = request.source, request.keys
+    loop = asyncio.get_running_loop()
+    try:
+        before = _identity(source.path)
+        built: BuiltIndex = await loop.run_in_executor(executor, build_index_file, source)
+        await _put_once(
+            store, keys.log, source.size_bytes, lambda: store.put_file(keys.log, source.path)
+        )
+        after = _identity(source.path)
+    except OSError as error:
+        raise StorageError(f"{source.path} cannot be read: {error}") from error
+    if after != before:
+        # The index must describe the very bytes that went up.
+        raise StorageError(f"{source.path} was replaced while it was uploaded")
+    await _put_once(store, keys.index, len(built.data), lambda: store.put(keys.index, built.data))
+    return UploadResult(len(built.data), built.chained_hash, built.max_timestamp_ms)
+
+
+async def _put_once(
+    store: ObjectStore, key: str, size_bytes: int, put: Callable[[], Awaitable[None]]
+) -> None:
+    delay_s = DELAY_S_MIN
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            await put()
+        except ObjectExists:
+            return await _require_size(store, key, size_bytes)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if isinstance(error, OutcomeUnknown) and await _is_there(store, key, size_bytes):
+                return None
+            if attempt == ATTEMPTS_MAX:
+                raise
+            logger.warning(
+                "upload failed, will retry",
+                extra={"key": key, "attempt": attempt, "problem": str(error)},
+            )
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+            delay_s = min(2 * delay_s, DELAY_S_MAX)
+        else:
+            return None
+    return None
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+async def _is_there(store: ObjectStore, key: str, size_bytes: int) -> bool:
+    try:
+        await _require_size(store, key, size_bytes)
+    except (ObjectNotFound, StoreUnavailable):
+        return False
+    return True
+
+
+async def _require_size(store: ObjectStore, key: str, size_bytes: int) -> None:
+    found = (await store.head(key)).size_bytes
+    if found != size_bytes:
+        raise CorruptObject(key, f"it has {found} bytes instead of {size_bytes}")

@@ -1,0 +1,241 @@
+"""The tier worker: one process per node that does all object-store traffic.
+
+    python -m tidelog_node.tier.worker --socket PATH --objects URL --cache-dir PATH
+
+It listens on a Unix socket and serves the requests of ``protocol``; a backfill thus
+never takes processor time or memory bandwidth from the node's event loop. It keeps no
+state but the cache, so killing it at any moment loses nothing: the node starts another
+one and asks again. With ``--until-stdin-ends`` it ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import ObjectNotFound, StorageError, TidelogError, TierUnavailable
+from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_node.tier.chunk_cache import ChunkCache
+from tidelog_node.tier.protocol import (
+    DeletePrefixRequest,
+    DeleteRequest,
+    Fields,
+    ProtocolError,
+    ReadRequest,
+    ReplaceRequest,
+    Request,
+    StatusRequest,
+    UploadRequest,
+    encode_message,
+    error_to_fields,
+    read_message,
+    request_from_fields,
+    upload_result_to_fields,
+)
+from tidelog_node.tier.upload import upload_segment
+
+logger = logging.getLogger(__name__)
+
+THREAD_COUNT = 4
+REQUESTS_MAX = 1024  # of one connection; more are refused at once
+SOCKET_READ_SIZE_BYTES = 1 << 20
+DELETE_PAGE_SIZE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How one worker runs."""
+
+    socket: Path
+    objects: str  # the URL of the object store
+    cache_dir: Path
+    cache_bytes: int
+    fetch_concurrency: int
+    upload_concurrency: int
+    multipart_threshold: int
+    ends_with_stdin: bool
+
+
+class TierWorker:
+    """Answers the requests of the node it belongs to. For one event loop."""
+
+    def __init__(self, store: ObjectStore, settings: WorkerSettings) -> None:
+        self._store = store
+        self._executor = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="tier")
+        self._cache = ChunkCache(
+            store,
+            settings.cache_dir,
+            size_bytes_max=settings.cache_bytes,
+            fetch_concurrency=settings.fetch_concurrency,
+            executor=self._executor,
+        )
+        self._uploads = asyncio.Semaphore(settings.upload_concurrency)
+        self.upload_count = 0
+
+    async def serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer the connection's requests, all at once, until it ends."""
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while (fields := await read_message(reader)) is not None:
+                if len(tasks) >= REQUESTS_MAX:
+                    too_many = TierUnavailable(f"more than {REQUESTS_MAX} requests are under way")
+                    _send(writer, fields["id"], {"error": error_to_fields(too_many)})
+                    continue
+                task = asyncio.create_task(self._answer(fields, writer))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+        except ProtocolError as error:
+            logger.error("connection broke the protocol", extra={"problem": str(error)})
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            writer.close()
+
+    async def close(self) -> None:
+        """Stop reading ahead, release the store and the threads."""
+        await self._cache.close()
+        await self._store.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _answer(self, fields: Fields, writer: asyncio.StreamWriter) -> None:
+        answer: Fields
+        try:
+            answer = {"result": await self._do(request_from_fields(fields))}
+        except TidelogError as error:
+            answer = {"error": error_to_fields(error)}
+        except Exception as error:
+            logger.exception("request failed unexpectedly", extra={"op": fields.get("op")})
+            answer = {"error": error_to_fields(StorageError(f"unexpected: {error!r}"))}
+        _send(writer, fields["id"], answer)
+
+    async def _do(self, request: Request) -> Fields:
+        match request:
+            case ReadRequest(wanted, ahead):
+                path = await self._cache.fetch(wanted)
+                self._cache.fetch_ahead(ahead)
+                return {"path": str(path)}
+            case UploadRequest():
+                async with self._uploads:
+                    result = await upload_segment(self._store, request, executor=self._executor)
+                self.upload_count += 1
+                return upload_result_to_fields(result)
+            case DeleteRequest(keys):
+                await self._store.delete(keys)
+                return {}
+            case DeletePrefixRequest(prefix):
+                await self._delete_prefix(prefix)
+                return {}
+            case ReplaceRequest(key, data):
+                await self._replace(key, data)
+                return {}
+            case StatusRequest():
+                return {
+                    "cache_size_bytes": self._cache.size_bytes,
+                    "cache_hit_count": self._cache.hit_count,
+                    "get_count": self._cache.get_count,
+                    "upload_count": self.upload_count,
+                }
+
+    async def _delete_prefix(self, prefix: str) -> None:
+        if not prefix.endswith("/"):
+            raise StorageError(f"{prefix!r} does not end with a slash")
+        keys: list[str] = []
+        async for found in self._store.list(prefix):
+            keys.append(found.key)
+            if len(keys) == DELETE_PAGE_SIZE:
+                await self._store.delete(keys)
+                keys.clear()
+        await self._store.delete(keys)
+
+    async def _replace(self, key: str, data: bytes) -> None:
+        """Put the manifest unless it says the same already: a GET costs a tenth of a PUT."""
+        try:
+            if await self._store.get(key) == data:
+                return
+        except ObjectNotFound:
+            pass
+        await self._store.replace(key, data)
+
+
+def _send(writer: asyncio.StreamWriter, number: int, answer: Fields) -> None:
+    if not writer.is_closing():
+        writer.write(encode_message({"id": number, **answer}))
+
+
+async def run_worker(settings: WorkerSettings) -> None:
+    """Serve until SIGTERM, SIGINT or, if so set, the end of standard input."""
+    store = open_object_store(settings.objects, multipart_threshold=settings.multipart_threshold)
+    worker = TierWorker(store, settings)
+    connections: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(worker.serve_connection(reader, writer))
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+
+    settings.socket.unlink(missing_ok=True)  # A killed worker leaves its socket.
+    server = await asyncio.start_unix_server(accept, settings.socket, limit=SOCKET_READ_SIZE_BYTES)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    if settings.ends_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _end_at_eof, ended)
+    try:
+        await ended.wait()
+    finally:
+        if settings.ends_with_stdin:
+            loop.remove_reader(sys.stdin.fileno())
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        await worker.close()
+        settings.socket.unlink(missing_ok=True)
+
+
+def _end_at_eof(ended: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 1):
+        ended.set()
+
+
+def parse_arguments(arguments: list[str]) -> WorkerSettings:
+    """Return the settings on the command line; ends the process with what is wrong with them."""
+    defaults = NodeConfig()
+    parser = argparse.ArgumentParser(prog="python -m tidelog_node.tier.worker")
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--objects", required=True, metavar="URL")
+    parser.add_argument("--cache-dir", type=Path, required=True)
+    parser.add_argument("--cache-bytes", type=int, default=defaults.remote_cache_bytes)
+    parser.add_argument("--fetch-concurrency", type=int, default=defaults.remote_fetch_concurrency)
+    parser.add_argument(
+        "--upload-concurrency", type=int, default=defaults.remote_upload_concurrency
+    )
+    parser.add_argument(
+        "--multipart-threshold", type=int, default=defaults.tier_multipart_threshold
+    )
+    parser.add_argument("--until-stdin-ends", action="store_true", dest="ends_with_stdin")
+    return WorkerSettings(**vars(parser.parse_args(arguments)))
+
+
+def main() -> None:
+    """Run the worker of the command line."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    asyncio.run(run_worker(parse_arguments(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()
