@@ -11,8 +11,10 @@ from tidelog_core.errors import CorruptRecordBatch, UnsupportedMagic
 from tidelog_core.records.batch import BatchHeader, Buffer, decode_records, iter_headers
 from tidelog_core.records.control import EndTransactionMarker, parse_end_transaction_marker
 
+ScannedBatch = tuple[Buffer, int, BatchHeader]
 
-def scan_file(path: Path, size_bytes: int) -> Generator[tuple[Buffer, int, BatchHeader], None, None]:
+
+def scan_file(path: Path, size_bytes: int) -> Generator[ScannedBatch, None, None]:
     """Yield buffer, position and header of every whole batch in the file's first bytes.
 
     Ends without an error where no whole batch follows. CRCs are not checked. The

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import StorageError
-from tidelog_core.log import offset_index, time_index
+from tidelog_core.log import time_index
 from tidelog_core.log.checkpoint import sync_directory
 from tidelog_core.log.paths import (
     LOG_SUFFIX,
@@ -32,7 +32,7 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.model import FileSlice, TopicPartition
 from tidelog_core.records.batch import Buffer
 
-OPEN_SEALED_COUNT_MAX = 4  # sealed segments of one log whose files are kept open for readers
+OPEN_SEALED_COUNT_MAX = 2  # sealed segments of one log whose files are kept open for readers
 
 
 class LocalLog:
@@ -152,7 +152,9 @@ class LocalLog:
             waited_ms = self.clock_ms() - active.created_ms
         if waited_ms > self.segment_ms(active):
             return True
-        return not active.has_room_for(last_offset) or self._has_full_index(active)
+        if active.entry_count * time_index.ENTRY_SIZE_BYTES >= config.segment_index_bytes:
+            return True
+        return not active.has_room_for(last_offset)
 
     def segment_ms(self, segment: LogSegment) -> int:
         """Return ``segment.ms`` less the segment's own part of ``segment.jitter.ms``."""
@@ -163,13 +165,6 @@ class LocalLog:
         # Drawn from the segment's name, so that it is the same however often it is asked for.
         seed = f"{self.partition}/{segment.base_offset}"
         return config.segment_ms - random.Random(seed).randrange(jitter_ms)
-
-    def _has_full_index(self, segment: LogSegment) -> bool:
-        limit, indexes = self.config.segment_index_bytes, segment.indexes
-        return (
-            len(indexes.offset) >= limit // offset_index.ENTRY_SIZE_BYTES > 0
-            or len(indexes.time) >= limit // time_index.ENTRY_SIZE_BYTES > 0
-        )
 
     def roll(self) -> LogSegment:
         """Seal the active segment and start a new one at the log end offset.

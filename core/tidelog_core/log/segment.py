@@ -17,8 +17,8 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from tidelog_core.log import offset_index
 from tidelog_core.log.checkpoint import write_fully
-from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
 from tidelog_core.log.paths import LOG_SUFFIX, segment_path
 from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
 from tidelog_core.model import NO_TIMESTAMP, ReadableFile
@@ -66,6 +66,7 @@ class LogSegment:
         "created_ms",
         "directory",
         "end_offset",
+        "entry_count",
         "max_timestamp_ms",
         "max_timestamp_offset",
         "path",
@@ -87,6 +88,7 @@ class LogSegment:
         self.created_ms = created_ms
         self.end_offset = base_offset
         self.size_bytes = 0
+        self.entry_count = 0  # of the offset index; known without loading it
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self.seal: SealRecord | None = None  # None: no index file of this segment is trusted
@@ -109,6 +111,7 @@ class LogSegment:
         """Take the facts of a seal record that fits the file."""
         self.seal = seal
         self.end_offset, self.size_bytes = seal.end_offset, seal.size_bytes
+        self.entry_count = seal.offset_index_size_bytes // offset_index.ENTRY_SIZE_BYTES
         self.max_timestamp_ms = seal.max_timestamp_ms
         self.max_timestamp_offset = seal.max_timestamp_offset
 
@@ -143,7 +146,7 @@ class LogSegment:
 
     def has_room_for(self, last_offset: int) -> bool:
         """Whether the offset can be told relative to the base offset in four bytes."""
-        return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+        return last_offset - self.base_offset <= offset_index.RELATIVE_OFFSET_MAX
 
     def append(self, content: Buffer, batches: list[NewBatch], *, interval_bytes: int) -> None:
         """Write the batches with one write and index them.
@@ -186,6 +189,7 @@ class LogSegment:
         self._indexes = SegmentIndexes.empty(self.base_offset)
         self._forget_recent()
         self.seal = None
+        self.entry_count = 0
         self.end_offset, self.size_bytes, self._bytes_since_entry = self.base_offset, 0, 0
         self.max_timestamp_ms, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         self._first_timestamp_ms = None
@@ -206,6 +210,7 @@ class LogSegment:
             indexes.offset.append(base_offset, position)
             indexes.time.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
             self._bytes_since_entry = 0
+            self.entry_count += 1
         recent = self._recent_offsets
         if len(recent) == RECENT_BATCH_COUNT_MAX:
             del recent[: RECENT_BATCH_COUNT_MAX // 2]
@@ -297,6 +302,7 @@ class LogSegment:
         indexes.time.truncate_to(offset)
         indexes.txn.truncate_to(offset)
         self.size_bytes, self.end_offset = position, offset
+        self.entry_count = len(indexes.offset)
         self._bytes_since_entry = 0
         self._forget_recent()
         self.seal = None

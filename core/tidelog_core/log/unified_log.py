@@ -23,26 +23,28 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange
 from tidelog_core.log.append_checks import (
     LOG_APPEND_TIME,
-    CheckedBatches,
-    check_own,
-    check_produced,
     check_replicated,
 )
-from tidelog_core.log.batch_scan import read_marker
+from tidelog_core.log.appending import (
+    PositionedHeader,
+    StagedAppend,
+    check_offsets_ascend,
+    split_by_size,
+    stage_follower_append,
+    stage_leader_append,
+)
 from tidelog_core.log.checkpoint import (
     encode_rows,
     sync_directory,
     write_checkpoint,
 )
+from tidelog_core.log.durability import Durability
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     DELETED_DIRECTORY_SUFFIX,
-    LEADER_EPOCH_FILE,
     OFFSET_INDEX_SUFFIX,
-    RECOVERY_POINT_FILE,
-    SEGMENT_FILE,
     START_OFFSET_FILE,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -54,9 +56,9 @@ from tidelog_core.log.producer_snapshots import (
     snapshot_path,
     write_snapshot,
 )
-from tidelog_core.log.producer_state import ProducerDraft, ProducerState, RetainedBatch
+from tidelog_core.log.producer_state import ProducerState, RetainedBatch
 from tidelog_core.log.recovery import OpenedLog, open_log
-from tidelog_core.log.segment import LogSegment, NewBatch
+from tidelog_core.log.segment import LogSegment
 from tidelog_core.log.time_search import find_max_timestamp, find_offset_by_time
 from tidelog_core.log.values import (
     AbortedTransaction,
@@ -65,14 +67,10 @@ from tidelog_core.log.values import (
     LogRead,
     OffsetNotLocal,
     SealedSegment,
-    UnexpectedAppendOffset,
 )
 from tidelog_core.model import NO_TIMESTAMP, TopicPartition
 from tidelog_core.records.batch import (
-    BatchHeader,
     WritableBuffer,
-    patch,
-    set_log_append_time,
 )
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
@@ -89,17 +87,14 @@ class UnifiedLog:
     __slots__ = (
         "__weakref__",
         "_clock_ms",
+        "_durability",
         "_epochs",
         "_expiration_ms",
         "_high_watermark",
         "_is_closed",
-        "_is_parent_synced",
-        "_last_flush_ms",
         "_local",
         "_log_start_offset",
-        "_pending_flush",
         "_producers",
-        "_recovery_point",
         "_sealed",
         "_tiered_up_to",
     )
@@ -113,14 +108,17 @@ class UnifiedLog:
         self._producers: ProducerState = opened.producers
         self._epochs = opened.epochs
         self._log_start_offset = opened.log_start_offset
-        self._recovery_point = opened.recovery_point
         self._high_watermark = max(opened.log_start_offset, opened.local.start_offset)
         self._producers.advance_high_watermark(self._high_watermark)
         self._tiered_up_to = 0
         self._sealed: dict[int, SealedSegment] = {}  # by base offset, made when first asked for
-        self._pending_flush: PendingFlush | None = None
-        self._last_flush_ms = clock_ms()
-        self._is_parent_synced = not opened.is_new
+        self._durability = Durability(
+            opened.local,
+            opened.epochs,
+            recovery_point=opened.recovery_point,
+            is_new=opened.is_new,
+            clock_ms=clock_ms,
+        )
         self._is_closed = False
 
     @classmethod
@@ -201,7 +199,7 @@ class UnifiedLog:
     @property
     def recovery_point(self) -> int:
         """The end of what is flushed, exclusive."""
-        return self._recovery_point
+        return self._durability.recovery_point
 
     @property
     def leader_epoch(self) -> int:
@@ -254,52 +252,33 @@ class UnifiedLog:
                 f"epoch {leader_epoch} cannot write to {self.partition} after "
                 f"epoch {self._epochs.latest}"
             )
-        config, now_ms = local.config, self._clock_ms()
-        if origin is AppendOrigin.CLIENT:
-            checked = check_produced(batches, config, now_ms=now_ms)
-        else:
-            checked = check_own(batches, config)
-        is_append_time = config.message_timestamp_type == LOG_APPEND_TIME
-        if is_append_time:
-            checked = _stamped(checked, now_ms)
-        draft: ProducerDraft | None = None
-        end_offset = base_offset = local.segments[-1].end_offset
-        max_timestamp_ms = NO_TIMESTAMP
-        new_batches: list[NewBatch] = []
-        for position, header in checked.batches:
-            if header.producer_id >= 0:
-                if origin is AppendOrigin.CLIENT:
-                    duplicate = self._producers.find_duplicate(header)
-                    if duplicate is not None:
-                        return self._duplicate(duplicate)
-                if draft is None:
-                    draft = self._producers.stage(origin, now_ms=now_ms)
-                marker = read_marker(checked.buffer, position, header)
-                draft.add(header, end_offset, marker)
-            next_offset = end_offset + header.last_offset_delta + 1
-            timestamp_ms = header.max_timestamp_ms
-            new_batches.append(NewBatch(position, end_offset, next_offset, timestamp_ms))
-            max_timestamp_ms = max(max_timestamp_ms, timestamp_ms)
-            end_offset = next_offset
-        buffer = checked.buffer
-        if local.should_roll(
-            len(buffer), last_offset=end_offset - 1, max_timestamp_ms=max_timestamp_ms
-        ):
-            self.roll()
-        for position, offset, _, _ in new_batches:
-            if is_append_time:
-                set_log_append_time(buffer, position, now_ms)
-            patch(buffer, position, base_offset=offset, leader_epoch=leader_epoch)
-        local.append(buffer, new_batches)
+        now_ms = self._clock_ms()
+        base_offset = local.segments[-1].end_offset
+        staged = stage_leader_append(
+            batches,
+            self._producers,
+            local.config,
+            origin=origin,
+            base_offset=base_offset,
+            now_ms=now_ms,
+        )
+        if isinstance(staged, RetainedBatch):
+            return self._duplicate(staged)
+        append_time_ms = None
+        if local.config.message_timestamp_type == LOG_APPEND_TIME:
+            append_time_ms = now_ms
+        self._make_room(staged)
+        staged.stamp(leader_epoch=leader_epoch, append_time_ms=append_time_ms)
+        local.append(staged.buffer, staged.batches)
         if leader_epoch > self._epochs.latest:
             self._epochs.assign(leader_epoch, base_offset)
-        self._note_producers(draft, end_offset)
+        self._note_producers(staged)
         return AppendInfo(
             base_offset,
-            end_offset - 1,
-            now_ms if is_append_time else NO_TIMESTAMP,
+            staged.end_offset - 1,
+            NO_TIMESTAMP if append_time_ms is None else append_time_ms,
             self._log_start_offset,
-            len(buffer),
+            len(staged.buffer),
             False,
         )
 
@@ -311,83 +290,51 @@ class UnifiedLog:
         except that a disk error may come after whole segments of a long run.
         """
         self._local.check_online()
-        checked, size_bytes = check_replicated(batches)
-        end_offset = self._local.end_offset
-        if not checked:
-            return AppendInfo(
-                end_offset, end_offset - 1, NO_TIMESTAMP, self._log_start_offset, 0, False
-            )
-        self._check_offsets(checked)
+        headers, size_bytes = check_replicated(batches)
+        local = self._local
+        end_offset, start_offset = local.end_offset, self._log_start_offset
+        if not headers:
+            return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, start_offset, 0, False)
+        check_offsets_ascend(headers, end_offset, self.partition)
+        runs = split_by_size(
+            headers,
+            first_room_bytes=local.config.segment_bytes - local.active.size_bytes,
+            room_bytes=local.config.segment_bytes,
+        )
         with memoryview(batches) as view:
-            for start, stop in self._split_by_segment(checked, size_bytes):
-                end = checked[stop][0] if stop < len(checked) else size_bytes
-                with view[checked[start][0] : end] as run:
-                    self._append_run(run, checked[start:stop])
-        last = checked[-1][1]
-        append_time = last.max_timestamp_ms if last.is_log_append_time else NO_TIMESTAMP
+            for run in runs:
+                last_position, last_header = run[-1]
+                with view[run[0][0] : last_position + last_header.size_bytes] as content:
+                    self._append_run(content, run)
+        last = headers[-1][1]
+        append_time_ms = last.max_timestamp_ms if last.is_log_append_time else NO_TIMESTAMP
+        first_offset = headers[0][1].base_offset
         return AppendInfo(
-            checked[0][1].base_offset,
-            last.last_offset,
-            append_time,
-            self._log_start_offset,
-            size_bytes,
-            False,
+            first_offset, last.last_offset, append_time_ms, start_offset, size_bytes, False
         )
 
-    def _check_offsets(self, batches: list[tuple[int, BatchHeader]]) -> None:
-        end_offset = self._local.end_offset
-        for _, header in batches:
-            if header.base_offset < end_offset:
-                raise UnexpectedAppendOffset(
-                    f"a batch with offsets [{header.base_offset}, {header.next_offset}) cannot "
-                    f"follow offset {end_offset} of {self.partition}"
-                )
-            end_offset = header.next_offset
-
-    def _split_by_segment(
-        self, batches: list[tuple[int, BatchHeader]], size_bytes: int
-    ) -> list[tuple[int, int]]:
-        # A leader's batches may be more than one segment's worth: cut where segments fill up.
-        limit = self._local.config.segment_bytes
-        runs: list[tuple[int, int]] = []
-        start, room = 0, limit - self._local.active.size_bytes
-        for index, (position, header) in enumerate(batches):
-            end = position + header.size_bytes
-            if end - batches[start][0] > room and index > start:
-                runs.append((start, index))
-                start, room = index, limit
-        runs.append((start, len(batches)))
-        return runs
-
-    def _append_run(self, run: memoryview, batches: list[tuple[int, BatchHeader]]) -> None:
-        now_ms = self._clock_ms()
-        draft: ProducerDraft | None = None
-        origin_position = batches[0][0]
-        new_batches: list[NewBatch] = []
-        for position, header in batches:
-            at = position - origin_position
-            if header.producer_id >= 0:
-                if draft is None:
-                    draft = self._producers.stage(AppendOrigin.REPLICATION, now_ms=now_ms)
-                draft.add(header, header.base_offset, read_marker(run, at, header))
-            new_batches.append(
-                NewBatch(at, header.base_offset, header.next_offset, header.max_timestamp_ms)
-            )
-        end_offset = new_batches[-1].next_offset
-        newest = max(batch.max_timestamp_ms for batch in new_batches)
-        if self._local.should_roll(len(run), last_offset=end_offset - 1, max_timestamp_ms=newest):
-            self.roll()
-        self._local.append(run, new_batches)
-        for _, header in batches:
+    def _append_run(self, content: memoryview, run: list[PositionedHeader]) -> None:
+        staged = stage_follower_append(content, run, self._producers, now_ms=self._clock_ms())
+        self._make_room(staged)
+        self._local.append(content, staged.batches)
+        for _, header in run:
             if header.partition_leader_epoch > self._epochs.latest:
                 self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-        self._note_producers(draft, end_offset)
+        self._note_producers(staged)
 
-    def _note_producers(self, draft: ProducerDraft | None, end_offset: int) -> None:
-        if draft is None:
-            self._producers.end_offset = end_offset
+    def _make_room(self, staged: StagedAppend) -> None:
+        if self._local.should_roll(
+            len(staged.buffer),
+            last_offset=staged.end_offset - 1,
+            max_timestamp_ms=staged.max_timestamp_ms,
+        ):
+            self.roll()
+
+    def _note_producers(self, staged: StagedAppend) -> None:
+        if staged.draft is None:
+            self._producers.end_offset = staged.end_offset
             return
-        for aborted in self._producers.commit(draft, end_offset=end_offset):
+        for aborted in self._producers.commit(staged.draft, end_offset=staged.end_offset):
             self._local.active.indexes.txn.append(aborted)
 
     def _duplicate(self, batch: RetainedBatch) -> AppendInfo:
@@ -645,13 +592,11 @@ class UnifiedLog:
         if offset < local.start_offset:
             self.truncate_fully_and_start_at(offset)
             return
-        self._cancel_flush()
         with local.storage_errors("truncation"):
             offset = self._truncation_point(offset)
-            self._recovery_point = min(self._recovery_point, offset)
-            # Written first, also if it does not change: it makes the removal of the
-            # clean-shutdown file durable.
-            self._write_recovery_point()
+            # Also if it does not change: this makes the removal of the clean-shutdown
+            # file durable.
+            self._durability.set_recovery_point(min(self.recovery_point, offset))
             kept = local.floor_index(offset)
             local.remove_last(len(local.segments) - kept - 1)
             local.active.truncate_to(offset)
@@ -671,19 +616,15 @@ class UnifiedLog:
         """Remove everything and start an empty log at ``offset``. Durable on return."""
         local = self._local
         local.check_online()
-        self._cancel_flush()
         with local.storage_errors("truncation"):
-            # Lowered first: after a crash half-way the log is short, but not corrupt.
-            self._recovery_point = min(local.start_offset, offset)
-            self._write_recovery_point()
+            self._durability.set_recovery_point(min(local.start_offset, offset))
             segment = local.new_segment(offset)
             local.remove_last(len(local.segments))
             remove_snapshots(local.directory, below=2**63)
             write_checkpoint(local.directory / START_OFFSET_FILE, [[offset, offset]])
             segment.create()
             local.segments.append(segment)
-            self._recovery_point = offset
-            self._write_recovery_point()
+            self._durability.set_recovery_point(offset)
         self._sealed.clear()
         self._epochs.clear()
         self._producers = ProducerState(end_offset=offset, expiration_ms=self._expiration_ms)
@@ -694,15 +635,7 @@ class UnifiedLog:
     @property
     def needs_flush(self) -> bool:
         """Whether a flush is due: a sealed segment, ``flush.messages`` or ``flush.ms``."""
-        active, config = self._local.active, self._local.config
-        unflushed = active.end_offset - self._recovery_point
-        if unflushed <= 0:
-            return False
-        return (
-            self._recovery_point < active.base_offset
-            or unflushed >= config.flush_messages
-            or self._clock_ms() - self._last_flush_ms >= config.flush_ms
-        )
+        return self._durability.needs_flush
 
     def flush(self, up_to: int | None = None) -> None:
         """Make the log durable below ``up_to`` (all of it by default), and note it.
@@ -710,15 +643,7 @@ class UnifiedLog:
         Blocks for the disk. Raises ``StorageError`` and takes the log offline if the
         disk fails: what an fsync has failed to write may be lost.
         """
-        self._cancel_flush()
-        pending = self.begin_flush(up_to)
-        if pending is not None:
-            try:
-                pending.run()
-            except OSError as error:
-                self.fail_flush(pending)
-                raise self._flush_error(error) from error
-            self.finish_flush(pending)
+        self._durability.flush(up_to)
 
     def begin_flush(self, up_to: int | None = None) -> PendingFlush | None:
         """Begin a flush below ``up_to`` whose blocking part runs on any thread.
@@ -727,79 +652,15 @@ class UnifiedLog:
         after an ``OSError``, ``fail_flush``, here. None if there is nothing to flush
         or another flush is under way.
         """
-        local = self._local
-        local.check_online()
-        target = local.end_offset if up_to is None else min(up_to, local.end_offset)
-        is_dirty = local.seals_are_dirty or self._epochs.is_dirty
-        if self._pending_flush is not None or (target <= self._recovery_point and not is_dirty):
-            return None
-        target = max(target, self._recovery_point)
-        directory = local.directory
-        with local.storage_errors("flush"):
-            descriptors = self._open_unflushed(target)
-        checkpoints: list[tuple[Path, list[tuple[int, ...]]]] = []
-        if self._epochs.is_dirty:
-            checkpoints.append((directory / LEADER_EPOCH_FILE, list(self._epochs.entries)))
-        if local.seals_are_dirty:
-            checkpoints.append((directory / SEGMENT_FILE, list(local.seals())))
-        directories = [directory] if self._is_parent_synced else [directory, directory.parent]
-        self._epochs.is_dirty = local.seals_are_dirty = False
-        self._pending_flush = PendingFlush(
-            recovery_point=target,
-            recovery_point_file=directory / RECOVERY_POINT_FILE,
-            descriptors=descriptors,
-            checkpoints=checkpoints,
-            directories=directories,
-        )
-        return self._pending_flush
+        return self._durability.begin(up_to)
 
     def finish_flush(self, pending: PendingFlush) -> None:
         """Take note of a flush that has run."""
-        if pending is not self._pending_flush:
-            return  # It was cancelled.
-        self._pending_flush = None
-        self._is_parent_synced = True
-        self._recovery_point = max(self._recovery_point, pending.recovery_point)
-        self._last_flush_ms = self._clock_ms()
+        self._durability.finish(pending)
 
     def fail_flush(self, pending: PendingFlush) -> None:
         """Take the log offline after a flush that has failed."""
-        if pending is self._pending_flush:
-            self._pending_flush = None
-        self._local.go_offline()
-
-    def _open_unflushed(self, target: int) -> list[int]:
-        descriptors: list[int] = []
-        directory = self._local.directory
-        for segment in self._local.segments:
-            if segment.end_offset <= self._recovery_point or segment.base_offset >= target:
-                continue
-            descriptors.append(segment.open_for_sync())
-            if segment.seal is None:
-                continue
-            for path in (
-                segment_path(directory, segment.base_offset, OFFSET_INDEX_SUFFIX),
-                segment_path(directory, segment.base_offset, TIME_INDEX_SUFFIX),
-                segment_path(directory, segment.base_offset, TXN_INDEX_SUFFIX),
-                snapshot_path(directory, segment.end_offset),
-            ):
-                if path.exists():
-                    descriptors.append(_open_to_sync(path))
-        return descriptors
-
-    def _cancel_flush(self) -> None:
-        pending, self._pending_flush = self._pending_flush, None
-        if pending is not None:
-            pending.cancel()
-            # What it was about to write may or may not be there; write it again.
-            self._epochs.is_dirty = self._local.seals_are_dirty = True
-
-    def _flush_error(self, error: OSError) -> Exception:
-        return self._local._storage_error("flush", error)
-
-    def _write_recovery_point(self) -> None:
-        path = self._local.directory / RECOVERY_POINT_FILE
-        write_checkpoint(path, [[self._recovery_point]])
+        self._durability.fail(pending)
 
     def update_config(self, config: TopicConfig) -> None:
         """Take new settings; they hold from the next call on."""
@@ -815,7 +676,7 @@ class UnifiedLog:
             if not local.is_offline:
                 self._close_in_order()
         finally:
-            self._cancel_flush()
+            self._durability.cancel()
             local.close()
 
     def _close_in_order(self) -> None:
@@ -836,7 +697,7 @@ class UnifiedLog:
     def delete(self) -> None:
         """Remove the log. Its directory is renamed first, so that it is gone at once."""
         self._is_closed = True
-        self._cancel_flush()
+        self._durability.cancel()
         local = self._local
         local.close()
         local.go_offline()
@@ -865,16 +726,3 @@ def remove_deleted_logs(parent: Path) -> int:
     for path in doomed:
         shutil.rmtree(path)
     return len(doomed)
-
-
-def _stamped(checked: CheckedBatches, now_ms: int) -> CheckedBatches:
-    batches = [
-        (position, header._replace(max_timestamp_ms=now_ms)) for position, header in checked.batches
-    ]
-    return CheckedBatches(checked.buffer, batches)
-
-
-def _open_to_sync(path: Path) -> int:
-    import os
-
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

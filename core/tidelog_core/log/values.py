@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from tidelog_core.errors import ErrorCode, OffsetOutOfRange, StorageError, TidelogError
 from tidelog_core.model import FileSlice
@@ -42,8 +43,7 @@ class TransactionCoordinatorFenced(TidelogError):
     code = ErrorCode.transaction_coordinator_fenced
 
 
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """Where the appended batches lie, or where they lay if they are duplicates."""
 
     base_offset: int
@@ -64,8 +64,7 @@ class AbortedTransaction:
     last_stable_offset: int  # when the marker was written
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead:
+class LogRead(NamedTuple):
     """Bytes to send and the offsets that go with them."""
 
     slice: FileSlice | None  # None: nothing to read

@@ -55,7 +55,9 @@ def batch(
     return bytearray(build_batch(records, **options))
 
 
-def marker(*, is_commit: bool, producer_id: int, epoch: int, coordinator_epoch: int = 0) -> bytearray:
+def marker(
+    *, is_commit: bool, producer_id: int, epoch: int, coordinator_epoch: int = 0
+) -> bytearray:
     """Return the batch that ends a transaction."""
     kind = ControlType.COMMIT if is_commit else ControlType.ABORT
     return bytearray(

@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import CorruptLog
 
 from tests.core.log.building import (
     NOW_MS,
@@ -16,8 +18,6 @@ from tests.core.log.building import (
     headers_of,
     open_log,
 )
-from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import CorruptLog
 
 ACTIVE = "00000000000000000000.log"
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import OffsetNotLocal
 
 from tests.core.log.building import (
     NOW_MS,
@@ -19,8 +21,6 @@ from tests.core.log.building import (
     open_log,
     read_bytes,
 )
-from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import OffsetNotLocal
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1500, "index_interval_bytes": 150}
 
@@ -51,9 +51,7 @@ def write_log(directory: Path) -> UnifiedLog:
                 is_transactional=True,
             )
             append(log, content, epoch=number // 20)
-            end_transaction(
-                log, is_commit=number % 2 == 0, producer_id=100 + number, epoch=0
-            )
+            end_transaction(log, is_commit=number % 2 == 0, producer_id=100 + number, epoch=0)
             continue
         append(log, batch(timestamps=times, count=len(times), **options), epoch=number // 20)
     return log

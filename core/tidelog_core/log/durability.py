@@ -1,0 +1,163 @@
+"""How far a log is flushed, and the flushes that take it further."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tidelog_core.log.checkpoint import write_checkpoint
+from tidelog_core.log.flush import PendingFlush
+from tidelog_core.log.leader_epochs import LeaderEpochs
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.paths import (
+    LEADER_EPOCH_FILE,
+    OFFSET_INDEX_SUFFIX,
+    RECOVERY_POINT_FILE,
+    SEGMENT_FILE,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_path,
+)
+from tidelog_core.log.segment import LogSegment
+
+
+class Durability:
+    """The recovery point of one log. At most one flush is under way."""
+
+    __slots__ = (
+        "_clock_ms",
+        "_epochs",
+        "_is_parent_synced",
+        "_last_flush_ms",
+        "_local",
+        "_pending",
+        "recovery_point",
+    )
+
+    def __init__(
+        self,
+        local: LocalLog,
+        epochs: LeaderEpochs,
+        *,
+        recovery_point: int,
+        is_new: bool,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._local = local
+        self._epochs = epochs
+        self.recovery_point = recovery_point  # everything below is flushed
+        self._is_parent_synced = not is_new  # whether the directory's own name is durable
+        self._clock_ms = clock_ms
+        self._last_flush_ms = clock_ms()
+        self._pending: PendingFlush | None = None
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether a segment was sealed since, or ``flush.messages`` or ``flush.ms`` is reached."""
+        active, config = self._local.active, self._local.config
+        unflushed = active.end_offset - self.recovery_point
+        if unflushed <= 0:
+            return False
+        return (
+            self.recovery_point < active.base_offset
+            or unflushed >= config.flush_messages
+            or self._clock_ms() - self._last_flush_ms >= config.flush_ms
+        )
+
+    def begin(self, up_to: int | None) -> PendingFlush | None:
+        """Begin a flush below ``up_to``, None if there is nothing to do or one is under way."""
+        local, epochs = self._local, self._epochs
+        local.check_online()
+        target = local.end_offset if up_to is None else min(up_to, local.end_offset)
+        is_dirty = local.seals_are_dirty or epochs.is_dirty
+        if self._pending is not None or (target <= self.recovery_point and not is_dirty):
+            return None
+        target = max(target, self.recovery_point)
+        directory = local.directory
+        with local.storage_errors("flush"):
+            descriptors = self._open_unflushed(target)
+        checkpoints: list[tuple[Path, list[tuple[int, ...]]]] = []
+        if epochs.is_dirty:
+            checkpoints.append((directory / LEADER_EPOCH_FILE, list(epochs.entries)))
+        if local.seals_are_dirty:
+            checkpoints.append((directory / SEGMENT_FILE, list(local.seals())))
+        epochs.is_dirty = local.seals_are_dirty = False
+        self._pending = PendingFlush(
+            recovery_point=target,
+            recovery_point_file=directory / RECOVERY_POINT_FILE,
+            descriptors=descriptors,
+            checkpoints=checkpoints,
+            directories=[directory] if self._is_parent_synced else [directory, directory.parent],
+        )
+        return self._pending
+
+    def finish(self, pending: PendingFlush) -> None:
+        """Take note of a flush that has run. One that was cancelled changes nothing."""
+        if pending is not self._pending:
+            return
+        self._pending = None
+        self._is_parent_synced = True
+        self.recovery_point = max(self.recovery_point, pending.recovery_point)
+        self._last_flush_ms = self._clock_ms()
+
+    def fail(self, pending: PendingFlush) -> None:
+        """Take the log offline: what an fsync has failed to write may be lost."""
+        if pending is self._pending:
+            self._pending = None
+        self._local.go_offline()
+
+    def flush(self, up_to: int | None) -> None:
+        """Flush below ``up_to``, at once. Raises ``StorageError``; the log is offline then."""
+        self.cancel()
+        pending = self.begin(up_to)
+        if pending is None:
+            return
+        with self._local.storage_errors("flush"):
+            try:
+                pending.run()
+            except OSError:
+                self.fail(pending)
+                raise
+        self.finish(pending)
+
+    def cancel(self) -> None:
+        """Keep the flush that is under way, if there is one, from moving the recovery point."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.cancel()
+            # Its checkpoints may or may not be there; the next flush writes them again.
+            self._epochs.is_dirty = self._local.seals_are_dirty = True
+
+    def set_recovery_point(self, offset: int) -> None:
+        """Move the recovery point, durably on return. Raises ``OSError``.
+
+        Truncation lowers it before it cuts, so that a crash half-way leaves a log
+        that is short and not one that seems to have lost flushed batches.
+        """
+        self.cancel()
+        self.recovery_point = offset
+        write_checkpoint(self._local.directory / RECOVERY_POINT_FILE, [[offset]])
+
+    def _open_unflushed(self, target: int) -> list[int]:
+        descriptors: list[int] = []
+        for segment in self._local.segments:
+            if segment.end_offset <= self.recovery_point or segment.base_offset >= target:
+                continue
+            descriptors.append(segment.open_for_sync())
+            if segment.seal is not None:
+                paths = _files_beside(self._local.directory, segment)
+                descriptors += [
+                    os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths if path.exists()
+                ]
+        return descriptors
+
+
+def _files_beside(directory: Path, segment: LogSegment) -> list[Path]:
+    return [
+        segment_path(directory, segment.base_offset, OFFSET_INDEX_SUFFIX),
+        segment_path(directory, segment.base_offset, TIME_INDEX_SUFFIX),
+        segment_path(directory, segment.base_offset, TXN_INDEX_SUFFIX),
+        segment_path(directory, segment.end_offset, SNAPSHOT_SUFFIX),
+    ]

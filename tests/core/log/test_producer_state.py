@@ -1,0 +1,288 @@
+"""Idempotent and transactional producers, by Kafka's rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import AppendInfo, TransactionCoordinatorFenced
+
+from tests.core.log.building import (
+    NOW_MS,
+    Clock,
+    append,
+    batch,
+    content_of,
+    copy_of,
+    end_transaction,
+    open_log,
+)
+
+DAY_MS = 86_400_000
+SEQUENCE_MAX = 2**31 - 1
+
+
+def send(
+    log: UnifiedLog, sequence: int, *, count: int = 1, epoch: int = 0, **more: Any
+) -> AppendInfo:
+    more = {"producer_id": 5, **more}
+    return append(log, batch(count, producer_epoch=epoch, base_sequence=sequence, **more))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    log = open_log(tmp_path / "log")
+    yield log
+    log.close()
+
+
+def test_repeated_batch_gets_its_old_offsets_and_is_not_written(log: UnifiedLog) -> None:
+    first = send(log, 0, count=3)
+    send(log, 3)
+    size_bytes, before = log.size_bytes, content_of(log)
+    again = send(log, 0, count=3)
+    assert (again.base_offset, again.last_offset) == (first.base_offset, first.last_offset)
+    assert (again.is_duplicate, again.size_bytes) == (True, 0)
+    assert (log.size_bytes, content_of(log)) == (size_bytes, before)
+
+
+def test_last_five_batches_are_known_and_older_ones_are_out_of_order(log: UnifiedLog) -> None:
+    for sequence in range(6):
+        send(log, sequence)
+    for sequence in range(1, 6):
+        assert send(log, sequence).base_offset == sequence
+    with pytest.raises(OutOfOrderSequence, match="expected 6"):
+        send(log, 0)
+
+
+def test_same_first_sequence_with_another_count_is_no_duplicate(log: UnifiedLog) -> None:
+    send(log, 0, count=2)
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 0, count=1)
+
+
+def test_sequence_gap_is_refused_and_leaves_the_log_untouched(log: UnifiedLog) -> None:
+    send(log, 0)
+    before = content_of(log)
+    with pytest.raises(OutOfOrderSequence, match="sent sequence 2"):
+        send(log, 2)
+    assert content_of(log) == before
+    assert send(log, 1).base_offset == 1
+
+
+def test_unknown_producer_may_start_with_any_sequence(log: UnifiedLog) -> None:
+    assert send(log, 77).base_offset == 0
+    assert send(log, 78).base_offset == 1
+
+
+def test_sequences_wrap_to_zero(log: UnifiedLog) -> None:
+    send(log, SEQUENCE_MAX - 1)
+    send(log, SEQUENCE_MAX)
+    assert send(log, 0).base_offset == 2
+    assert send(log, SEQUENCE_MAX).is_duplicate
+
+
+def test_batch_may_span_the_wrap(log: UnifiedLog) -> None:
+    send(log, SEQUENCE_MAX - 1, count=4)
+    assert send(log, SEQUENCE_MAX - 1, count=4).is_duplicate
+    with pytest.raises(OutOfOrderSequence, match="expected 2"):
+        send(log, 1)
+    assert send(log, 2).base_offset == 4
+
+
+def test_new_epoch_starts_at_zero_and_fences_the_old_one(log: UnifiedLog) -> None:
+    send(log, 0)
+    with pytest.raises(OutOfOrderSequence, match="expected 0"):
+        send(log, 1, epoch=1)
+    send(log, 0, epoch=1)
+    with pytest.raises(InvalidProducerEpoch):
+        send(log, 1, epoch=0)
+    with pytest.raises(InvalidProducerEpoch):
+        send(log, 0, epoch=0)
+
+
+def test_batches_of_one_append_are_checked_one_after_the_other(log: UnifiedLog) -> None:
+    options: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
+    good = batch(2, base_sequence=0, **options) + batch(1, base_sequence=2, **options)
+    assert append(log, good).last_offset == 2
+    bad = batch(1, base_sequence=3, **options) + batch(1, base_sequence=5, **options)
+    with pytest.raises(OutOfOrderSequence):
+        append(log, bad)
+    assert log.log_end_offset == 3
+    assert send(log, 3).base_offset == 3
+
+
+def test_idle_producer_is_forgotten_unless_it_is_in_a_transaction(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(tmp_path / "log", clock, message_timestamp_after_max_ms=10 * DAY_MS)
+    send(log, 0)
+    send(log, 0, producer_id=6, is_transactional=True)
+    clock.now_ms += DAY_MS - 1
+    assert log.expire_producers() == 0
+    clock.now_ms += 1
+    assert log.expire_producers() == 1
+    assert log.producer_count == 1
+    assert send(log, 55).base_offset == 2
+    log.close()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_all_five_batches_are_known_after_a_restart(tmp_path: Path, is_clean: bool) -> None:
+    log = open_log(tmp_path / "log", segment_bytes=200)
+    for sequence in range(7):
+        send(log, sequence)
+    crashed = copy_of(tmp_path / "log", tmp_path / "crashed")
+    log.close()
+    log = open_log(tmp_path / "log" if is_clean else crashed, segment_bytes=200)
+    for sequence in range(2, 7):
+        assert send(log, sequence).base_offset == sequence
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 1)
+    assert send(log, 7).base_offset == 7
+    log.close()
+
+
+def test_truncation_takes_the_producers_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", segment_bytes=200)
+    for sequence in range(7):
+        send(log, sequence)
+    for end in (5, 4, 1):
+        log.truncate_to(end)
+        assert send(log, end - 1).is_duplicate
+        assert send(log, end).base_offset == end
+    log.truncate_to(0)
+    assert log.producer_count == 0
+    log.close()
+
+
+def transact(log: UnifiedLog, producer_id: int, sequence: int = 0) -> AppendInfo:
+    return send(log, sequence, producer_id=producer_id, is_transactional=True)
+
+
+def test_last_stable_offset_waits_for_the_oldest_open_transaction(log: UnifiedLog) -> None:
+    send(log, 0)
+    assert log.last_stable_offset == 1
+    transact(log, 10)
+    transact(log, 11)
+    transact(log, 10, 1)
+    assert log.last_stable_offset == 1
+    assert log.has_ongoing_transaction(10)
+    end_transaction(log, is_commit=True, producer_id=10, epoch=0)
+    assert not log.has_ongoing_transaction(10)
+    assert log.last_stable_offset == 2
+    end_transaction(log, is_commit=False, producer_id=11, epoch=0)
+    assert log.last_stable_offset == log.log_end_offset == 6
+
+
+def test_completed_transaction_is_stable_only_below_the_high_watermark(log: UnifiedLog) -> None:
+    log.append_as_leader(
+        batch(producer_id=10, producer_epoch=0, base_sequence=0, is_transactional=True),
+        leader_epoch=0,
+    )
+    log.advance_high_watermark(1)
+    assert log.last_stable_offset == 0
+    from tidelog_core.log.values import AppendOrigin
+
+    from tests.core.log.building import marker
+
+    content = marker(is_commit=True, producer_id=10, epoch=0)
+    log.append_as_leader(content, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    assert log.last_stable_offset == 0
+    log.advance_high_watermark(2)
+    assert log.last_stable_offset == 2
+
+
+def test_reader_is_told_the_aborted_transactions_of_its_range(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", segment_bytes=250)
+    transact(log, 10)  # 0
+    transact(log, 11)  # 1
+    transact(log, 12)  # 2
+    end_transaction(log, is_commit=False, producer_id=11, epoch=0)  # 3
+    end_transaction(log, is_commit=True, producer_id=12, epoch=0)  # 4
+    transact(log, 11, 1)  # 5
+    end_transaction(log, is_commit=False, producer_id=11, epoch=0)  # 6
+    end_transaction(log, is_commit=False, producer_id=10, epoch=0)  # 7
+    send(log, 0)  # 8
+    assert len(log.sealed_segments()) >= 2
+
+    def aborted(offset: int, up_to: int) -> set[tuple[int, int, int]]:
+        read = log.read(offset, max_bytes=2**20, up_to=up_to, include_aborted=True)
+        return {(t.producer_id, t.first_offset, t.last_offset) for t in read.aborted_transactions}
+
+    for reopened in (False, True):
+        if reopened:
+            log.close()
+            log = open_log(tmp_path / "log", segment_bytes=250)
+            log.advance_high_watermark(log.log_end_offset)
+        assert aborted(0, 1) >= {(10, 0, 7)}
+        assert aborted(0, 1) <= {(10, 0, 7), (11, 1, 3)}
+        assert {(10, 0, 7), (11, 1, 3)} <= aborted(0, 3)
+        assert {(11, 5, 6), (10, 0, 7)} <= aborted(5, 8)
+        assert (11, 1, 3) not in aborted(5, 8)
+        assert aborted(8, 9) == set()
+        assert log.last_stable_offset == 9
+    log.close()
+
+
+def test_transaction_left_open_survives_a_crash_and_a_roll(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", segment_bytes=200)
+    send(log, 0)
+    transact(log, 10)
+    for sequence in range(1, 6):
+        send(log, sequence)
+    crashed = copy_of(tmp_path / "log", tmp_path / "crashed")
+    log.close()
+    for directory in (tmp_path / "log", crashed):
+        reopened = open_log(directory, segment_bytes=200)
+        reopened.advance_high_watermark(7)
+        assert reopened.last_stable_offset == 1
+        end_transaction(reopened, is_commit=False, producer_id=10, epoch=0)
+        assert reopened.last_stable_offset == 8
+        read = reopened.read(1, max_bytes=10, up_to=8, include_aborted=True)
+        assert [(t.producer_id, t.first_offset) for t in read.aborted_transactions] == [(10, 1)]
+        reopened.close()
+
+
+def test_plain_batch_within_a_transaction_is_refused(log: UnifiedLog) -> None:
+    transact(log, 10)
+    with pytest.raises(InvalidTxnState):
+        send(log, 1, producer_id=10)
+
+
+def test_marker_of_a_replaced_coordinator_or_producer_is_refused(log: UnifiedLog) -> None:
+    transact(log, 10)
+    end_transaction(log, is_commit=True, producer_id=10, epoch=1, coordinator_epoch=3)
+    with pytest.raises(TransactionCoordinatorFenced):
+        end_transaction(log, is_commit=True, producer_id=10, epoch=1, coordinator_epoch=2)
+    with pytest.raises(InvalidProducerEpoch):
+        end_transaction(log, is_commit=True, producer_id=10, epoch=0, coordinator_epoch=3)
+    with pytest.raises(InvalidProducerEpoch):
+        transact(log, 10, 1)
+    assert send(log, 0, producer_id=10, epoch=1, is_transactional=True).base_offset == 2
+
+
+def test_follower_takes_what_the_leader_took(tmp_path: Path, log: UnifiedLog) -> None:
+    for sequence in (7, 8, 9):
+        send(log, sequence)
+    transact(log, 10)
+    end_transaction(log, is_commit=False, producer_id=10, epoch=0)
+    follower = open_log(tmp_path / "follower")
+    follower.append_as_follower(bytearray(content_of(log)))
+    assert content_of(follower) == content_of(log)
+    follower.advance_high_watermark(log.high_watermark)
+    assert follower.last_stable_offset == log.last_stable_offset
+    assert send(follower, 8).is_duplicate
+    assert send(follower, 10).base_offset == 5
+    follower.close()
+
+
+def test_duplicate_on_a_log_append_time_topic_has_its_old_time(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(tmp_path / "log", clock, message_timestamp_type="LogAppendTime")
+    assert send(log, 0).log_append_time_ms == NOW_MS
+    clock.now_ms += 50
+    assert send(log, 0).log_append_time_ms == NOW_MS
+    log.close()
