@@ -1,6 +1,7 @@
 """The node's data directory: one process at a time, one directory a partition.
 
     <data dir>/lock                            held while a node runs
+    <data dir>/node                            whose directory it is: cluster id, broker id
     <data dir>/clean-shutdown                  there while every log was closed cleanly
     <data dir>/<topic>-<partition>/            a log
     <data dir>/<topic>-<partition>/topic-id    the id of the topic that the log belongs to
@@ -21,11 +22,13 @@ from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.errors import StorageError
+from tidelog_core.log.unified_log import remove_deleted_logs
 from tidelog_core.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = "lock"
+NODE_FILE = "node"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 TOPIC_ID_FILE = "topic-id"
 
@@ -33,8 +36,13 @@ TOPIC_ID_FILE = "topic-id"
 class HeldPartition(Protocol):
     """What names a partition for good."""
 
-    partition: TopicPartition
-    topic_id: UUID
+    @property
+    def partition(self) -> TopicPartition:
+        """Its name and number."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """The topic's id."""
 
 
 class LogDirectories:
@@ -53,9 +61,31 @@ class LogDirectories:
         except OSError:
             os.close(self._lock)
             raise StorageError(f"another node uses the data directory {path}") from None
+        remove_deleted_logs(path)
         mark = path / CLEAN_SHUTDOWN_FILE
         self.was_clean = mark.exists() or not any(path.glob(f"*/{TOPIC_ID_FILE}"))
         mark.unlink(missing_ok=True)
+
+    def belongs_to(self, cluster_id: str, broker_id: int) -> bool:
+        """Return whether this node has used the directory before; False if nobody has.
+
+        Raises ``StorageError`` where it is another node's or another cluster's.
+        """
+        path = self.path / NODE_FILE
+        try:
+            found = path.read_text()
+        except FileNotFoundError:
+            return False
+        if found != _node_line(cluster_id, broker_id):
+            raise StorageError(
+                f"{path} says {found.strip()!r}: the directory is not of broker {broker_id} "
+                f"of cluster {cluster_id}"
+            )
+        return True
+
+    def take_possession(self, cluster_id: str, broker_id: int) -> None:
+        """Note whose directory this is. Durable on return."""
+        _write_durably(self.path / NODE_FILE, _node_line(cluster_id, broker_id))
 
     def claim(self, partition: TopicPartition, topic_id: UUID) -> Path:
         """Return the partition's directory, made and labelled if it was not there."""
@@ -68,7 +98,7 @@ class LogDirectories:
             found = None
         if found is None:
             directory.mkdir(exist_ok=True)
-            _write_topic_id(directory, topic_id)
+            _write_durably(directory / TOPIC_ID_FILE, f"{topic_id}\n")
         return directory
 
     def holds(self, held: HeldPartition) -> bool:
@@ -93,14 +123,18 @@ def _read_topic_id(directory: Path) -> UUID | None:
         raise StorageError(f"{directory / TOPIC_ID_FILE} is damaged: {error}") from None
 
 
-def _write_topic_id(directory: Path, topic_id: UUID) -> None:
-    temporary = directory / f"{TOPIC_ID_FILE}.tmp"
+def _node_line(cluster_id: str, broker_id: int) -> str:
+    return f"cluster {cluster_id} broker {broker_id}\n"
+
+
+def _write_durably(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w") as file:
-        file.write(f"{topic_id}\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.rename(directory / TOPIC_ID_FILE)
-    for parent in (directory, directory.parent):
+    temporary.rename(path)
+    for parent in (path.parent, path.parent.parent):
         descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

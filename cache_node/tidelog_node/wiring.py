@@ -40,13 +40,17 @@ from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.restore import restore_logs
 from tidelog_node.routes import Route
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
+from tidelog_node.tier.service import TierService
 
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_GRACE_SECONDS = 2.0
+TIER_SOCKET = "tier.sock"
+TIER_CACHE_DIR = "tier-cache"
 
 
 async def run_node(
@@ -76,9 +80,12 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
 
     store = SqliteMetadataStore(Path(settings.metadata_store_url.removeprefix("sqlite://")))
     stack.push_async_callback(store.close)
-    await ensure_cluster(store)
+    cluster = await ensure_cluster(store)
     view = ClusterView(store)
     await view.refresh()
+    if not directories.belongs_to(cluster.cluster_id, settings.broker_id):
+        await restore_logs(store, view, directories, broker_id=settings.broker_id)
+        directories.take_possession(cluster.cluster_id, settings.broker_id)
 
     def node_config() -> NodeConfig:
         return current_config[0]
@@ -102,6 +109,22 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     stack.callback(replicas.close)
     flusher = Flusher(executor)
     stack.push_async_callback(flusher.close)
+    clock_ms = _wall_clock_ms
+    tier = TierService(
+        replicas=replicas,
+        view=view,
+        store=store,
+        node_config=node_config,
+        broker_id=settings.broker_id,
+        clock_ms=clock_ms,
+        executor=executor,
+        objects_url=settings.object_store_url,
+        socket=settings.data_dir / TIER_SOCKET,
+        cache_dir=settings.data_dir / TIER_CACHE_DIR,
+        holds_files=directories.holds,
+    )
+    await tier.start()
+    stack.push_async_callback(tier.close)
     coordinator = GroupCoordinator(
         store=store, view=view, node_config=node_config, broker_id=settings.broker_id
     )
@@ -111,7 +134,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         "store": store,
         "node_config": node_config,
         "broker_id": settings.broker_id,
-        "clock_ms": lambda: time.time_ns() // 1_000_000,
+        "clock_ms": clock_ms,
     }
     control: list[Route] = [
         *MetadataHandlers(**parts).routes(),
@@ -122,14 +145,14 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         *GroupHandlers(coordinator=coordinator).routes(),
         *OffsetHandlers(coordinator=coordinator, view=view, node_config=node_config).routes(),
         *ProducerIdHandlers(store=store).routes(),
-        *ListOffsetsHandler(replicas=replicas).routes(),
+        *ListOffsetsHandler(replicas=replicas, tier=tier).routes(),
         *LeaderEpochHandler(replicas=replicas).routes(),
         *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir).routes(),
         *DeleteRecordsHandler(replicas=replicas, store=store).routes(),
         *ApiVersionsHandler(lambda: dispatch.advertised()).routes(),  # noqa: PLW0108
     ]
     produce = ProduceHandler(replicas=replicas, flusher=flusher)
-    fetch = FetchHandler(replicas=replicas, node_config=node_config)
+    fetch = FetchHandler(replicas=replicas, node_config=node_config, tier=tier)
     dispatch = Dispatch([produce.hot_route(), fetch.hot_route()], control)
     server = Server(
         dispatch,
@@ -158,6 +181,10 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     await view.refresh()
     logger.info("node serves", extra={"broker_id": settings.broker_id, "port": port})
     return port
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class _Background:

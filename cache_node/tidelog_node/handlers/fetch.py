@@ -58,7 +58,8 @@ class TierReader(Protocol):
         offset: int,
         *,
         max_bytes: int,
-        include_aborted: bool,
+        include_aborted: bool = False,
+        min_one_batch: bool = True,
     ) -> LogRead:
         """Return batches from the one that holds ``offset`` on."""
 
@@ -72,6 +73,7 @@ class _TierRead:
     replica: Replica
     wanted: FetchPartition
     bytes_max: int
+    is_first: bool  # gets its first batch whole, whatever the limits say
 
 
 @dataclass(slots=True)
@@ -171,8 +173,10 @@ class FetchHandler:
                         logger.error("no tier to read from", extra={"reason": str(error)})
                     else:
                         result = _nothing(replica, wanted)
+                        is_first = reading.size_bytes == 0 and not reading.tier_reads
+                        place = len(results)
                         reading.tier_reads.append(
-                            _TierRead(results, len(results), replica, wanted, max(bytes_max, 1))
+                            _TierRead(results, place, replica, wanted, max(bytes_max, 0), is_first)
                         )
                         # What the tier will find is not known yet: count what it may be.
                         bytes_left -= bytes_max
@@ -301,6 +305,7 @@ class FetchHandler:
                 wanted.offset,
                 max_bytes=read.bytes_max,
                 include_aborted=is_committed_only,
+                min_one_batch=read.is_first,
             )
         except OffsetOutOfRange:
             return FetchResult(wanted.partition, OffsetOutOfRange.code)

@@ -44,6 +44,11 @@ class TierTimestamps(Protocol):
     ) -> tuple[int, int] | None:
         """Return (timestamp, offset) of the first record that is not older."""
 
+    async def max_timestamp(
+        self, topic_id: UUID, partition: TopicPartition
+    ) -> tuple[int, int] | None:
+        """Return the greatest (timestamp, offset), of the first record that has it."""
+
 
 class ListOffsetsHandler:
     """Serves ListOffsets on the partitions that this node leads."""
@@ -125,12 +130,22 @@ class ListOffsetsHandler:
         if timestamp < 0 and timestamp != MAX_TIMESTAMP:
             return -1, _named_offset(log, timestamp, bound)
         if timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp()
+            found = await self._find_newest(replica)
         else:
             found = await self._find_by_time(replica, timestamp)
         if found is None or found[1] >= bound:
             return _NOT_FOUND
         return found
+
+    async def _find_newest(self, replica: Replica) -> tuple[int, int] | None:
+        log = replica.log
+        local = log.max_timestamp()
+        if self._tier is None or log.log_start_offset >= log.local_log_start_offset:
+            return local
+        tiered = await self._tier.max_timestamp(replica.topic_id, replica.partition)
+        if tiered is None or (local is not None and local[0] > tiered[0]):
+            return local
+        return tiered
 
     async def _find_by_time(self, replica: Replica, timestamp: int) -> tuple[int, int] | None:
         log = replica.log
