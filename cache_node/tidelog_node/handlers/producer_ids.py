@@ -43,9 +43,9 @@ class ProducerIdHandlers:
         if request.transactional_id == "":
             return _failed(ErrorCode.invalid_request)
         if request.transactional_id is not None:
-            # Every client takes this as final and shows it; a retriable error would
-            # have it wait for ever.
-            return _failed(ErrorCode.unsupported_version)
+            # Clients take only a few codes as final, and librdkafka asks for ever after
+            # any other: of those, this is the one that is about the transactional id.
+            return _failed(ErrorCode.transactional_id_authorization_failed)
         try:
             producer_id = await self._take()
         except (StoreUnavailable, OutcomeUnknown):

@@ -377,6 +377,33 @@ class TestStaticMembers:
         assert answer.generation == generation + 1
         assert "b" not in driver.group.roster
 
+    def test_a_leader_that_does_not_rejoin_hands_over_to_one_that_does(self) -> None:
+        driver, generation = self._stable()
+        rejoin = driver.join(
+            join("b", instance="i-b", protocols=(("range", b"changed"),), session_timeout_ms=90_000)
+        )
+        for _ in range(12):
+            driver.advance(5000)
+            driver.heartbeat("a", generation, "i-a")
+        answer = driver.joins[rejoin.number]
+        assert answer.leader == "b"
+        assert {member.member_id for member in answer.members} == {"a", "b"}
+
+    def test_one_that_comes_back_before_its_sync_must_sync_under_its_new_id(self) -> None:
+        driver = Driver()
+        for name in ("a", "b"):
+            driver.join(join(new=name, instance=f"i-{name}", rebalance_timeout_ms=20_000))
+        driver.advance(0)
+        driver.sync(sync("a", 1, {"b": b"2"}, instance="i-a"))
+        driver.join(join(new="b2", instance="i-b", session_timeout_ms=90_000))
+        driver.heartbeat("a", 1, "i-a")
+        driver.advance(9_000)
+        driver.heartbeat("a", 1, "i-a")
+        driver.advance(9_000)
+        driver.heartbeat("a", 1, "i-a")
+        driver.advance(2_000)
+        assert "b2" not in driver.group.roster
+
     def test_a_change_of_protocol_causes_a_rebalance(self) -> None:
         both = (("range", b""), ("sticky", b""))
         driver = Driver()

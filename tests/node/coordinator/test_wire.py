@@ -457,7 +457,8 @@ def test_transactional_producers_are_turned_away_for_good(tmp_path: Path, versio
         answer = await asked.ask(INIT_PRODUCER_ID, version, transactional_id=None)
         assert (answer.error_code, answer.producer_epoch) == (ErrorCode.none, 0)
         refused = await asked.ask(INIT_PRODUCER_ID, version, transactional_id="tx")
-        assert (refused.error_code, refused.producer_id) == (ErrorCode.unsupported_version, -1)
+        final = ErrorCode.transactional_id_authorization_failed
+        assert (refused.error_code, refused.producer_id) == (final, -1)
         empty = await asked.ask(INIT_PRODUCER_ID, version, transactional_id="")
         assert empty.error_code is ErrorCode.invalid_request
 
