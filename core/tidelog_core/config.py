@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 from tidelog_core.errors import InvalidConfig
@@ -195,10 +194,9 @@ TOPIC_DEFAULT_FROM_NODE: Mapping[str, str] = {
 ConfigT = TypeVar("ConfigT", TopicConfig, NodeConfig)
 
 
-@cache
 def settings_of(config_class: type[TopicConfig] | type[NodeConfig]) -> Mapping[str, Setting]:
     """Return every setting of the class by its Kafka name, in declared order."""
-    return {setting.name: setting for setting in _declared(config_class)}
+    return _DECLARED[config_class]
 
 
 def parse_config(
@@ -238,9 +236,10 @@ def topic_config(overrides: Mapping[str, str], node: NodeConfig) -> TopicConfig:
     return parse_config(TopicConfig, overrides, base=TopicConfig(**defaults))
 
 
-def _declared(config_class: type[TopicConfig] | type[NodeConfig]) -> Iterator[Setting]:
+def _declared(config_class: type[Any]) -> Iterator[Setting]:
     for field in dataclasses.fields(config_class):
-        yield Setting(field=field.name, default=field.default, **field.metadata)
+        default: Any = field.default
+        yield Setting(field=field.name, default=default, **field.metadata)
 
 
 def _parse_as(type: SettingType, text: str) -> Value:
@@ -271,3 +270,9 @@ def parse_bool(text: str) -> bool:
         case "false":
             return False
     raise ValueError("must be true or false")
+
+
+_DECLARED: Mapping[type, Mapping[str, Setting]] = {
+    config_class: {setting.name: setting for setting in _declared(config_class)}
+    for config_class in (TopicConfig, NodeConfig)
+}
