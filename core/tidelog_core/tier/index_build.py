@@ -65,7 +65,7 @@ class BuiltIndex:
 
 
 def build_index_file(source: SegmentSource) -> BuiltIndex:
-    """Return the index object of the segment. Reads the segment's files, about 4 µs a batch and 1 ms a MB.
+    """Return the index object of the segment; takes about 4 µs a batch and 1 ms a MB.
 
     Raises ``CorruptRecordBatch`` where the log is not what the source says.
     """

@@ -1,0 +1,281 @@
+"""Sealed segments go to the tier, byte for byte, and then away from local disk."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+from tidelog_core.log.values import AppendOrigin
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import SegmentState
+from tidelog_core.records.batch import Record, build_batch
+from tidelog_core.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_end_transaction_marker,
+)
+from tidelog_core.tier.index_file import IndexFile
+from tidelog_core.tier.keys import segment_keys
+from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+
+from tests.node.tier.tier_node import START_MS, TOPIC, TierNode, eventually, running_node
+
+
+def test_sealed_segments_are_copied_whole_with_two_objects_each(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            segments = node.produce_segments(replica, 3)
+            node.produce(replica, 2)  # the active segment stays
+            metas = await node.wait_copied(replica, 3)
+            assert [(m.base_offset, m.end_offset) for m in metas] == [
+                (0, 50),
+                (50, 100),
+                (100, 150),
+            ]
+            assert await node.verify(replica) == segments
+            assert len(await node.objects()) == 6
+            assert replica.log.tiered_up_to == 150
+            assert replica.log.local_log_start_offset == 0  # nothing is old yet
+            status = await node.tier.client.status()
+            assert status["upload_count"] == 3
+
+    asyncio.run(run())
+
+
+def test_the_bucket_tells_which_cluster_and_topic_it_holds(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={"retention.ms": "-1"})
+            node.produce_segments(replica, 1)
+            await node.wait_copied(replica, 1)
+            cluster_id = node.view.image.cluster_id
+            root = node.objects_folder / cluster_id
+            assert (
+                ClusterManifest.parse((root / "cluster.json").read_bytes()).cluster_id == cluster_id
+            )
+            manifest = root / f"{TOPIC}-{replica.topic_id}" / "topic.json"
+            assert TopicManifest.parse(manifest.read_bytes()).configs == {"retention.ms": "-1"}
+            await node.configure({"retention.ms": "-1", "segment.bytes": "1000000"})
+            node.produce_segments(replica, 1)
+            await node.wait_copied(replica, 2)
+            changed = TopicManifest.parse(manifest.read_bytes())
+            assert changed.configs["segment.bytes"] == "1000000"
+
+    asyncio.run(run())
+
+
+def test_local_retention_drops_only_what_is_tiered(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(
+                configs={"local.retention.bytes": "0", "retention.ms": "-1"}
+            )
+            node.produce_segments(replica, 3)
+            node.produce(replica, 1)
+
+            async def is_evicted() -> bool:
+                return replica.log.local_log_start_offset == 150
+
+            await eventually(is_evicted)
+            assert len(await node.finished(replica)) == 3
+            assert replica.log.log_start_offset == 0
+            assert len(list(replica.log.directory.glob("*.log"))) == 1
+
+    asyncio.run(run())
+
+
+def test_what_could_still_change_is_not_copied(tmp_path: Path) -> None:
+    """Not flushed, or of an open transaction: not yet. Decided: copied with what was aborted."""
+
+    def transactional(count: int = 10) -> bytearray:
+        content = [Record(n, START_MS + n, b"k", b"v", ()) for n in range(count)]
+        return bytearray(
+            build_batch(
+                content,
+                producer_id=5,
+                producer_epoch=0,
+                base_sequence=0,
+                is_transactional=True,
+            )
+        )
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            log = replica.log
+            node.produce(replica, 3)
+            log.roll()
+            await asyncio.sleep(0.2)
+            assert await node.metas(replica) == []  # not flushed
+            replica.append(transactional())
+            log.roll()
+            node.produce(replica, 1)
+            log.roll()
+            log.flush()
+            await node.wait_copied(replica, 1)
+            await asyncio.sleep(0.2)
+            assert len(await node.metas(replica)) == 1  # the transaction is open
+            marker = bytearray(
+                build_end_transaction_marker(
+                    EndTransactionMarker(ControlType.ABORT, 0),
+                    producer_id=5,
+                    producer_epoch=0,
+                    timestamp_ms=START_MS,
+                )
+            )
+            info = log.append_as_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+            log.advance_high_watermark(info.last_offset + 1)
+            metas = await node.wait_copied(replica, 3)
+            objects = await node.objects()
+            indexes = [
+                IndexFile.parse(objects[segment_keys(node.view.image.cluster_id, TOPIC, m).index])
+                for m in metas
+            ]
+            # The marker lies in the active segment, yet the segment's own index knows.
+            aborted = [[(t.producer_id, t.first_offset) for t in i.aborted] for i in indexes]
+            assert aborted[0] == []
+            assert aborted[1] == [(5, 30)]
+            read = await node.tier.read(
+                replica.topic_id, replica.partition, 35, max_bytes=1, include_aborted=True
+            )
+            assert [t.first_offset for t in read.aborted_transactions] == [30]
+
+    asyncio.run(run())
+
+
+def test_a_worker_killed_in_the_middle_of_an_upload_is_replaced_and_the_copy_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            for killed in range(3):
+                pid = node.tier.client.worker_pid
+                assert pid is not None
+                os.kill(pid, signal.SIGSTOP)  # whatever it is asked now, it never answers
+                segments = node.produce_segments(replica, 1)
+
+                async def is_started() -> bool:
+                    metas = await node.metas(replica)
+                    return any(m.state is SegmentState.COPY_STARTED for m in metas)
+
+                if killed < 2:  # the manifests come first the first time
+                    await asyncio.sleep(0.1)
+                else:
+                    await eventually(is_started)
+                os.kill(pid, signal.SIGKILL)
+                metas = await node.wait_copied(replica, killed + 1)
+                assert (await node.verify(replica))[-1:] == segments
+                assert node.tier.client.worker_pid != pid
+                assert len(await node.objects()) == 2 * len(metas)
+            assert node.tier.client.restart_count == 3
+
+    asyncio.run(run())
+
+
+def test_a_copy_left_half_done_is_cleaned_up_by_the_next_leader(tmp_path: Path) -> None:
+    """Whatever step a crash fell on, the next start ends with whole segments and no litter."""
+
+    async def crash(node: TierNode, *, objects: int) -> None:
+        """Leave what a node leaves that dies after so many of the two objects are stored."""
+        replica = await node.create_topic() if not node.view.image.topics else node.replica()
+        node.produce_segments(replica, 1)
+        (meta,) = await node.wait_copied(replica, 1)
+        keys = segment_keys(node.view.image.cluster_id, TOPIC, meta)
+        started = dataclasses.replace(
+            meta, state=SegmentState.COPY_STARTED, chained_hash="", index_size_bytes=0
+        )
+        await node.store.commit([records.put(started)])
+        if objects < 2:
+            (node.objects_folder / keys.index).unlink()
+        if objects < 1:
+            (node.objects_folder / keys.log).unlink()
+
+    async def run(folder: Path, objects: int) -> None:
+        async with running_node(folder) as node:
+            await crash(node, objects=objects)
+            (left,) = await node.metas(node.replica())
+        async with running_node(folder) as node:
+            replica = node.replica()
+            _ = replica.log
+            (meta,) = await node.wait_copied(replica, 1)
+            assert meta.segment_id != left.segment_id
+            assert len(await node.verify(replica)) == 1
+            assert len(await node.objects()) == 2
+
+    for objects in (0, 1, 2):
+        asyncio.run(run(tmp_path / str(objects), objects))
+
+
+def test_a_leader_that_was_replaced_finishes_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            node.produce_segments(replica, 1)
+            await node.wait_copied(replica, 1)
+            await node.change_partition(replica, leader=2, leader_epoch=1)
+            node.produce_segments(replica, 1)
+            await asyncio.sleep(0.3)
+            assert len(await node.metas(replica)) == 1
+
+            pid = node.tier.client.worker_pid
+            assert pid is not None
+            await node.change_partition(replica, leader=1, leader_epoch=0)
+            os.kill(pid, signal.SIGSTOP)
+
+            async def is_started() -> bool:
+                return len(await node.metas(replica)) == 2
+
+            await eventually(is_started)
+            await node.change_partition(replica, leader=2, leader_epoch=1)
+            os.kill(pid, signal.SIGCONT)
+            await asyncio.sleep(0.3)
+            states = [m.state for m in await node.metas(replica)]
+            assert states == [SegmentState.COPY_FINISHED, SegmentState.COPY_STARTED]
+
+            # The node leads again, in a new epoch: it cleans up and copies anew.
+            await node.change_partition(replica, leader=1, leader_epoch=2)
+            await node.view.refresh()
+            metas = await node.wait_copied(replica, 2)
+            assert metas[1].leader_epoch == 2
+            assert len(await node.verify(replica)) == 2
+            assert len(await node.objects()) == 4
+
+    asyncio.run(run())
+
+
+def test_damage_on_disk_does_not_reach_the_tier(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            node.produce(replica, 5)
+            replica.log.roll()
+            (sealed,) = replica.log.sealed_segments()
+            with sealed.path.open("r+b") as file:
+                file.seek(200)
+                file.write(b"\xff\xff")
+            replica.log.flush()
+
+            async def is_failing() -> bool:
+                return node.tier.status["failing_partition_count"] == 1
+
+            await eventually(is_failing)
+            assert await node.finished(replica) == []
+            assert await node.objects() == {}
+
+    asyncio.run(run())
+
+
+def test_a_topic_without_remote_storage_stays_local(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={"remote.storage.enable": "false"})
+            node.produce_segments(replica, 2)
+            await asyncio.sleep(0.2)
+            assert await node.metas(replica) == []
+
+    asyncio.run(run())

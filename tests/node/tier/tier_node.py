@@ -1,0 +1,256 @@
+"""The parts of a node that the tier works with, all real: logs, metadata, worker, folders."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.model import FileSlice, TopicPartition
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.records.batch import iter_headers, patch
+from tidelog_core.tier.index_file import IndexFile
+from tidelog_core.tier.integrity import verify_chain, verify_segment
+from tidelog_core.tier.keys import segment_keys
+from tidelog_node.log_directories import LogDirectories
+from tidelog_node.registration import ensure_cluster, register_broker
+from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.tier.service import TierService
+
+from tests.core.tier.segments import BASE_TIMESTAMP_MS, batch
+
+BROKER_ID = 1
+TOPIC = "events"
+START_MS = BASE_TIMESTAMP_MS + 10_000  # a little after the records
+READY_TIMEOUT_S = 30.0
+SETTLE_TIMEOUT_S = 30.0
+
+CONFIG = NodeConfig(
+    remote_chunk_bytes=4096,
+    remote_cache_bytes=1 << 20,
+    remote_task_interval_ms=20,
+    log_retention_check_interval_ms=3_600_000,  # tests call it themselves
+)
+
+
+class Clock:
+    """A wall clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class TierNode:
+    """One broker's logs and tier in a folder. Made by ``running_node``."""
+
+    def __init__(self, folder: Path, config: NodeConfig) -> None:
+        self.folder = folder
+        self.config = config
+        self.clock = Clock()
+        self.objects_folder = folder / "objects"
+        self.run_folder = Path(tempfile.mkdtemp(prefix="tl-"))  # sockets need short paths
+
+    async def start(self) -> None:
+        self.store = SqliteMetadataStore(self.folder / "metadata.db")
+        await ensure_cluster(self.store)
+        await register_broker(
+            self.store,
+            broker_id=BROKER_ID,
+            incarnation=uuid4(),
+            host="127.0.0.1",
+            port=1,
+            rack=None,
+        )
+        self.view = ClusterView(self.store)
+        await self.view.refresh()
+        self.executor = ThreadPoolExecutor(2)
+        self.directories = LogDirectories(self.folder / "data")
+        self.replicas = ReplicaManager(
+            view=self.view,
+            broker_id=BROKER_ID,
+            directories=self.directories,
+            node_config=lambda: self.config,
+            executor=self.executor,
+        )
+        await self.replicas.start()
+        for replica in self.replicas.replicas():
+            replica.log.advance_high_watermark(replica.log.log_end_offset)
+        self.tier = TierService(
+            replicas=self.replicas,
+            view=self.view,
+            store=self.store,
+            node_config=lambda: self.config,
+            broker_id=BROKER_ID,
+            clock_ms=self.clock,
+            executor=self.executor,
+            objects_url=f"file://{self.objects_folder}",
+            socket=self.run_folder / "tier.sock",
+            cache_dir=self.folder / "cache",
+        )
+        await self.tier.start()
+        await self.tier.client.wait_ready(READY_TIMEOUT_S)
+
+    async def stop(self) -> None:
+        await self.tier.close()
+        self.replicas.close()
+        self.directories.close()
+        await self.store.close()
+        self.executor.shutdown()
+        shutil.rmtree(self.run_folder)
+
+    # -- the cluster
+
+    async def create_topic(
+        self, name: str = TOPIC, *, configs: Mapping[str, str] | None = None
+    ) -> Replica:
+        topic = Topic(name=name, topic_id=uuid4(), partition_count=1, configs=dict(configs or {}))
+        partition = Partition(
+            topic_id=topic.topic_id,
+            partition=0,
+            replicas=(BROKER_ID,),
+            leader=BROKER_ID,
+            leader_epoch=0,
+            isr=(BROKER_ID,),
+        )
+        await self.store.commit([records.put(partition), records.put(topic)])
+        await self.view.refresh()
+        return self.replica(name)
+
+    async def configure(self, configs: Mapping[str, str], name: str = TOPIC) -> None:
+        topic = self.view.image.topics[name]
+        await self.store.commit([records.put(dataclasses.replace(topic, configs=dict(configs)))])
+        await self.view.refresh()
+
+    async def change_partition(self, replica: Replica, **changes: object) -> None:
+        """Change the partition's item without telling this node's view."""
+        key = records.partition_key(replica.topic_id, replica.partition.partition)
+        item = await self.store.get(key)
+        assert item is not None
+        changed = dataclasses.replace(Partition.from_item(item), **changes)  # type: ignore[arg-type]
+        await self.store.commit([Write(key, changed.to_body(), ANY_VERSION)])
+
+    def replica(self, name: str = TOPIC) -> Replica:
+        return self.replicas.leader(TopicPartition(name, 0))
+
+    # -- records
+
+    def produce(self, replica: Replica, batch_count: int, *, value_size: int = 50) -> bytes:
+        """Append batches of 10 records; return their bytes as the log has them."""
+        start = replica.log.log_end_offset
+        produced = b""
+        for number in range(batch_count):
+            data = bytearray(batch(start + 10 * number, value_size=value_size))
+            patch(data, 0, base_offset=0, leader_epoch=-1)  # as a client sends it
+            replica.append(data)
+            produced += data
+        return produced
+
+    def produce_segments(
+        self, replica: Replica, count: int, *, batch_count: int = 5
+    ) -> list[bytes]:
+        """Append and seal segments; return the bytes of each."""
+        segments = []
+        for _ in range(count):
+            segments.append(self.produce(replica, batch_count))
+            replica.log.roll()
+        replica.log.flush()
+        return segments
+
+    # -- the tier
+
+    async def metas(self, replica: Replica) -> list[SegmentMeta]:
+        collection = records.segment_collection(replica.topic_id, 0)
+        return [SegmentMeta.from_item(item) for item in await self.store.list(collection)]
+
+    async def finished(self, replica: Replica) -> list[SegmentMeta]:
+        return [
+            meta for meta in await self.metas(replica) if meta.state is SegmentState.COPY_FINISHED
+        ]
+
+    async def wait_copied(self, replica: Replica, count: int) -> list[SegmentMeta]:
+        """Wait until so many segments are tiered and none is on its way."""
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while True:
+                metas = await self.metas(replica)
+                finished = await self.finished(replica)
+                if (
+                    len(finished) == len(metas) == count
+                    and not self.tier.status["copying_partition_count"]
+                ):
+                    return finished
+                await asyncio.sleep(0.01)
+
+    async def objects(self) -> dict[str, bytes]:
+        """Return the segment objects that are in the store."""
+        store = FolderObjectStore(self.objects_folder)
+        try:
+            keys = [meta.key async for meta in store.list("")]
+            return {key: await store.get(key) for key in keys if not key.endswith(".json")}
+        finally:
+            await store.close()
+
+    async def verify(self, replica: Replica) -> list[bytes]:
+        """Check the tiered segments with nothing but the bucket; return their bytes."""
+        objects, chain, logs = await self.objects(), [], []
+        for meta in await self.finished(replica):
+            keys = segment_keys(self.view.image.cluster_id, replica.partition.topic, meta)
+            index = IndexFile.parse(objects[keys.index], key=keys.index)
+            verify_segment(keys.log, objects[keys.log], index)
+            assert index.chained_hash.hex() == meta.chained_hash
+            chain.append((keys.index, index))
+            logs.append(objects[keys.log])
+        verify_chain(chain)
+        return logs
+
+    async def read_all(self, replica: Replica, offset: int, end: int, *, max_bytes: int) -> bytes:
+        """Read from the tier as a consumer does, from one response to the next."""
+        data = b""
+        while offset < end:
+            read = await self.tier.read(
+                replica.topic_id, replica.partition, offset, max_bytes=max_bytes
+            )
+            assert read.slice is not None
+            part = slice_bytes(read.slice)
+            headers = [header for _, header in iter_headers(part)]
+            assert headers[0].base_offset == read.start_offset <= offset
+            assert len(part) <= max_bytes or len(headers) == 1
+            offset = headers[-1].next_offset
+            data += part
+        return data
+
+
+def slice_bytes(found: FileSlice) -> bytes:
+    return os.pread(found.file.fileno(), found.size_bytes, found.position)
+
+
+@asynccontextmanager
+async def running_node(folder: Path, config: NodeConfig = CONFIG) -> AsyncIterator[TierNode]:
+    node = TierNode(folder, config)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until the condition holds."""
+    async with asyncio.timeout(SETTLE_TIMEOUT_S):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
