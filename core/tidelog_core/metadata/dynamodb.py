@@ -1,0 +1,380 @@
+"""The metadata store of a deployed cluster: one DynamoDB table.
+
+A commit is one ``TransactWriteItems``: the caller's writes and checks, the step of the
+cluster version, and the changelog entry of the new version. The version item makes all
+logged commits of a cluster meet, so losing there is no conflict of the caller's: the
+transaction is tried again on the next version. Within a store logged commits take turns,
+so they meet only those of other processes. A single unlogged write needs no transaction
+and costs half.
+
+A call that timed out may have been carried out. It is repeated with the same client
+token, which DynamoDB carries out at most once in ten minutes; and before a failed
+condition is believed after that, the changelog entry (or the item) is read: it bears
+the id of the commit that made it. Only where even that cannot be read the caller gets
+``OutcomeUnknown``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aioboto3
+from aiobotocore.config import AioConfig
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
+from tidelog_core.metadata import dynamodb_items as items
+from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
+from tidelog_core.metadata.dynamodb_failures import Failure, Outcome, classify
+from tidelog_core.metadata.store import (
+    ABSENT,
+    Changes,
+    Check,
+    ClusterVersion,
+    Item,
+    ItemKey,
+    Write,
+)
+
+ATTEMPTS_MAX = 60  # of one commit, contention on the cluster version included
+ATTEMPTS_UNREACHABLE_MAX = 6  # without an answer
+DELAY_FIRST, DELAY_MAX = 0.01, 0.5  # seconds, before jitter
+CONNECT_TIMEOUT, READ_TIMEOUT = 3.0, 5.0  # seconds
+CONNECTIONS_MAX = 50
+
+
+class DynamoDbMetadataStore:
+    """A ``MetadataStore`` in one table. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        changelog_length: int = CHANGELOG_LENGTH,
+        read_timeout: float = READ_TIMEOUT,
+    ) -> None:
+        self._table = table
+        self._region = region
+        self._endpoint = endpoint
+        self._changelog_length = changelog_length
+        self._config = AioConfig(
+            connect_timeout=CONNECT_TIMEOUT,
+            read_timeout=read_timeout,
+            max_pool_connections=CONNECTIONS_MAX,
+            # Every repetition is ours: one behind our back could turn a commit that
+            # was carried out into a conflict with itself.
+            retries={"total_max_attempts": 1},
+        )
+        self._open = AsyncExitStack()
+        self._client: Any = None
+        self._opening = asyncio.Lock()
+        self._logging = asyncio.Lock()
+        self._version_guess: ClusterVersion | None = None
+
+    async def get(self, id: ItemKey) -> Item | None:
+        """Return the item, or ``None`` where there is none."""
+        stored = await self._get(id)
+        return None if stored is None else stored.item
+
+    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+        """Return the collection's items whose key starts with ``prefix``, in key order."""
+        condition, values = "pk = :pk", {":pk": {"S": collection}}
+        if prefix:
+            condition += " AND begins_with(sk, :prefix)"
+            values[":prefix"] = {"S": prefix}
+        return [items.parse_item(found).item async for found in self._query(condition, values)]
+
+    async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        """Do all the writes or none. A caller that is cancelled does not know which."""
+        require_valid(writes, checks)
+        logged = [write.id for write in writes if write.is_logged]
+        if logged:
+            async with self._logging:
+                await self._commit_logged(writes, checks, logged)
+        elif len(writes) == 1 and not checks:
+            await self._commit_single(writes[0])
+        else:
+            await self._commit_unlogged(writes, checks)
+
+    async def changes_since(self, version: ClusterVersion) -> Changes:
+        """Return the keys that logged writes touched after ``version``."""
+        newest = await self._cluster_version()
+        if version == newest:
+            return Changes(newest, frozenset())
+        if not newest - self._changelog_length <= version < newest:
+            return Changes(newest, None)
+        values = {
+            ":pk": {"S": items.CHANGELOG_COLLECTION},
+            ":first": {"S": items.changelog_key(version + 1).key},
+            ":last": {"S": items.changelog_key(newest).key},
+        }
+        keys: set[ItemKey] = set()
+        count = 0
+        async for entry in self._query("pk = :pk AND sk BETWEEN :first AND :last", values):
+            keys.update(items.parse_changelog(entry))
+            count += 1
+        if count != newest - version:
+            return Changes(newest, None)  # The oldest were pruned while we read.
+        return Changes(newest, frozenset(keys))
+
+    async def increment(self, id: ItemKey, by: int) -> int:
+        """Add to the item's ``value`` (0 where absent) and return the sum. Never logged."""
+        request = items.increment_request(self._table, id, by)
+        client = await self._connected()
+        attempts = _Attempts()
+        while True:
+            try:
+                answer = await client.update_item(**request)
+            except (ClientError, BotoCoreError) as error:
+                failure = classify(error)
+                if failure.outcome is Outcome.UNKNOWN:
+                    raise OutcomeUnknown(f"increment of {id}: {failure.reason}") from error
+                await attempts.again(failure, error)
+            else:
+                return int(answer["Attributes"]["value"]["N"])
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._client = None
+        await self._open.aclose()
+
+    async def create_table(self) -> None:
+        """Create the table unless it is there, and wait until it can be used."""
+        client = await self._connected()
+        try:
+            await client.create_table(TableName=self._table, **items.TABLE_DEFINITION)
+        except client.exceptions.ResourceInUseException:
+            pass
+        except (ClientError, BotoCoreError) as error:
+            raise StoreUnavailable(f"table {self._table}: {error}") from error
+        await client.get_waiter("table_exists").wait(
+            TableName=self._table, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+        )
+
+    # -- commits ---------------------------------------------------------------------------
+
+    async def _commit_logged(
+        self, writes: Sequence[Write], checks: Sequence[Check], logged: Sequence[ItemKey]
+    ) -> None:
+        """Commit on the next cluster version, whichever that turns out to be."""
+        write_id = uuid.uuid4().hex
+        actions, ids = items.transaction(self._table, writes, checks, write_id)
+        for _ in range(ATTEMPTS_MAX):
+            after = self._version_guess
+            if after is None:
+                after = await self._cluster_version()
+            step = items.logging_actions(
+                self._table,
+                logged,
+                after=after,
+                write_id=write_id,
+                changelog_length=self._changelog_length,
+            )
+            entry = items.changelog_key(after + 1)
+            failure = await self._transact(
+                actions + step, partial(self._is_made_by, entry, write_id)
+            )
+            if failure is None:
+                self._version_guess = ClusterVersion(after + 1)
+                return
+            self._version_guess = None
+            lost = [ids[index] for index in failure.failed_actions if index < len(ids)]
+            if lost:
+                raise VersionConflict([(key.collection, key.key) for key in lost])
+            await asyncio.sleep(random.uniform(0, DELAY_FIRST * 4))
+        raise StoreUnavailable(f"no turn at the cluster version in {ATTEMPTS_MAX} attempts")
+
+    async def _commit_unlogged(self, writes: Sequence[Write], checks: Sequence[Check]) -> None:
+        write_id = uuid.uuid4().hex
+        actions, ids = items.transaction(self._table, writes, checks, write_id)
+        if not actions:
+            return
+        put = next((write.id for write in writes if write.body is not None), None)
+
+        async def is_done() -> bool:
+            return put is not None and await self._is_made_by(put, write_id)
+
+        failure = await self._transact(actions, is_done)
+        if failure is not None:
+            lost = [ids[index] for index in failure.failed_actions]
+            raise VersionConflict([(key.collection, key.key) for key in lost])
+
+    async def _transact(
+        self, actions: Sequence[dict[str, Any]], is_done: Callable[[], Awaitable[bool]]
+    ) -> Failure | None:
+        """Carry out a transaction once; return the failure where a condition did not hold.
+
+        ``is_done`` tells from what is stored whether it was carried out.
+        """
+        client = await self._connected()
+        token = uuid.uuid4().hex
+        attempts = _Attempts()
+        while True:
+            try:
+                await client.transact_write_items(TransactItems=actions, ClientRequestToken=token)
+            except (ClientError, BotoCoreError) as error:
+                failure = classify(error)
+                if failure.outcome is Outcome.CONDITION_FAILED:
+                    if attempts.may_be_done and await is_done():
+                        return None
+                    return failure
+                try:
+                    await attempts.again(failure, error)
+                except OutcomeUnknown:
+                    if await is_done():
+                        return None
+                    raise
+            else:
+                return None
+
+    async def _commit_single(self, write: Write) -> None:
+        """Write one item by itself. Not in the changelog, so no transaction is needed."""
+        write_id = uuid.uuid4().hex
+        client = await self._connected()
+        attempts = _Attempts()
+        while True:
+            try:
+                if write.body is None:
+                    await client.delete_item(**items.delete_request(self._table, write))
+                else:
+                    await client.update_item(**items.put_request(self._table, write, write_id))
+            except (ClientError, BotoCoreError) as error:
+                failure = classify(error)
+                if failure.outcome is Outcome.CONDITION_FAILED:
+                    if attempts.may_be_done and await self._settle_single(write, write_id):
+                        return
+                    raise VersionConflict([(write.id.collection, write.id.key)]) from error
+                try:
+                    await attempts.again(failure, error)
+                except OutcomeUnknown:
+                    if await self._is_made_by(write.id, write_id):
+                        return
+                    raise
+            else:
+                return
+
+    async def _settle_single(self, write: Write, write_id: str) -> bool:
+        """Whether a write that may have been carried out was, now that its condition fails.
+
+        Raises ``OutcomeUnknown`` where others have written over the traces.
+        """
+        stored = await self._get(write.id)
+        if stored is not None and stored.write_id == write_id:
+            return True
+        version = ABSENT if stored is None else stored.item.version
+        if write.body is None:
+            is_known = version > write.expected_version
+        else:
+            is_known = version == write.expected_version + 1
+        if not is_known:
+            raise OutcomeUnknown(f"{write.id} is at version {version}; traces are gone")
+        return False
+
+    async def _is_made_by(self, id: ItemKey, write_id: str) -> bool:
+        attributes = await self._get_attributes(id)
+        return attributes is not None and attributes.get("w") == {"S": write_id}
+
+    # -- reads -----------------------------------------------------------------------------
+
+    async def _cluster_version(self) -> ClusterVersion:
+        found = await self._get_attributes(items.CLUSTER_VERSION)
+        version = ClusterVersion(0 if found is None else int(found["n"]["N"]))
+        self._version_guess = version
+        return version
+
+    async def _get(self, id: ItemKey) -> items.StoredItem | None:
+        found = await self._get_attributes(id)
+        return None if found is None else items.parse_item(found)
+
+    async def _get_attributes(self, id: ItemKey) -> items.Attributes | None:
+        client = await self._connected()
+        request = {"TableName": self._table, "Key": items.key_of(id), "ConsistentRead": True}
+        answer = await self._read(lambda: client.get_item(**request))
+        found: items.Attributes | None = answer.get("Item")
+        return found
+
+    async def _query(
+        self, condition: str, values: dict[str, Any]
+    ) -> AsyncIterator[items.Attributes]:
+        client = await self._connected()
+        request: dict[str, Any] = {
+            "TableName": self._table,
+            "KeyConditionExpression": condition,
+            "ExpressionAttributeValues": values,
+            "ConsistentRead": True,
+        }
+        while True:
+            answer = await self._read(lambda: client.query(**request))
+            for found in answer["Items"]:
+                yield found
+            if "LastEvaluatedKey" not in answer:
+                return
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    async def _read(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        attempts = _Attempts()
+        while True:
+            try:
+                return await call()
+            except (ClientError, BotoCoreError) as error:
+                failure = classify(error)
+                if failure.outcome is Outcome.UNKNOWN:  # A read that failed changed nothing.
+                    failure = Failure(Outcome.UNREACHABLE, failure.reason)
+                await attempts.again(failure, error)
+
+    async def _connected(self) -> Any:
+        """Return the client, made on first use. Making it reads files, so not on creation."""
+        async with self._opening:
+            if self._client is None:
+                session = aioboto3.Session()
+                client = session.client(
+                    "dynamodb",
+                    region_name=self._region,
+                    endpoint_url=self._endpoint,
+                    config=self._config,
+                )
+                try:
+                    self._client = await self._open.enter_async_context(client)
+                except BotoCoreError as error:
+                    raise StoreUnavailable(f"table {self._table}: {error}") from error
+            return self._client
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """How often one call was tried, and whether one of the tries may have been carried out."""
+
+    count: int = 0
+    unanswered_count: int = 0
+    may_be_done: bool = False
+
+    async def again(self, failure: Failure, error: Exception) -> None:
+        """Wait before the next try.
+
+        Raises ``StoreUnavailable``, or ``OutcomeUnknown`` where a try may have been carried
+        out, when there shall be none.
+        """
+        self.count += 1
+        if failure.outcome is Outcome.UNKNOWN:
+            self.may_be_done = True
+        if failure.outcome in (Outcome.UNKNOWN, Outcome.UNREACHABLE):
+            self.unanswered_count += 1
+        if (
+            failure.outcome in (Outcome.REFUSED, Outcome.CONDITION_FAILED)
+            or self.count >= ATTEMPTS_MAX
+            or self.unanswered_count >= ATTEMPTS_UNREACHABLE_MAX
+        ):
+            if self.may_be_done:
+                raise OutcomeUnknown(failure.reason) from error
+            raise StoreUnavailable(failure.reason) from error
+        longest = min(DELAY_MAX, DELAY_FIRST * 2 ** min(self.count, 10))
+        await asyncio.sleep(random.uniform(0, longest))

@@ -1,0 +1,101 @@
+"""What a failed call to DynamoDB means for whoever made it.
+
+Source: the error tables of the DynamoDB developer guide, «Error handling» and
+«TransactWriteItems».
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+)
+
+
+class Outcome(Enum):
+    """What is known after a call failed."""
+
+    CONDITION_FAILED = auto()  # nothing written: an item was not as expected
+    NOT_NOW = auto()  # nothing written: contention or throttling, worth another try
+    UNREACHABLE = auto()  # nothing sent, worth another try
+    UNKNOWN = auto()  # it may have been written
+    REFUSED = auto()  # nothing written, and trying again will not help
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed call. ``failed_actions`` are the indexes whose condition did not hold."""
+
+    outcome: Outcome
+    reason: str
+    failed_actions: tuple[int, ...] = ()
+
+
+_NOT_NOW = frozenset(
+    {
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "ThrottlingException",
+        "Throttling",
+        "TransactionConflictException",
+    }
+)
+# What can stand for one action of a canceled transaction, besides a failed condition.
+_NOT_NOW_REASONS = frozenset(
+    {"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
+)
+_UNKNOWN = frozenset(
+    {
+        "InternalServerError",
+        "InternalFailure",
+        "ServiceUnavailable",
+        # An earlier request with this token is under way: ours, as it seems.
+        "TransactionInProgressException",
+    }
+)
+
+
+def classify(error: ClientError | BotoCoreError) -> Failure:
+    """Return what the error means."""
+    if isinstance(error, ClientError):
+        return _classify_answer(error)
+    reason = str(error)
+    if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
+        return Failure(Outcome.UNREACHABLE, reason)
+    if isinstance(error, HTTPClientError | ConnectionClosedError):
+        return Failure(Outcome.UNKNOWN, reason)
+    return Failure(Outcome.REFUSED, reason)  # no credentials, no region, a bad parameter
+
+
+def _classify_answer(error: ClientError) -> Failure:
+    details = error.response.get("Error", {})
+    code, reason = details.get("Code", ""), f"{details.get('Code')}: {details.get('Message')}"
+    if code == "ConditionalCheckFailedException":
+        return Failure(Outcome.CONDITION_FAILED, reason)
+    if code == "TransactionCanceledException":
+        reasons = error.response.get("CancellationReasons", [])
+        return _classify_cancellation([r.get("Code") or "None" for r in reasons], reason)
+    if code in _NOT_NOW:
+        return Failure(Outcome.NOT_NOW, reason)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _UNKNOWN or status >= 500:
+        return Failure(Outcome.UNKNOWN, reason)
+    return Failure(Outcome.REFUSED, reason)
+
+
+def _classify_cancellation(codes: Sequence[str], reason: str) -> Failure:
+    failed = tuple(i for i, code in enumerate(codes) if code == "ConditionalCheckFailed")
+    if failed:
+        return Failure(Outcome.CONDITION_FAILED, reason, failed)
+    if any(code in _NOT_NOW_REASONS for code in codes):
+        return Failure(Outcome.NOT_NOW, reason)
+    return Failure(Outcome.REFUSED, reason)

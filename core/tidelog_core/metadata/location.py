@@ -1,0 +1,62 @@
+"""Metadata stores by URL.
+
+sqlite:///var/lib/tidelog/metadata.db     an absolute path
+sqlite:metadata.db                        a path relative to the working directory
+dynamodb://table                          region and credentials from the environment
+dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:8000
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import MetadataStore
+
+FORMS = "sqlite:///path or dynamodb://table?region=…&endpoint=…"
+
+
+def open_metadata_store(url: str) -> MetadataStore:
+    """Return the store that the URL names, not yet connected. Raises ``InvalidConfig``."""
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "sqlite":
+            return _open_sqlite(url, host=parts.netloc, path=parts.path, query=parts.query)
+        case "dynamodb":
+            return _open_dynamodb(url, table=parts.netloc, path=parts.path, query=parts.query)
+    raise InvalidConfig([f"metadata store {url!r}: must be {FORMS}"])
+
+
+def _open_sqlite(url: str, *, host: str, path: str, query: str) -> MetadataStore:
+    if host or query or not path.strip("/"):
+        raise InvalidConfig([f"metadata store {url!r}: must be sqlite:///path"])
+    return SqliteMetadataStore(Path(unquote(path)))
+
+
+def _open_dynamodb(url: str, *, table: str, path: str, query: str) -> MetadataStore:
+    options = parse_qs(query, keep_blank_values=True)
+    problems = [f"unknown option {name!r}" for name in options if name not in _DYNAMODB_OPTIONS]
+    problems += [
+        f"option {name!r} must be given once, with a value"
+        for name, values in options.items()
+        if name in _DYNAMODB_OPTIONS and (len(values) > 1 or not values[0])
+    ]
+    if not table or path.strip("/"):
+        problems.append("must be dynamodb://table?region=…&endpoint=…")
+    if problems:
+        raise InvalidConfig([f"metadata store {url!r}: {problem}" for problem in problems])
+    try:
+        from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+    except ModuleNotFoundError as error:
+        raise InvalidConfig(
+            [f"metadata store {url!r} needs `pip install tidelog[aws]`: {error}"]
+        ) from error
+    given = {name: values[0] for name, values in options.items()}
+    return DynamoDbMetadataStore(
+        unquote(table), region=given.get("region"), endpoint=given.get("endpoint")
+    )
+
+
+_DYNAMODB_OPTIONS = frozenset({"region", "endpoint"})

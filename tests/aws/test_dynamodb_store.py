@@ -1,0 +1,238 @@
+"""DynamoDbMetadataStore: the contract on two real servers, and what the network can do."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
+from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.store import ANY_VERSION, Check, Item, MetadataStore, Write
+
+from tests.aws.lossy_proxy import LossyProxy
+from tests.contracts.metadata_store import (
+    CHANGELOG_LENGTH,
+    START,
+    A,
+    B,
+    MetadataStoreContract,
+    Open,
+    commit_until_known,
+    create,
+    numbered,
+)
+
+
+@asynccontextmanager
+async def opened(table: str, endpoint: str) -> AsyncIterator[DynamoDbMetadataStore]:
+    store = DynamoDbMetadataStore(
+        table,
+        region="us-east-1",
+        endpoint=endpoint,
+        changelog_length=CHANGELOG_LENGTH,
+        read_timeout=1.0,
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def new_table(endpoint: str) -> str:
+    table = f"tidelog-{uuid.uuid4().hex}"
+
+    async def main() -> None:
+        async with opened(table, endpoint) as store:
+            await store.create_table()
+            await store.create_table()  # Doing it twice is harmless.
+
+    asyncio.run(main())
+    return table
+
+
+@pytest.mark.usefixtures("aws_credentials")
+class TestOnDynamoDbLocal(MetadataStoreContract):
+    @pytest.fixture
+    def open(self, dynamodb_local_endpoint: str) -> Open:
+        table = new_table(dynamodb_local_endpoint)
+
+        @asynccontextmanager
+        async def open_store() -> AsyncIterator[MetadataStore]:
+            async with opened(table, dynamodb_local_endpoint) as store:
+                yield store
+
+        return open_store
+
+
+@pytest.mark.usefixtures("aws_credentials")
+class TestOnMiniStack(MetadataStoreContract):
+    @pytest.fixture
+    def open(self, ministack_endpoint: str) -> Open:
+        table = new_table(ministack_endpoint)
+
+        @asynccontextmanager
+        async def open_store() -> AsyncIterator[MetadataStore]:
+            async with opened(table, ministack_endpoint) as store:
+                yield store
+
+        return open_store
+
+
+@pytest.mark.usefixtures("aws_credentials")
+class TestOnABadNetwork:
+    """Requests and answers get lost between the store and DynamoDB Local."""
+
+    @pytest.fixture
+    def endpoint(self, dynamodb_local_endpoint: str) -> str:
+        return dynamodb_local_endpoint
+
+    @pytest.mark.parametrize(
+        "writes",
+        [
+            [create(A)],
+            [create(A, is_logged=False)],
+            [create(A, is_logged=False), create(B, is_logged=False)],
+            [create(A), create(B)],
+        ],
+    )
+    def test_a_commit_whose_answer_was_lost_happens_once(
+        self, endpoint: str, writes: list[Write]
+    ) -> None:
+        async def main() -> None:
+            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+                await store.get(A)  # Connect first: the loss shall hit the commit.
+                await store.changes_since(START)
+                proxy.lose_answers(1)
+                await store.commit(writes)
+                assert proxy.lost_answer_count == 1
+                assert await store.get(A) == Item(A, 1, {"n": 1})
+                version = (await store.changes_since(START)).version
+                assert version == int(writes[0].is_logged)
+                # Our own commit is no excuse for a later one that is really late.
+                with pytest.raises(VersionConflict):
+                    await store.commit(writes)
+
+        table = new_table(endpoint)
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("is_logged", [True, False])
+    def test_a_commit_that_lost_is_told_so_even_if_an_answer_was_lost(
+        self, endpoint: str, is_logged: bool
+    ) -> None:
+        async def main() -> None:
+            async with (
+                LossyProxy(endpoint) as proxy,
+                opened(table, proxy.url) as store,
+                opened(table, endpoint) as other,
+            ):
+                await other.commit([create(A, "theirs", is_logged=is_logged)])
+                await store.changes_since(START)
+                proxy.lose_answers(1)
+                with pytest.raises(VersionConflict):
+                    await store.commit([create(A, "ours", is_logged=is_logged)])
+                assert await store.get(A) == Item(A, 1, {"n": "theirs"})
+
+        table = new_table(endpoint)
+        asyncio.run(main())
+
+    def test_a_request_that_never_arrived_is_sent_again(self, endpoint: str) -> None:
+        async def main() -> None:
+            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+                await store.changes_since(START)
+                proxy.lose_requests(2)
+                await store.commit([create(A)])
+                assert proxy.lost_request_count == 2
+                assert (await store.changes_since(START)).version == 1
+
+        table = new_table(endpoint)
+        asyncio.run(main())
+
+    def test_an_increment_whose_answer_was_lost_is_not_repeated(self, endpoint: str) -> None:
+        async def main() -> None:
+            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+                await store.get(A)
+                proxy.lose_answers(1)
+                with pytest.raises(OutcomeUnknown):
+                    await store.increment(A, 5)
+                assert await store.increment(A, 1) == 6
+
+        table = new_table(endpoint)
+        asyncio.run(main())
+
+    def test_a_delete_whose_answer_was_lost_is_unknown_or_done(self, endpoint: str) -> None:
+        async def main() -> None:
+            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+                await store.commit([create(A), create(B)])
+                proxy.lose_answers(1)
+                with pytest.raises(OutcomeUnknown):
+                    await store.commit([Write(A, None, 1, False)])
+                proxy.lose_answers(1)
+                await store.commit([Write(B, None, 1)])
+                assert await store.list("letters") == []
+                proxy.lose_answers(1)
+                await store.commit([Write(A, None, ANY_VERSION, False)])
+
+        table = new_table(endpoint)
+        asyncio.run(main())
+
+    def test_no_answer_at_all_is_an_unknown_outcome(self, endpoint: str) -> None:
+        async def main() -> None:
+            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+                await store.changes_since(START)
+                proxy.lose_answers(1000)
+                with pytest.raises((OutcomeUnknown, StoreUnavailable)):
+                    await store.commit([create(A)])
+                proxy.lose_answers(0)
+                assert await store.get(A) == Item(A, 1, {"n": 1})
+
+        table = new_table(endpoint)
+        asyncio.run(main())
+
+    def test_a_server_that_is_not_there_means_nothing_was_written(self) -> None:
+        async def main() -> None:
+            async with opened("nowhere", "http://127.0.0.1:9") as store:
+                with pytest.raises(StoreUnavailable):
+                    await store.commit([create(A)])
+                with pytest.raises(StoreUnavailable):
+                    await store.get(A)
+
+        asyncio.run(main())
+
+    def test_a_table_that_is_not_there_is_named_at_once(self, endpoint: str) -> None:
+        async def main() -> None:
+            async with opened("no-such-table", endpoint) as store:
+                with pytest.raises(StoreUnavailable, match="ResourceNotFound"):
+                    await store.commit([create(A)], checks=[Check(B, 1)])
+
+        asyncio.run(main())
+
+    def test_writers_on_a_bad_network_lose_and_double_nothing(self, endpoint: str) -> None:
+        """Every tenth answer is lost; each creation is still there once, in one version."""
+        keys = numbered(12)
+
+        async def write(store: MetadataStore, some: list[Write]) -> None:
+            for one in some:
+                await commit_until_known(store, one)
+
+        async def main() -> None:
+            async with (
+                LossyProxy(endpoint) as proxy,
+                opened(table, proxy.url) as one,
+                opened(table, proxy.url) as other,
+            ):
+                proxy.lose_every_nth_answer(10)
+                await asyncio.gather(
+                    write(one, [create(key) for key in keys[::2]]),
+                    write(other, [create(key) for key in keys[1::2]]),
+                )
+                proxy.lose_every_nth_answer(0)
+                assert proxy.lost_answer_count > 0
+                assert [item.id for item in await one.list("numbers")] == keys
+                changes = await one.changes_since(START)
+                assert (changes.version, changes.keys) == (len(keys), frozenset(keys))
+
+        table = new_table(endpoint)
+        asyncio.run(main())
