@@ -1,0 +1,326 @@
+"""ClusterView follows the store: whole topics, every change, however far behind it was."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import CorruptItem
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.records import (
+    Broker,
+    Cluster,
+    DeletedTopic,
+    NodeConfigOverrides,
+    Partition,
+    Topic,
+    put,
+)
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import Write
+from tidelog_core.model import TopicPartition
+
+
+@asynccontextmanager
+async def store_at(path: Path, *, changelog_length: int = 50) -> AsyncIterator[SqliteMetadataStore]:
+    store = SqliteMetadataStore(path / "metadata.db", changelog_length=changelog_length)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def topic(name: str, count: int = 1) -> Topic:
+    return Topic(name=name, topic_id=uuid4(), partition_count=count)
+
+
+def partitions(of: Topic, first: int = 0) -> list[Partition]:
+    return [
+        Partition(
+            topic_id=of.topic_id, partition=n, replicas=(1,), leader=1, leader_epoch=0, isr=(1,)
+        )
+        for n in range(first, of.partition_count)
+    ]
+
+
+async def create(store: SqliteMetadataStore, new: Topic) -> None:
+    unlogged = [put(partition, is_logged=False) for partition in partitions(new)]
+    await store.commit([put(new), *unlogged])
+
+
+def comparable(image: ClusterImage) -> tuple[object, ...]:
+    return (
+        image.cluster_id,
+        dict(image.brokers),
+        dict(image.topics),
+        dict(image.topic_names),
+        dict(image.partitions_by_topic),
+        dict(image.deleted_topics),
+        dict(image.node_configs),
+    )
+
+
+def test_a_view_shows_what_is_there_and_what_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with store_at(tmp_path) as store:
+            a = topic("a", 3)
+            await store.commit([put(Cluster(cluster_id="c"))])
+            await create(store, a)
+            view = ClusterView(store)
+            assert view.image.cluster_id == ""
+            image = await view.refresh()
+            assert image.cluster_id == "c"
+            assert image.topic("a") == a
+            assert image.topic_by_id(a.topic_id) == a
+            assert image.topic("b") is None
+            assert image.topic_by_id(uuid4()) is None
+            assert image.partitions("b") == ()
+            found = image.partition(TopicPartition("a", 2))
+            assert found is not None
+            assert found.partition == 2
+            assert image.partition(TopicPartition("a", 3)) is None
+            assert image.partition(TopicPartition("a", -1)) is None
+            broker = Broker(broker_id=1, incarnation=UUID(int=1), host="h", port=1)
+            await store.commit([put(broker)])
+            await create(store, topic("b"))
+            assert image.topic("b") is None  # An image never changes.
+            later = await view.refresh()
+            assert (list(later.topics), later.brokers) == (["a", "b"], {1: broker})
+            assert later.topics["a"] is image.topics["a"]
+
+    asyncio.run(main())
+
+
+def test_subscribers_hear_which_topics_changed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with store_at(tmp_path) as store:
+            a, b = topic("a", 2), topic("b")
+            view = ClusterView(store)
+            heard: list[tuple[int, list[str]]] = []
+            unsubscribe = view.subscribe(lambda i, names: heard.append((i.version, sorted(names))))
+            await create(store, a)
+            await create(store, b)
+            image = await view.refresh()
+            await view.refresh()  # Nothing new: nobody is called.
+            moved = dataclasses.replace(image.partitions("a")[1], leader_epoch=1)
+            await store.commit([put(moved)])
+            await view.refresh()
+            broker = Broker(broker_id=1, incarnation=UUID(int=1), host="h", port=1)
+            await store.commit([put(broker)])
+            await view.refresh()
+            gone = DeletedTopic(topic_id=b.topic_id, name="b", partition_count=1, deleted_ms=1)
+            await store.commit([records.delete(view.image.topics["b"]), put(gone)])
+            image = await view.refresh()
+            assert image.deleted_topics == {b.topic_id: gone}
+            unsubscribe()
+            await create(store, topic("c"))
+            await view.refresh()
+            assert heard == [(2, ["a", "b"]), (3, ["a"]), (4, []), (5, ["b"])]
+
+    asyncio.run(main())
+
+
+def test_a_topic_made_anew_under_its_name_is_another_topic(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with store_at(tmp_path) as store:
+            old, new = topic("a", 3), topic("a", 2)
+            view = ClusterView(store)
+            await create(store, old)
+            await view.refresh()
+            await store.commit([records.delete(view.image.topics["a"])])
+            await create(store, new)
+            image = await view.refresh()
+            assert image.topic("a") == new
+            assert image.topic_by_id(old.topic_id) is None
+            assert [p.topic_id for p in image.partitions("a")] == [new.topic_id] * 2
+            assert set(image.partitions_by_topic) == {new.topic_id}
+
+    asyncio.run(main())
+
+
+def test_partitions_past_the_count_are_not_there_yet(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with store_at(tmp_path) as store:
+            narrow = topic("a", 1)
+            wide = dataclasses.replace(narrow, partition_count=4)
+            view = ClusterView(store)
+            await create(store, narrow)
+            # Logged on purpose: the view is told of them before the topic counts them.
+            await store.commit([put(partition) for partition in partitions(wide, first=1)])
+            assert len((await view.refresh()).partitions("a")) == 1
+            widened = dataclasses.replace(view.image.topics["a"], partition_count=4)
+            await store.commit([put(widened)])
+            assert len((await view.refresh()).partitions("a")) == 4
+
+    asyncio.run(main())
+
+
+def test_partitions_that_a_topic_counts_but_nobody_wrote_are_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with store_at(tmp_path) as store:
+            await store.commit([put(topic("a", 2))])
+            with pytest.raises(CorruptItem, match="topic/a"):
+                await ClusterView(store).refresh()
+
+    asyncio.run(main())
+
+
+def test_a_topic_deleted_while_it_is_read_is_left_out(tmp_path: Path) -> None:
+    class DeletesWhileListing(SqliteMetadataStore):
+        async def list(self, collection: str, *, prefix: str = "") -> list[records.Item]:
+            if collection.startswith(records.PARTITION_COLLECTION_PREFIX):
+                key = records.topic_key("a")
+                await self.commit([Write(key, None, -1)])
+                items = await super().list(collection)
+                await self.commit([Write(item.id, None, -1, False) for item in items])
+            return await super().list(collection, prefix=prefix)
+
+    async def main() -> None:
+        store = DeletesWhileListing(tmp_path / "metadata.db")
+        await create(store, topic("a", 2))
+        view = ClusterView(store)
+        assert not (await view.refresh()).topics
+        assert not (await view.refresh()).topics
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("changelog_length", [3, 1000])
+def test_following_ends_where_loading_does(tmp_path: Path, changelog_length: int) -> None:
+    """Random changes, refreshed at random: the view equals one that loads everything."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+
+    async def change(store: SqliteMetadataStore, image: ClusterImage) -> None:
+        name = rng.choice("abcdef")
+        before = image.topic(name)
+        match rng.randrange(6), before:
+            case _, None:
+                await create(store, topic(name, rng.randrange(1, 40)))
+            case 0, Topic() as old:
+                gone = DeletedTopic(
+                    topic_id=old.topic_id, name=name, partition_count=1, deleted_ms=0
+                )
+                await store.commit([records.delete(old), put(gone)])
+            case 1, Topic() as old:
+                wide = dataclasses.replace(old, partition_count=old.partition_count + 2)
+                more = partitions(wide, first=old.partition_count)
+                await store.commit([put(wide), *(put(p, is_logged=False) for p in more)])
+            case 2, Topic() as old:
+                configs = {"retention.ms": str(rng.randrange(100))}
+                await store.commit([put(dataclasses.replace(old, configs=configs))])
+            case 3, Topic():
+                moved = [
+                    dataclasses.replace(p, leader_epoch=p.leader_epoch + 1)
+                    for p in image.partitions(name)
+                ]
+                await store.commit([put(partition) for partition in moved])
+            case _:
+                broker_id = rng.randrange(3)
+                known = image.brokers.get(broker_id)
+                broker = Broker(
+                    broker_id=broker_id,
+                    incarnation=uuid4(),
+                    host="h",
+                    port=1,
+                    version=known.version if known else 0,
+                )
+                await store.commit(
+                    [put(broker) if rng.random() < 0.7 or not known else records.delete(known)]
+                )
+
+    async def main() -> None:
+        async with store_at(tmp_path, changelog_length=changelog_length) as store:
+            truth, follower = ClusterView(store), ClusterView(store)
+            for _ in range(120):
+                await change(store, await truth.refresh())
+                if rng.random() < 0.3:
+                    fresh = await ClusterView(store).refresh()
+                    assert comparable(await follower.refresh()) == comparable(fresh)
+                    assert comparable(await truth.refresh()) == comparable(fresh)
+
+    asyncio.run(main())
+
+
+def test_refreshes_that_wait_together_share_a_reading(tmp_path: Path) -> None:
+    class Counting(SqliteMetadataStore):
+        reads = 0
+
+        async def changes_since(self, version: object) -> object:  # type: ignore[override]
+            self.reads += 1
+            return await super().changes_since(version)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        store = Counting(tmp_path / "metadata.db")
+        view = ClusterView(store)
+        await view.refresh()
+        store.reads = 0
+        await asyncio.gather(*(view.refresh() for _ in range(50)))
+        assert store.reads <= 2
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_run_brings_changes_and_wait_for_sees_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with store_at(tmp_path) as store, store_at(tmp_path) as other:
+            view = ClusterView(store)
+            running = asyncio.create_task(view.run(0.02))
+            waiting = asyncio.create_task(view.wait_for(lambda i: i.topic("a") is not None, 10))
+            await create(other, topic("a"))
+            assert (await waiting).topic("a") is not None
+            with pytest.raises(TimeoutError):
+                await view.wait_for(lambda i: i.topic("never") is not None, 0.05)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+    asyncio.run(main())
+
+
+def test_a_nudge_does_not_wait_for_the_interval(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with store_at(tmp_path) as store:
+            view = ClusterView(store)
+            await view.refresh()
+            running = asyncio.create_task(view.run(3600))
+            await asyncio.sleep(0.05)
+            await create(store, topic("a"))
+            view.nudge()
+            await view.wait_for(lambda image: image.topic("a") is not None, 10)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+    asyncio.run(main())
+
+
+def test_node_settings_are_overridden_for_all_and_then_for_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    image = ClusterImage(
+        node_configs={
+            None: NodeConfigOverrides(
+                broker_id=None,
+                configs={"num.partitions": "3", "group.max.size": "9", "of.tomorrow": "x"},
+            ),
+            2: NodeConfigOverrides(broker_id=2, configs={"num.partitions": "4"}),
+        }
+    )
+    static = NodeConfig(num_partitions=2, message_max_bytes=5)
+    one, two = (effective_node_config(static, image, broker_id) for broker_id in (1, 2))
+    assert (one.num_partitions, one.group_max_size, one.message_max_bytes) == (3, 9, 5)
+    assert (two.num_partitions, two.group_max_size) == (4, 9)
+    assert "node setting ignored" in caplog.text

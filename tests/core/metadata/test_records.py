@@ -1,0 +1,143 @@
+"""Records go to bodies and back, and a body that is wrong names itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidelog_core.errors import CorruptItem, InvalidConfig
+from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.records import (
+    Broker,
+    BrokerLease,
+    Cluster,
+    DeletedTopic,
+    NodeConfigOverrides,
+    Partition,
+    SegmentMeta,
+    SegmentState,
+    Topic,
+    delete,
+    put,
+)
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ABSENT, Item
+
+ID, OTHER_ID = UUID(int=7), UUID(int=8)
+RECORDS: list[Any] = [
+    Cluster(cluster_id="c"),
+    Broker(broker_id=3, incarnation=ID, host="h", port=9092, rack="r"),
+    Broker(broker_id=3, incarnation=ID, host="h", port=9092),
+    BrokerLease(broker_id=3, incarnation=ID, counter=9),
+    NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"}),
+    NodeConfigOverrides(broker_id=0, configs={}),
+    Topic(name="t", topic_id=ID, partition_count=2, configs={"a": "b"}, created_ms=5),
+    Partition(topic_id=ID, partition=1, replicas=(1, 2), leader=-1, leader_epoch=4, isr=(2,)),
+    SegmentMeta(
+        topic_id=ID,
+        partition=1,
+        base_offset=10,
+        end_offset=20,
+        leader_epoch=2,
+        segment_id=OTHER_ID,
+        state=SegmentState.COPY_FINISHED,
+        size_bytes=100,
+        index_size_bytes=10,
+        max_timestamp_ms=-1,
+        leader_epochs=((0, 0), (2, 15)),
+        chained_hash="00ff",
+        created_ms=6,
+    ),
+    DeletedTopic(topic_id=ID, name="t", partition_count=2, deleted_ms=7),
+]
+NAMES = [type(record).__name__ for record in RECORDS]
+
+
+def stored(record: Any, version: int = 3, **changed: Any) -> Item:
+    """The record as a store gives it back: through JSON."""
+    body = {**record.to_body(), **changed}
+    return Item(record.item_id, version, json.loads(json.dumps(body)))
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=NAMES)
+def test_a_record_comes_back_with_the_version_it_was_read_at(record: Any) -> None:
+    read = type(record).from_item(stored(record))
+    assert read == record
+    assert (record.version, read.version) == (ABSENT, 3)
+    assert (put(read).expected_version, put(read).body) == (3, record.to_body())
+    assert (delete(read).expected_version, delete(read).body) == (3, None)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=NAMES)
+def test_a_record_with_a_field_too_many_or_too_few_is_refused(record: Any) -> None:
+    with pytest.raises(CorruptItem, match="unknown fields: extra"):
+        type(record).from_item(stored(record, extra=1))
+    for field in record.to_body():
+        body = {name: value for name, value in record.to_body().items() if name != field}
+        with pytest.raises(CorruptItem, match=f"{field} is missing"):
+            type(record).from_item(Item(record.item_id, 1, body))
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=NAMES)
+def test_a_field_of_another_type_is_refused_and_named(record: Any) -> None:
+    for field in record.to_body():
+        for wrong in (1.5, [1.5], {"a": 1}):
+            with pytest.raises(CorruptItem, match=field) as raised:
+                type(record).from_item(stored(record, **{field: wrong}))
+            assert record.item_id.key in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "changed"),
+    [
+        (RECORDS[1], {"broker_id": -1}),
+        (RECORDS[1], {"incarnation": "7"}),
+        (RECORDS[1], {"incarnation": str(ID).replace("-", "")}),
+        (RECORDS[1], {"port": True}),
+        (RECORDS[6], {"partition_count": 0}),
+        (RECORDS[7], {"partition": 2}),
+        (RECORDS[8], {"state": "copied"}),
+        (RECORDS[8], {"base_offset": 11}),
+        (RECORDS[8], {"leader_epochs": [[1, 2, 3]]}),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused(record: Any, changed: dict[str, Any]) -> None:
+    with pytest.raises(CorruptItem):
+        type(record).from_item(stored(record, **changed))
+
+
+@given(st.lists(st.integers(min_value=0, max_value=2**63 - 1), min_size=2, unique=True))
+def test_segments_list_in_the_order_of_their_base_offsets(offsets: list[int]) -> None:
+    keys = [f"{offset:020d}-{ID}" for offset in offsets]
+    assert [int(key[:20]) for key in sorted(keys)] == sorted(offsets)
+
+
+def test_stores_open_by_url() -> None:
+    assert isinstance(open_metadata_store("sqlite:///tmp/x/metadata.db"), SqliteMetadataStore)
+    assert isinstance(open_metadata_store("sqlite:metadata.db"), SqliteMetadataStore)
+    url = "dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:8000"
+    assert isinstance(open_metadata_store(url), DynamoDbMetadataStore)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("postgres://x", "must be sqlite:///path or dynamodb://table"),
+        ("metadata.db", "must be sqlite"),
+        ("sqlite://host/path", "must be sqlite:///path"),
+        ("sqlite://", "must be sqlite:///path"),
+        ("dynamodb://", "must be dynamodb://table"),
+        ("dynamodb://table/more", "must be dynamodb://table"),
+        ("dynamodb://table?regin=x", "unknown option 'regin'"),
+        ("dynamodb://table?region=", "'region' must be given once"),
+        ("dynamodb://table?region=a&region=b", "'region' must be given once"),
+    ],
+)
+def test_a_url_that_names_no_store_says_what_is_allowed(url: str, problem: str) -> None:
+    with pytest.raises(InvalidConfig, match=problem):
+        open_metadata_store(url)
