@@ -10,6 +10,11 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
+# A process that was stopped or starved finds its deadlines passed before it has read
+# what was sent in time. This late, it reads for a moment before it acts.
+STALL_MS = 1000
+GRACE_MS = 1000
+
 
 class Wakeups(Generic[K]):
     """Calls ``wake(key)`` once after the earliest deadline given for the key.
@@ -26,6 +31,7 @@ class Wakeups(Generic[K]):
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
+        self._is_grace = False
 
     def schedule(self, key: K, at_ms: int) -> None:
         """Wake the key at the latest shortly after ``at_ms``."""
@@ -53,16 +59,23 @@ class Wakeups(Generic[K]):
             return
         at_ms = self._heap[0][0]
         if self._timer is not None:
-            if self._timer_at_ms <= at_ms:
+            if self._timer_at_ms <= at_ms or self._is_grace:
                 return
             self._timer.cancel()
-        delay_ms = max(at_ms - self._now_ms(), 0)
+        self._arm_in(max(at_ms - self._now_ms(), 0))
+
+    def _arm_in(self, delay_ms: int) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._fire)
-        self._timer_at_ms = at_ms
+        self._timer_at_ms = self._now_ms() + delay_ms
 
     def _fire(self) -> None:
         self._timer = None
         now_ms = self._now_ms()
+        if now_ms - self._timer_at_ms > STALL_MS and not self._is_grace:
+            self._is_grace = True
+            self._arm_in(GRACE_MS)
+            return
+        self._is_grace = False
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, _, key = heapq.heappop(self._heap)

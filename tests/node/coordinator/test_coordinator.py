@@ -34,7 +34,7 @@ from tests.node.coordinator.cluster import (
 )
 from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import join
-from tests.node.coordinator.virtual_time import run
+from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
 
 Scenario = Callable[[MemoryMetadataStore], Awaitable[None]]
 
@@ -110,6 +110,23 @@ def test_the_answer_comes_after_the_store_has_the_generation() -> None:
             # Loading the shard and storing the generation take one call each.
             assert asyncio.get_running_loop().time() - begun >= 0.1 + 2 * store.latency
             assert touches_group(store.commits[-1])
+
+    play(scenario)
+
+
+def test_a_node_that_was_stopped_hears_its_members_before_it_drops_them() -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        async with node(store) as broker:
+            generation = await broker.stable("a", "b", session_timeout_ms=10_000)
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualTimeLoop)
+            loop.stall(60)
+            await asyncio.sleep(0.01)
+            beat = await broker.coordinator.heartbeat("g", "a", None, generation)
+            assert beat is ErrorCode.none
+            await asyncio.sleep(1.1)
+            beat = await broker.coordinator.heartbeat("g", "a", None, generation)
+            assert beat is ErrorCode.rebalance_in_progress  # "b" has really gone
 
     play(scenario)
 

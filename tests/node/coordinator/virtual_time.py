@@ -35,6 +35,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def stall(self, seconds: float) -> None:
+        """Let time pass as if the process had been stopped."""
+        self._jumping.now += seconds
+
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run to the end in virtual time. Fails on tasks that nobody ended."""

@@ -1,0 +1,131 @@
+"""Records of groups and offsets, and the shard of a group."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from uuid import UUID
+
+import pytest
+from tidelog_core.errors import CorruptItem
+from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.groups import (
+    OFFSETS_PAGE_PARTITIONS,
+    CommittedOffset,
+    GroupMember,
+    GroupOffsets,
+    GroupRecord,
+    java_string_hash,
+    offset_page,
+    shard_of_group,
+)
+from tidelog_core.metadata.store import Item
+
+MEMBER = GroupMember(
+    member_id="client-1",
+    group_instance_id=None,
+    client_id="client",
+    client_host="/127.0.0.1",
+    session_timeout_ms=45_000,
+    rebalance_timeout_ms=300_000,
+    protocols=(("range", bytes(range(256))), ("cooperative-sticky", b"")),
+    assignment=b"\x00\xff",
+)
+RECORD = GroupRecord(
+    shard=7,
+    group_id="g:1/é",
+    phase="Stable",
+    phase_since_ms=1,
+    generation=3,
+    protocol_type="consumer",
+    protocol_name="range",
+    leader="client-1",
+    members=(MEMBER, dataclasses.replace(MEMBER, member_id="s-1", group_instance_id="s")),
+)
+OFFSETS = GroupOffsets(
+    group_id="g:1/é",
+    topic="t",
+    topic_id=UUID(int=5),
+    page=2,
+    partitions={128: CommittedOffset(2**62, 4, 'm"\n', 9), 130: CommittedOffset(0, -1, "", 9, 10)},
+)
+
+
+def stored(record: GroupRecord | GroupOffsets) -> Item:
+    """Return the record's item after a way through JSON."""
+    key = record.item_id
+    return Item(key, 4, decode_body(key, encode_body(key, record.to_body())))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("consumer-group", -1738392088),
+        ("polygenelubricants", -(2**31)),
+        ("é", 233),
+        ("😀", 1772899),
+    ],
+)
+def test_the_hash_is_javas(text: str, value: int) -> None:
+    """The last two show that Java hashes UTF-16 units, not characters or bytes."""
+    assert java_string_hash(text) == value
+
+
+def test_a_negative_hash_still_gives_a_shard() -> None:
+    assert shard_of_group("polygenelubricants", 50) == 0
+    assert {shard_of_group(f"group-{index}", 50) for index in range(2000)} == set(range(50))
+
+
+def test_records_come_back_as_they_were_stored() -> None:
+    assert GroupRecord.from_item(stored(RECORD)) == RECORD
+    assert GroupOffsets.from_item(stored(OFFSETS)) == OFFSETS
+    assert GroupRecord.from_item(stored(RECORD)).version == 4
+
+
+def test_neighbouring_partitions_share_a_page() -> None:
+    assert offset_page(0) == offset_page(OFFSETS_PAGE_PARTITIONS - 1) == 0
+    assert offset_page(OFFSETS_PAGE_PARTITIONS) == 1
+
+
+def test_a_thousand_members_fit_one_item() -> None:
+    members = tuple(
+        dataclasses.replace(
+            MEMBER,
+            member_id=f"consumer-group-{index}-0b6cdb1c-0000-4000-8000-{index:012d}",
+            assignment=b"\x00\x01" + b"some-topic" * 20 + index.to_bytes(4, "big"),
+        )
+        for index in range(1000)
+    )
+    body = dataclasses.replace(RECORD, members=members).to_body()
+    assert len(json.dumps(body)) < 100_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generation": "3"},
+        {"generation": -1},
+        {"members": "not base64"},
+        {"members": "AAAA"},
+        {"members": None},
+        {"phase": 1},
+        {"more": 1},
+    ],
+)
+def test_a_damaged_group_is_refused(change: dict[str, object]) -> None:
+    item = stored(RECORD)
+    with pytest.raises(CorruptItem):
+        GroupRecord.from_item(dataclasses.replace(item, body={**item.body, **change}))  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"topic_id": "5"}, {"offsets": 1}, {"offsets": [[1, 2]]}, {"offsets": [[1, 2, 3, 4, 5, 6]]}],
+)
+def test_a_damaged_page_is_refused(change: dict[str, object]) -> None:
+    item = stored(OFFSETS)
+    with pytest.raises(CorruptItem):
+        GroupOffsets.from_item(dataclasses.replace(item, body={**item.body, **change}))  # type: ignore[dict-item]
