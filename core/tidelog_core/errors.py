@@ -248,6 +248,16 @@ class VersionConflict(TidelogError):
         self.keys = tuple(keys)
 
 
+class CommitTooLarge(TidelogError):
+    """The items of one commit are together larger than the stores take."""
+
+    code = ErrorCode.policy_violation
+
+    def __init__(self, size_bytes: int, *, limit: int) -> None:
+        super().__init__(f"the commit's items are {size_bytes} bytes, the limit is {limit}")
+        self.size_bytes, self.limit = size_bytes, limit
+
+
 class ObjectNotFound(TidelogError):
     """The object store holds no object of this key."""
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidelog_core.errors import CommitTooLarge
+from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX, encode_body
 from tidelog_core.metadata.store import ABSENT, ANY_VERSION, COMMIT_WRITES_MAX, Check, Write
 
 # How many commits a reader may be behind and still be told what changed. One that is
 # further behind loads everything, which is cheaper by then.
 CHANGELOG_LENGTH = 1000
 
+# DynamoDB stops at 4 MB a transaction.
+COMMIT_SIZE_BYTES_MAX = 3_500_000
+
 
 def require_valid(writes: Sequence[Write], checks: Sequence[Check]) -> None:
-    """Raise ``ValueError`` where the caller broke the rules of ``MetadataStore.commit``."""
+    """Raise ``ValueError`` where the caller broke the rules of ``MetadataStore.commit``.
+
+    Raises ``CommitTooLarge`` or ``ItemTooLarge`` where the data is too much.
+    """
     ids = [write.id for write in writes] + [check.id for check in checks]
     if len(ids) > COMMIT_WRITES_MAX:
         raise ValueError(f"{len(ids)} writes and checks, the limit is {COMMIT_WRITES_MAX}")
@@ -26,3 +34,8 @@ def require_valid(writes: Sequence[Write], checks: Sequence[Check]) -> None:
             raise ValueError(f"no such version: {write.expected_version}")
         if write.body is None and write.expected_version == ABSENT:
             raise ValueError(f"deletes what must be absent: {write.id}")
+    if len(writes) * BODY_SIZE_BYTES_MAX > COMMIT_SIZE_BYTES_MAX:
+        texts = (encode_body(write.id, write.body) for write in writes if write.body is not None)
+        size_bytes = sum(len(text.encode()) for text in texts)
+        if size_bytes > COMMIT_SIZE_BYTES_MAX:
+            raise CommitTooLarge(size_bytes, limit=COMMIT_SIZE_BYTES_MAX)
