@@ -304,7 +304,9 @@ class TierService:
 
         async def apply(led: LedPartition) -> float:
             async with slots, led.lock:
-                if led.not_before > loop.time() or not await self._is_worth_opening(led):
+                if led.not_before > loop.time():
+                    return led.not_before - loop.time()
+                if not await self._is_worth_opening(led):
                     return self._retention_interval_s
                 due: list[float | None] = []
 
@@ -312,12 +314,13 @@ class TierService:
                     due.append(await self._retention.apply(led))
 
                 await self._attempt(led, "retention", run)
-                if due and due[0] is not None:
-                    return max(0.0, due[0] - loop.time())
-                return self._retention_interval_s
+                if not due:  # It failed and waits.
+                    return max(0.0, led.not_before - loop.time())
+                return self._retention_interval_s if due[0] is None else due[0] - loop.time()
 
         waits = await asyncio.gather(*(apply(led) for led in self._led_partitions()))
-        return min([self._retention_interval_s, *waits, await self._clean_deleted_topics()])
+        wait_s = min([self._retention_interval_s, *waits, await self._clean_deleted_topics()])
+        return max(0.0, wait_s)
 
     async def _is_worth_opening(self, led: LedPartition) -> bool:
         if led.replica.opened_log is not None or self._holds_files(led.replica):

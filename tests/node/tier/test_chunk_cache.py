@@ -1,0 +1,203 @@
+"""The cache of ranges on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_node.tier import chunk_cache
+from tidelog_node.tier.chunk_cache import ChunkCache
+from tidelog_node.tier.protocol import ByteRange
+
+KEY = "c/t/0/segment.log"
+
+
+class SlowStore(MemoryObjectStore):
+    """Holds every range GET back until the gate is opened, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.running = self.running_max = self.get_count = 0
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        self.get_count += 1
+        self.running += 1
+        self.running_max = max(self.running_max, self.running)
+        try:
+            await self.gate.wait()
+            return await super().get_range(key, start, end)
+        finally:
+            self.running -= 1
+
+
+def use(
+    folder: Path,
+    test: Callable[[ChunkCache, SlowStore], Awaitable[None]],
+    *,
+    size_bytes_max: int = 1000,
+    fetch_concurrency: int = 4,
+) -> None:
+    async def run() -> None:
+        store = SlowStore()
+        await store.put(KEY, bytes(n % 256 for n in range(5000)))
+        with ThreadPoolExecutor(2) as executor:
+            cache = ChunkCache(
+                store,
+                folder,
+                size_bytes_max=size_bytes_max,
+                fetch_concurrency=fetch_concurrency,
+                executor=executor,
+            )
+            await test(cache, store)
+            await cache.close()
+
+    asyncio.run(run())
+
+
+def chunk(number: int) -> ByteRange:
+    return ByteRange(KEY, 100 * number, 100 * number + 100)
+
+
+def cached(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.name != chunk_cache.BOOT_ID_FILE}
+
+
+def test_a_range_is_fetched_once_and_then_served_from_disk(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        path = await cache.fetch(chunk(3))
+        assert path.read_bytes() == bytes(n % 256 for n in range(300, 400))
+        assert await cache.fetch(chunk(3)) == path
+        assert store.get_count == 1
+
+    use(tmp_path, test)
+
+
+def test_concurrent_askers_share_one_get(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        store.gate.clear()
+        asking = [asyncio.create_task(cache.fetch(chunk(0))) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        asking[0].cancel()  # one who gives up does not fail the others
+        await asyncio.sleep(0)
+        store.gate.set()
+        paths = await asyncio.gather(*asking[1:])
+        assert len(set(paths)) == 1
+        assert store.get_count == 1
+
+    use(tmp_path, test)
+
+
+def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, _: SlowStore) -> None:
+        for number in range(10):
+            await cache.fetch(chunk(number))
+        await cache.fetch(chunk(0))
+        await cache.fetch(chunk(10))
+        assert cache.size_bytes == 1000
+        kept = {name.rpartition(".")[2] for name in cached(tmp_path)}
+        assert "0-100" in kept
+        assert "100-200" not in kept
+
+    use(tmp_path, test)
+
+
+def test_a_range_larger_than_the_cache_is_still_served(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, _: SlowStore) -> None:
+        await cache.fetch(chunk(1))
+        path = await cache.fetch(ByteRange(KEY, 0, 3000))
+        assert path.stat().st_size == 3000
+        assert len(cached(tmp_path)) == 1
+
+    use(tmp_path, test)
+
+
+def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        store.gate.clear()
+        cache.fetch_ahead(tuple(chunk(n) for n in range(10, 30)))
+        await asyncio.sleep(0.01)
+        assert store.running == 2
+        asking = [asyncio.create_task(cache.fetch(chunk(n))) for n in range(8)]
+        await asyncio.sleep(0.01)
+        assert store.running == 4
+        store.gate.set()
+        await asyncio.gather(*asking)
+        assert store.running_max == 4
+
+    use(tmp_path, test, size_bytes_max=100_000)
+
+
+def test_who_needs_a_range_that_waits_to_be_read_ahead_gets_it_now(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        store.gate.clear()
+        cache.fetch_ahead(tuple(chunk(n) for n in range(10, 30)))
+        await asyncio.sleep(0.01)
+        asking = asyncio.create_task(cache.fetch(chunk(29)))
+        await asyncio.sleep(0.01)
+        assert store.running == 3
+        store.gate.set()
+        await asking
+
+    use(tmp_path, test, size_bytes_max=100_000)
+
+
+def test_trouble_reaches_everyone_and_is_not_remembered(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        absent = ByteRange("c/t/0/other.log", 0, 10)
+        found = await asyncio.gather(
+            *(cache.fetch(absent) for _ in range(3)), return_exceptions=True
+        )
+        assert {type(error) for error in found} == {ObjectNotFound}
+        await store.put(absent.key, b"0123456789")
+        assert (await cache.fetch(absent)).read_bytes() == b"0123456789"
+        with pytest.raises(CorruptObject, match="ends at 5000"):
+            await cache.fetch(ByteRange(KEY, 4990, 5010))
+
+    use(tmp_path, test)
+
+
+def test_a_file_that_someone_removed_is_fetched_again(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        (await cache.fetch(chunk(0))).unlink()
+        assert (await cache.fetch(chunk(0))).exists()
+        assert store.get_count == 2
+        assert cache.size_bytes == 100
+
+    use(tmp_path, test)
+
+
+def test_a_restart_keeps_whole_files_and_removes_partial_ones(tmp_path: Path) -> None:
+    async def fill(cache: ChunkCache, _: SlowStore) -> None:
+        await cache.fetch(chunk(0))
+        await cache.fetch(chunk(1))
+
+    async def check(cache: ChunkCache, store: SlowStore) -> None:
+        assert cache.size_bytes == 200
+        await cache.fetch(chunk(1))
+        assert store.get_count == 0
+        assert len(cached(tmp_path)) == 2
+
+    use(tmp_path, fill)
+    (tmp_path / "x.log.0-9.partial").write_bytes(b"half")
+    use(tmp_path, check)
+
+
+def test_another_boot_drops_our_files_and_nobody_elses(tmp_path: Path) -> None:
+    async def fill(cache: ChunkCache, _: SlowStore) -> None:
+        await cache.fetch(chunk(0))
+
+    async def check(cache: ChunkCache, _: SlowStore) -> None:
+        assert cache.size_bytes == 0
+        assert cached(tmp_path) == {"thesis.doc"}
+
+    use(tmp_path, fill)
+    (tmp_path / "thesis.doc").write_text("years of work")
+    (tmp_path / chunk_cache.BOOT_ID_FILE).write_text("another")
+    use(tmp_path, check)

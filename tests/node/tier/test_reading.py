@@ -1,0 +1,266 @@
+"""Reading evicted records through the worker and its cache."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tidelog_core.errors import (
+    ObjectNotFound,
+    OffsetOutOfRange,
+    StorageError,
+    TierUnavailable,
+    UnknownTopicId,
+)
+from tidelog_core.log.values import OffsetNotLocal
+from tidelog_core.records.batch import iter_headers
+from tidelog_node.replicas import Replica
+from tidelog_node.tier.segment_catalog import SegmentCatalog
+
+from tests.core.tier.segments import BASE_TIMESTAMP_MS
+from tests.node.tier.tier_node import (
+    CONFIG,
+    READY_TIMEOUT_S,
+    TierNode,
+    eventually,
+    running_node,
+    slice_bytes,
+)
+
+EVICTING = {"local.retention.bytes": "0", "retention.ms": "-1"}
+
+
+async def evicted(
+    node: TierNode, segment_count: int, *, batch_count: int = 20
+) -> tuple[Replica, bytes]:
+    """Return a replica whose segments are in the tier only, and their bytes."""
+    replica = await node.create_topic(configs=EVICTING)
+    segments = node.produce_segments(replica, segment_count, batch_count=batch_count)
+
+    async def is_evicted() -> bool:
+        return replica.log.local_log_start_offset == replica.log.log_end_offset
+
+    await eventually(is_evicted)
+    return replica, b"".join(segments)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 2000, 5000, 1_000_000])
+@pytest.mark.parametrize("chunk_bytes", [100, 4096, 1_000_000])
+def test_a_consumer_gets_the_log_byte_for_byte(
+    tmp_path: Path, max_bytes: int, chunk_bytes: int
+) -> None:
+    """Also with chunks smaller than one batch, and responses smaller than that."""
+    config = dataclasses.replace(CONFIG, remote_chunk_bytes=chunk_bytes)
+
+    async def run() -> None:
+        async with running_node(tmp_path, config) as node:
+            replica, data = await evicted(node, 3)
+            with pytest.raises(OffsetNotLocal):
+                replica.log.read(0, max_bytes=1, up_to=600)
+            assert await node.read_all(replica, 0, 600, max_bytes=max_bytes) == data
+
+    asyncio.run(run())
+
+
+def test_a_read_starts_with_the_batch_that_holds_the_offset(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, data = await evicted(node, 2)
+            start, _, end, behind = [position for position, _ in iter_headers(data)][21:25]
+            read = await node.tier.read(
+                replica.topic_id, replica.partition, 215, max_bytes=behind - start - 1
+            )
+            assert read.start_offset == 210
+            assert read.slice is not None
+            assert slice_bytes(read.slice) == data[start:end]
+            assert (read.high_watermark, read.log_start_offset) == (400, 0)
+            with pytest.raises(OffsetOutOfRange):
+                await node.tier.read(replica.topic_id, replica.partition, 400, max_bytes=1)
+            nothing = await node.tier.read(
+                replica.topic_id, replica.partition, 0, max_bytes=1, min_one_batch=False
+            )
+            assert nothing.slice is None
+            with pytest.raises(UnknownTopicId):
+                await node.tier.read(UUID(int=1), replica.partition, 0, max_bytes=1)
+
+    asyncio.run(run())
+
+
+def test_many_readers_of_one_chunk_cost_one_get(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, _ = await evicted(node, 1)
+            reads = await asyncio.gather(
+                *(
+                    node.tier.read(replica.topic_id, replica.partition, 5, max_bytes=100)
+                    for _ in range(50)
+                )
+            )
+            assert len({slice_bytes(read.slice) for read in reads if read.slice}) == 1
+            assert (await node.tier.client.status())["get_count"] == 2  # the index, the chunk
+
+    asyncio.run(run())
+
+
+def test_a_sequential_reader_is_read_ahead_for_across_segments(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, _ = await evicted(node, 3)
+            offset = 0
+            while offset < 300:
+                read = await node.tier.read(
+                    replica.topic_id, replica.partition, offset, max_bytes=1
+                )
+                offset = read.start_offset + 10
+            status = node.tier.client.status
+
+            async def is_ahead() -> bool:
+                return (await status())["get_count"] >= 10
+
+            await eventually(is_ahead)
+            before = (await status())["get_count"]
+            await node.tier.read(replica.topic_id, replica.partition, offset, max_bytes=1)
+            assert (await status())["cache_hit_count"] > 0
+            # A reader that jumps is not read ahead for: one chunk, perhaps one index.
+            await asyncio.sleep(0.2)
+            before = (await status())["get_count"]
+            await node.tier.read(replica.topic_id, replica.partition, 550, max_bytes=1)
+            await asyncio.sleep(0.2)
+            assert (await status())["get_count"] <= before + 2
+
+    asyncio.run(run())
+
+
+def test_the_cache_stays_within_its_limit(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, remote_cache_bytes=20_000)
+
+    async def run() -> None:
+        async with running_node(tmp_path, config) as node:
+            replica, data = await evicted(node, 3)
+            assert len(data) > 35_000
+            for _ in range(2):
+                assert await node.read_all(replica, 0, 600, max_bytes=3000) == data
+                files = [f for f in (tmp_path / "cache").iterdir() if f.name != "boot-id"]
+                assert sum(f.stat().st_size for f in files) <= 20_000 + 5000
+
+    asyncio.run(run())
+
+
+def test_a_reader_keeps_its_bytes_when_the_chunk_is_evicted(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, data = await evicted(node, 1)
+            read = await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=500)
+            for file in (tmp_path / "cache").iterdir():
+                file.unlink()
+            assert read.slice is not None
+            assert data.startswith(slice_bytes(read.slice))
+            # And who comes later gets it again.
+            assert await node.read_all(replica, 0, 200, max_bytes=500) == data
+
+    asyncio.run(run())
+
+
+def test_a_worker_killed_in_the_middle_of_a_read_fails_it_retriably(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, data = await evicted(node, 2)
+            client = node.tier.client
+            for offset in (0, 250):
+                pid = client.worker_pid
+                assert pid is not None
+                os.kill(pid, signal.SIGSTOP)
+                reads = [
+                    asyncio.create_task(
+                        node.tier.read(replica.topic_id, replica.partition, offset, max_bytes=1)
+                    )
+                    for _ in range(5)
+                ]
+                await asyncio.sleep(0.1)
+                assert not any(read.done() for read in reads)
+                os.kill(pid, signal.SIGKILL)
+                for read in reads:
+                    with pytest.raises(TierUnavailable) as caught:
+                        await read
+                    assert caught.value.retriable
+                with pytest.raises(TierUnavailable):  # at once, while there is none
+                    await client.status()
+                await client.wait_ready(READY_TIMEOUT_S)
+                assert await node.read_all(replica, 0, 400, max_bytes=900) == data
+
+    asyncio.run(run())
+
+
+def test_times_lead_to_tiered_records(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, _ = await evicted(node, 3)
+            for offset in (0, 7, 199, 200, 455, 599):
+                found = await node.tier.offset_for_timestamp(
+                    replica.topic_id, replica.partition, BASE_TIMESTAMP_MS + offset
+                )
+                assert found == (BASE_TIMESTAMP_MS + offset, offset)
+            after = await node.tier.offset_for_timestamp(
+                replica.topic_id, replica.partition, BASE_TIMESTAMP_MS + 600
+            )
+            assert after is None
+            newest = await node.tier.max_timestamp(replica.topic_id, replica.partition)
+            assert newest == (BASE_TIMESTAMP_MS + 599, 599)
+
+    asyncio.run(run())
+
+
+def test_a_damaged_object_is_an_error_not_data(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, _ = await evicted(node, 1)
+            (index,) = node.objects_folder.rglob("*.index")
+            damaged = bytearray(index.read_bytes())
+            damaged[150] ^= 1
+            index.write_bytes(damaged)
+            with pytest.raises(Exception, match="CRC") as caught:
+                await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+            assert caught.value.code == StorageError.code  # type: ignore[attr-defined]
+
+    asyncio.run(run())
+
+
+def test_a_lost_object_is_reported_after_looking_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, _ = await evicted(node, 1)
+            (log,) = node.objects_folder.rglob("*.log")
+            log.unlink()
+            with pytest.raises(ObjectNotFound):
+                await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+
+    asyncio.run(run())
+
+
+def test_a_segment_that_someone_else_removed_is_out_of_range(tmp_path: Path) -> None:
+    """A reader that finds the object gone reads the metadata again."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, _ = await evicted(node, 1)
+            first = await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+            assert first.slice is not None
+            # Someone else removes the segment, as retention in a function does.
+            (meta,) = await node.finished(replica)
+            catalog = SegmentCatalog(node.store)
+            doomed = await catalog.start_deletions([meta])
+            for path in [
+                *node.objects_folder.rglob("*.log"),
+                *(tmp_path / "cache").glob("*.log.*"),
+            ]:
+                path.unlink()
+            await catalog.drop(doomed)
+            with pytest.raises(OffsetOutOfRange):
+                await node.tier.read(replica.topic_id, replica.partition, 100, max_bytes=1)
+
+    asyncio.run(run())

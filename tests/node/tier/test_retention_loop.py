@@ -1,0 +1,221 @@
+"""What is too old leaves the readers first, then the store, then the metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tidelog_core.errors import OffsetOutOfRange
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentState
+from tidelog_node.replicas import Replica
+
+from tests.core.tier.segments import BASE_TIMESTAMP_MS
+from tests.node.tier.tier_node import START_MS, TierNode, eventually, running_node
+
+AT_ONCE = {"file.delete.delay.ms": "0"}
+
+
+async def stored_log_start(node: TierNode, replica: Replica) -> int:
+    item = await node.store.get(records.partition_key(replica.topic_id, 0))
+    assert item is not None
+    return Partition.from_item(item).log_start_offset
+
+
+def test_old_segments_go_everywhere(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(
+                configs={**AT_ONCE, "retention.ms": "100000", "local.retention.bytes": "0"}
+            )
+            node.produce_segments(replica, 4)
+            node.produce(replica, 1)
+            await node.wait_copied(replica, 4)
+            # The second segment ends with the record of BASE + 99.
+            node.clock.now_ms = BASE_TIMESTAMP_MS + 100_000 + 120
+            await node.tier.apply_retention()
+            assert replica.log.log_start_offset == 100
+            assert await stored_log_start(node, replica) == 100
+            assert [m.base_offset for m in await node.metas(replica)] == [100, 150]
+            assert len(await node.objects()) == 4
+            with pytest.raises(OffsetOutOfRange):
+                await node.tier.read(replica.topic_id, replica.partition, 99, max_bytes=1)
+            assert await node.tier.read(replica.topic_id, replica.partition, 100, max_bytes=1)
+            for _ in range(2):  # harmless when repeated
+                await node.tier.apply_retention()
+            assert len(await node.objects()) == 4
+            assert len(await node.verify(replica)) == 2
+
+    asyncio.run(run())
+
+
+def test_size_counts_local_and_tiered_together(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "local.retention.bytes": "0"})
+            segments = node.produce_segments(replica, 4)
+            await node.wait_copied(replica, 4)
+            active = node.produce(replica, 1)
+            limit = len(segments[2]) + len(segments[3]) + len(active)
+            await node.configure(
+                {**AT_ONCE, "local.retention.bytes": "0", "retention.bytes": str(limit)}
+            )
+            await node.tier.apply_retention()
+            assert replica.log.log_start_offset == 100
+            assert len(await node.finished(replica)) == 2
+
+    asyncio.run(run())
+
+
+def test_objects_stay_for_the_delay_after_readers_are_turned_away(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(
+                configs={"file.delete.delay.ms": "400", "retention.ms": "100000"}
+            )
+            node.produce_segments(replica, 2)
+            await node.wait_copied(replica, 2)
+            node.clock.now_ms += 200_000
+            wait_s = await node.tier.apply_retention()
+            assert replica.log.log_start_offset == 100
+            assert 0 < wait_s <= 0.4
+            assert len(await node.finished(replica)) == 2
+            assert len(await node.objects()) == 4
+            await asyncio.sleep(wait_s + 0.05)
+            await node.tier.apply_retention()
+            assert await node.metas(replica) == []
+            assert await node.objects() == {}
+
+    asyncio.run(run())
+
+
+def test_deleted_records_leave_the_tier_too(tmp_path: Path) -> None:
+    """DeleteRecords persists and advances the start; retention does the rest."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "-1"})
+            node.produce_segments(replica, 3)
+            await node.wait_copied(replica, 3)
+            replica.log.advance_log_start_offset(75)
+            await node.tier.apply_retention()
+            assert await stored_log_start(node, replica) == 75
+            assert [m.base_offset for m in await node.finished(replica)] == [50, 100]
+            with pytest.raises(OffsetOutOfRange):
+                await node.tier.read(replica.topic_id, replica.partition, 74, max_bytes=1)
+            await node.change_partition(replica, log_start_offset=100)
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            assert replica.log.log_start_offset == 100
+            assert [m.base_offset for m in await node.finished(replica)] == [100]
+
+    asyncio.run(run())
+
+
+def test_local_only_topics_and_active_segments_expire_as_well(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(
+                configs={"remote.storage.enable": "false", "retention.ms": "100000"}
+            )
+            node.produce_segments(replica, 2)
+            node.produce(replica, 1)
+            await node.tier.apply_retention()
+            assert replica.log.log_start_offset == 0
+            node.clock.now_ms = START_MS + 200_000
+            await node.tier.apply_retention()
+            assert replica.log.log_start_offset == replica.log.log_end_offset == 110
+            assert replica.log.size_bytes == 0
+            assert await stored_log_start(node, replica) == 110
+
+    asyncio.run(run())
+
+
+def test_a_deletion_cut_short_is_ended_later(tmp_path: Path) -> None:
+    """The worker dies between DELETE_STARTED and the end; and then the whole node."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "100000"})
+            node.produce_segments(replica, 2)
+            await node.wait_copied(replica, 2)
+            node.clock.now_ms += 200_000
+            pid = node.tier.client.worker_pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            applying = asyncio.create_task(node.tier.apply_retention())
+            await asyncio.sleep(0.2)
+            os.kill(pid, signal.SIGKILL)
+            await applying
+            metas = await node.metas(replica)
+            assert [m.state for m in metas] == [
+                SegmentState.DELETE_STARTED,
+                SegmentState.COPY_FINISHED,
+            ]
+            assert len(await node.objects()) == 4
+        async with running_node(tmp_path) as node:
+            node.clock.now_ms += 200_000
+
+            async def is_gone() -> bool:
+                await node.tier.apply_retention()
+                return await node.metas(node.replica()) == []
+
+            await eventually(is_gone)
+            assert await node.objects() == {}
+
+    asyncio.run(run())
+
+
+def test_a_deleted_topics_objects_and_metadata_go_after_the_delay(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            kept = await node.create_topic("kept")
+            node.produce_segments(replica, 2)
+            node.produce_segments(kept, 1)
+            await node.wait_copied(replica, 2)
+            await node.wait_copied(kept, 1)
+            topic = node.view.image.topics["events"]
+            # An upload that was under way when the topic was deleted.
+            (litter,) = {p.parent for p in node.objects_folder.rglob("*.log") if "events" in str(p)}
+            (litter / "00000000000000000100-0-x.log").write_bytes(b"late")
+            tombstone = DeletedTopic(
+                topic_id=topic.topic_id,
+                name=topic.name,
+                partition_count=1,
+                deleted_ms=node.clock.now_ms,
+            )
+            await node.store.commit([records.delete(topic), records.put(tombstone)])
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            assert len(await node.metas(replica)) == 2
+            node.clock.now_ms += 60_001
+            await node.tier.apply_retention()
+            assert await node.metas(replica) == []
+            assert await node.store.get(tombstone.item_id) is None
+            assert await node.store.list(records.partition_collection(topic.topic_id)) == []
+            assert not [p for p in node.objects_folder.rglob("*") if "events" in str(p)]
+            assert len(await node.verify(kept)) == 1
+            await node.view.refresh()
+            await node.tier.apply_retention()
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_was_replaced_deletes_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "100000"})
+            node.produce_segments(replica, 2)
+            await node.wait_copied(replica, 2)
+            await node.change_partition(replica, leader=2, leader_epoch=1)
+            node.clock.now_ms += 200_000
+            await node.tier.apply_retention()
+            assert len(await node.finished(replica)) == 2
+            assert len(await node.objects()) == 4
+            assert replica.log.log_start_offset == 0
+
+    asyncio.run(run())

@@ -1,0 +1,135 @@
+"""Storing a segment's two objects, with stores that fail in every way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tidelog_core.errors import (
+    CorruptObject,
+    OutcomeUnknown,
+    StorageError,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.tier.index_file import IndexFile
+from tidelog_core.tier.keys import SegmentKeys
+from tidelog_node.tier import upload
+from tidelog_node.tier.protocol import UploadRequest, UploadResult
+from tidelog_node.tier.upload import upload_segment
+
+from tests.core.tier.segments import batch, write_source
+
+KEYS = SegmentKeys(log="c/t/0/s.log", index="c/t/0/s.index")
+
+
+class FlakyStore(MemoryObjectStore):
+    """Fails the next writes: before writing, or after (the reply is lost)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[type[TidelogError]] = []
+        self.put_count = 0
+
+    async def put(self, key: str, data: bytes) -> None:
+        self.put_count += 1
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is StoreUnavailable:
+            raise StoreUnavailable("away")
+        await super().put(key, data)
+        if failure is OutcomeUnknown:
+            raise OutcomeUnknown("no reply")
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "DELAY_S_MIN", 0.001)
+
+
+def request(folder: Path) -> UploadRequest:
+    folder.mkdir(exist_ok=True)
+    source = write_source(folder, [batch(10 * n) for n in range(5)], base_offset=0, end_offset=50)
+    return UploadRequest(source, KEYS)
+
+
+def run_upload(store: FlakyStore, wanted: UploadRequest) -> UploadResult:
+    async def run() -> UploadResult:
+        with ThreadPoolExecutor(1) as executor:
+            return await upload_segment(store, wanted, executor=executor)
+
+    return asyncio.run(run())
+
+
+def check(store: FlakyStore, wanted: UploadRequest, result: UploadResult) -> None:
+    async def read() -> None:
+        assert await store.get(KEYS.log) == wanted.source.path.read_bytes()
+        data = await store.get(KEYS.index)
+        assert len(data) == result.index_size_bytes
+        assert IndexFile.parse(data).chained_hash == result.chained_hash
+
+    asyncio.run(read())
+
+
+def test_a_segment_costs_two_puts(tmp_path: Path) -> None:
+    store, wanted = FlakyStore(), request(tmp_path)
+    check(store, wanted, run_upload(store, wanted))
+    assert store.put_count == 2
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [StoreUnavailable],
+        [OutcomeUnknown],
+        [StoreUnavailable, OutcomeUnknown, StoreUnavailable, OutcomeUnknown],
+        [StoreUnavailable] * 3,
+    ],
+)
+def test_passing_trouble_is_overcome(tmp_path: Path, failures: list[type[TidelogError]]) -> None:
+    store, wanted = FlakyStore(), request(tmp_path)
+    store.failures = list(failures)
+    check(store, wanted, run_upload(store, wanted))
+
+
+def test_lasting_trouble_is_raised_and_the_same_request_may_come_again(tmp_path: Path) -> None:
+    store, wanted = FlakyStore(), request(tmp_path)
+    store.failures = [OutcomeUnknown] + [StoreUnavailable] * 4
+    with pytest.raises(StoreUnavailable):
+        run_upload(store, wanted)
+    check(store, wanted, run_upload(store, wanted))
+    # A third time finds both objects and changes nothing.
+    check(store, wanted, run_upload(store, wanted))
+
+
+def test_an_object_of_another_size_under_our_key_is_never_taken_for_ours(tmp_path: Path) -> None:
+    store, wanted = FlakyStore(), request(tmp_path)
+    asyncio.run(store.put(KEYS.log, b"something else"))
+    with pytest.raises(CorruptObject):
+        run_upload(store, wanted)
+
+
+def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
+    store, wanted = FlakyStore(), request(tmp_path)
+    wanted.source.path.unlink()
+    with pytest.raises(StorageError):
+        run_upload(store, wanted)
+    assert store.put_count == 0
+
+
+def test_a_file_that_is_replaced_meanwhile_is_not_reported_as_stored(tmp_path: Path) -> None:
+    wanted = request(tmp_path)
+
+    class Replacing(FlakyStore):
+        async def put_file(self, key: str, path: Path) -> None:
+            other = path.with_suffix(".other")
+            other.write_bytes(path.read_bytes())  # noqa: ASYNC240
+            other.replace(path)
+            await super().put_file(key, path)
+
+    make: Callable[[], FlakyStore] = Replacing
+    with pytest.raises(StorageError, match="replaced"):
+        run_upload(make(), wanted)
