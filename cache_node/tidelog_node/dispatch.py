@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from tidelog_core.errors import ErrorCode
 
 from tidelog_node.connection import CloseConnection, DeferredCall, Peer, Reply
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.wire.messages import lift, read_request, write_response
+from tidelog_node.wire.messages import build, lift, read_request, write_response
 from tidelog_node.wire.primitives import (
     PARSE_ERRORS,
     REQUEST_HEADER,
@@ -186,11 +186,17 @@ class Dispatch:
         oldest = self._load(API_VERSIONS_KEY, 0)
         if oldest is None:
             raise CloseConnection("ApiVersions is not supported")
-        call, context = oldest, RequestContext(API_VERSIONS_KEY, 0, correlation_id, None, "", "")
+        table = replace(oldest.route, handle=_answer_unsupported(oldest.route.handle))
+        call = replace(oldest, route=table)
+        context = RequestContext(API_VERSIONS_KEY, 0, correlation_id, None, "", "")
+        return lambda: self._run_control(call, build(call.request_class), context)
 
-        async def answer() -> Reply:
-            response: Any = await call.route.handle(call.request_class(), context)
-            unsupported = replace(response, error_code=ErrorCode.unsupported_version)
-            return self._encode(call, context, unsupported)
 
-        return answer
+def _answer_unsupported(
+    handle: Callable[[Any, RequestContext], Awaitable[object]],
+) -> Callable[[Any, RequestContext], Awaitable[object]]:
+    async def answer(request: object, context: RequestContext) -> object:
+        response: Any = await handle(request, context)
+        return replace(response, error_code=ErrorCode.unsupported_version)
+
+    return answer

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
@@ -74,11 +75,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     static_config = parse_config(NodeConfig, settings.config_overrides)
     directories = LogDirectories(settings.data_dir)
     stack.callback(directories.close)
-    from pathlib import Path
-
-    from tidelog_core.metadata.sqlite import SqliteMetadataStore
-
-    store = SqliteMetadataStore(Path(settings.metadata_store_url.removeprefix("sqlite://")))
+    store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(store.close)
     cluster = await ensure_cluster(store)
     view = ClusterView(store)

@@ -133,8 +133,9 @@ def parse_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
         position += 8
     if version >= FLEXIBLE_FROM:
         topics, position = _parse_flexible_topics(frame, position, version)
-        if version >= REPLICA_STATE_FROM and frame[position]:
-            replica_id = _parse_replica_id(frame, position)
+        if frame[position]:
+            in_state = _parse_replica_id(frame, position)
+            replica_id = in_state if version >= REPLICA_STATE_FROM else replica_id
     else:
         topics = _parse_plain_topics(frame, position, version)
     return FetchRequest(

@@ -160,7 +160,7 @@ def encode_produce(
     endpoints: Sequence[Endpoint] = (),
 ) -> bytes | bytearray:
     """Return the whole response, its size and header included."""
-    if len(topics) == 1:
+    if len(topics) == 1 and not endpoints:
         name, results = topics[0]
         is_usual = len(results) == 1 and results[0].error_code == 0
         if is_usual and len(name) <= SHORT_NAME_SIZE_BYTES_MAX:
