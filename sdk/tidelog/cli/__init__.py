@@ -1,0 +1,1 @@
+"""The command ``tidelog``: a thin shell over the SDK and the stores."""
