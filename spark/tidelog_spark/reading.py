@@ -1,0 +1,203 @@
+"""Reads a split: ranged GETs ahead of the decoder, rows out.
+
+The store's calls run on an event loop in a thread of their own. A few are always under
+way, so the network (or disk) and the decoder work at the same time; the decoder does
+not hold the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from tidelog_core.config import INT64_MAX
+from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_spark.decode import AbortedRange, BatchDecoder, RowRange
+from tidelog_spark.planning import DataLost, Slice, Split
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CHUNK_SIZE_BYTES = 8 * 1024 * 1024
+CHUNKS_AHEAD = 4
+
+StoreOpener = Callable[[], ObjectStore]
+
+
+def read_split(
+    split: Split,
+    open_store: StoreOpener,
+    *,
+    include_headers: bool,
+    fail_on_data_loss: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the split's rows in the order of their offsets.
+
+    Raises ``CorruptObject`` for bytes that are not what the metadata says, and
+    ``DataLost`` for an object that is no longer there, unless data loss is to be
+    passed over.
+    """
+    with _Fetcher(open_store) as fetcher:
+        pieces = fetcher.pieces(split.slices)
+        for part in split.slices:
+            try:
+                if part.from_timestamp_ms is None and part.until_timestamp_ms is None:
+                    yield from _read_slice(split, part, pieces, include_headers=include_headers)
+                else:
+                    yield from _read_timed(split, part, pieces, include_headers=include_headers)
+            except ObjectNotFound as error:
+                lost = (
+                    f"offsets [{part.start_offset}, {part.end_offset}) of"
+                    f" {split.topic}-{split.partition} are gone: {error}"
+                )
+                if fail_on_data_loss:
+                    raise DataLost([lost]) from None
+                logger.warning("skipped lost offsets", extra={"problem": lost})
+                pieces = fetcher.pieces(split.slices[split.slices.index(part) + 1 :])
+
+
+def _read_slice(
+    split: Split,
+    part: Slice,
+    pieces: Iterator[bytes],
+    *,
+    include_headers: bool,
+    is_filtered: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    rows = RowRange(
+        topic=split.topic,
+        partition=split.partition,
+        start_offset=part.start_offset if is_filtered else 0,
+        end_offset=part.end_offset if is_filtered else INT64_MAX,
+        include_headers=include_headers,
+        aborted=tuple(
+            AbortedRange(one.producer_id, one.first_offset, one.last_offset + 1)
+            for one in split.aborted
+        ),
+    )
+    decoder = BatchDecoder(rows, object_key=part.object_key, position=part.position)
+    for _ in _chunks(part):
+        yield from decoder.feed(next(pieces))
+    decoder.finish()
+
+
+def _read_timed(
+    split: Split, part: Slice, pieces: Iterator[bytes], *, include_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a single batch from one time, or until another.
+
+    The end is looked for among all of the batch's rows, as a broker looks an offset up.
+    """
+    for batch in _read_slice(
+        split, part, pieces, include_headers=include_headers, is_filtered=False
+    ):
+        offsets = batch.column("offset").to_numpy()
+        times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+        start = _first(offsets >= part.start_offset)
+        end = _first(offsets >= part.end_offset)
+        if part.from_timestamp_ms is not None:
+            start += _first(times[start:] >= part.from_timestamp_ms)
+        if part.until_timestamp_ms is not None:
+            end = min(end, _first(times >= part.until_timestamp_ms))
+        if start < end:
+            yield batch.slice(start, end - start)
+
+
+def _first(facts: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+    """Return the index of the first true, the length where there is none."""
+    return int(facts.argmax()) if facts.any() else len(facts)
+
+
+def _chunks(part: Slice) -> list[tuple[int, int]]:
+    """Return the byte ranges that a slice is fetched in."""
+    end = part.position + part.size_bytes
+    return [
+        (start, min(start + CHUNK_SIZE_BYTES, end))
+        for start in range(part.position, end, CHUNK_SIZE_BYTES)
+    ]
+
+
+class _Fetcher:
+    """A store on a loop in a thread, for one split."""
+
+    def __init__(self, open_store: StoreOpener) -> None:
+        self._open_store = open_store
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
+        self._pending: deque[Future[bytes]] = deque()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._store = self._start(self._open()).result()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._drop_pending()
+            self._start(self._store.close()).result()
+        finally:
+            self._stop()
+
+    def pieces(self, slices: tuple[Slice, ...]) -> Iterator[bytes]:
+        """Yield the bytes of every chunk of every slice in order, a few fetched ahead."""
+        self._drop_pending()
+        chunks = iter([(part.object_key, *chunk) for part in slices for chunk in _chunks(part)])
+        for _, chunk in zip(range(CHUNKS_AHEAD), chunks, strict=False):
+            self._pending.append(self._start(self._fetch(*chunk)))
+        while self._pending:
+            data = self._pending.popleft().result()
+            for chunk in chunks:
+                self._pending.append(self._start(self._fetch(*chunk)))
+                break
+            yield data
+
+    async def _open(self) -> ObjectStore:
+        return self._open_store()
+
+    async def _fetch(self, key: str, start: int, end: int) -> bytes:
+        data = await self._store.get_range(key, start, end)
+        if len(data) != end - start:
+            raise CorruptObject(
+                key, f"it ends at byte {start + len(data)}, and should go on to {end} at least"
+            )
+        return data
+
+    def _start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+    def _drop_pending(self) -> None:
+        """Cancel what is under way and wait until it has stopped."""
+        for future in self._pending:
+            future.cancel()
+        self._pending.clear()
+        self._start(_settle()).result()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _settle() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,30 @@
+"""A read without the data source API, for Spark 3.5 as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelog_spark.options import parse_options
+from tidelog_spark.schema import spark_schema
+from tidelog_spark.session import plan_read, read_rows
+
+
+def scan(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Return the rows that ``spark.read.format("tidelog").options(**options).load()`` returns.
+
+    The read is planned here and now: each use of the DataFrame reads the same offsets.
+    """
+    parsed = parse_options(options)
+    splits = plan_read(parsed).splits
+    # One row in a partition of its own for every split, which the row is the index of.
+    numbers = spark.range(0, len(splits), 1, max(1, len(splits)))
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_rows(parsed, splits[number])
+
+    return numbers.mapInArrow(read, spark_schema(include_headers=parsed.include_headers))

@@ -1,0 +1,62 @@
+"""``spark.read.format("tidelog")``: Spark's Python data source over the tiered log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+from tidelog_core.errors import InvalidConfig
+
+from tidelog_spark.options import ReadOptions, parse_options
+from tidelog_spark.planning import Split
+from tidelog_spark.schema import spark_schema
+from tidelog_spark.session import plan_read, read_rows
+
+
+class TidelogDataSource(DataSource):
+    """The tiered part of a Tidelog cluster's topics, as rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` is called with."""
+        return "tidelog"
+
+    def schema(self) -> StructType:
+        """Return the columns. Raises ``InvalidConfig`` for the options, at ``load()``."""
+        return spark_schema(include_headers=parse_options(self.options).include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the batch reader. Raises ``InvalidConfig`` for a schema of the user's own."""
+        options = parse_options(self.options)
+        columns = spark_schema(include_headers=options.include_headers)
+        if schema != columns:
+            raise InvalidConfig(
+                [f"the columns are fixed: {columns.simpleString()}; leave .schema(...) out"]
+            )
+        return TidelogReader(options)
+
+
+class TidelogReader(DataSourceReader):
+    """Plans on the driver, reads in tasks. Holds options only, so it is small to pickle."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one partition for each split."""
+        return [InputPartition(split) for split in plan_read(self._options).splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one split."""
+        # Spark makes a partition of its own, without a value, where there is no split.
+        if not isinstance(partition.value, Split):
+            return iter(())
+        return read_rows(self._options, partition.value)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("tidelog")`` known to the session."""
+    spark.dataSource.register(TidelogDataSource)
