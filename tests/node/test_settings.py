@@ -1,0 +1,41 @@
+"""Arguments over environment over defaults, and every problem at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tidelog_core.errors import InvalidConfig
+from tidelog_node.settings import parse_settings
+
+
+def test_defaults_make_a_node_for_one_machine() -> None:
+    settings = parse_settings([], {})
+    assert (settings.broker_id, settings.host, settings.port) == (1, "127.0.0.1", 9092)
+    assert settings.data_dir == Path("tidelog-data").absolute()
+    assert settings.metadata_store_url == f"sqlite://{settings.data_dir}/metadata.db"
+    assert settings.object_store_url == f"file://{settings.data_dir}/objects"
+
+
+def test_an_argument_beats_the_environment_which_beats_the_default() -> None:
+    environment = {
+        "TIDELOG_PORT": "19092",
+        "TIDELOG_BROKER_ID": "4",
+        "TIDELOG_CONFIG_NUM_PARTITIONS": "3",
+        "TIDELOG_ADVERTISED_HOST": "node.example",
+    }
+    settings = parse_settings(["--port", "29092", "--set", "message.max.bytes=1000"], environment)
+    assert (settings.port, settings.broker_id) == (29_092, 4)
+    assert settings.client_host == "node.example"
+    assert settings.config_overrides == {"num.partitions": "3", "message.max.bytes": "1000"}
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        parse_settings(
+            ["--port", "99999", "--broker-id", "x", "--set", "nope=1", "--set", "bare"],
+            {"TIDELOG_CONFIG_WRONG": "1", "TIDELOG_LOG_LEVEL": "LOUD"},
+        )
+    text = str(raised.value)
+    for part in ("99999", "'x'", "'nope'", "'bare'", "TIDELOG_CONFIG_WRONG", "'LOUD'"):
+        assert part in text

@@ -1,0 +1,105 @@
+"""A node that tiers, evicts, reads back, and loses its disk."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.node.node_process import NodeProcess
+
+SEGMENT_BYTES = 100_000
+RECORD_COUNT = 2_000
+DEADLINE_SECONDS = 30.0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node whose stores outlive its data directory."""
+    process = NodeProcess(
+        tmp_path / "node",
+        metadata_store=f"sqlite://{tmp_path}/metadata.db",
+        object_store=f"file://{tmp_path}/objects",
+        config={"remote.task.interval.ms": "100"},
+    )
+    process.start()
+    yield process
+    if process.process is not None:
+        process.stop()
+
+
+def value_of(index: int) -> bytes:
+    return b"%06d" % index + b"x" * 494
+
+
+def fill(node: NodeProcess) -> None:
+    """Produce twenty segments' worth and wait until all but the newest are evicted."""
+    admin = AdminClient({"bootstrap.servers": node.address})
+    config = {"segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
+    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(10)
+    producer = Producer({"bootstrap.servers": node.address, "batch.size": 20_000})
+    for index in range(RECORD_COUNT):
+        producer.produce("t", value_of(index))
+    assert producer.flush(20) == 0
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while len(list((node.data_dir / "t-0").glob("*.log"))) > 1:
+        assert time.monotonic() < deadline, f"segments are not evicted:\n{node.log[-3000:]}"
+        time.sleep(0.05)
+
+
+def read(node: NodeProcess, count: int, offset: int = 0) -> list[tuple[int, bytes | None]]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": node.address,
+            "group.id": "readers",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )
+    consumer.assign([TopicPartition("t", 0, offset)])
+    found: list[tuple[int, bytes | None]] = []
+    try:
+        while len(found) < count:
+            messages = consumer.consume(count, timeout=15)
+            assert messages, f"only {len(found)} records came:\n{node.log[-3000:]}"
+            for message in messages:
+                assert message.error() is None, message.error()
+                found.append((message.offset() or 0, message.value()))
+    finally:
+        consumer.close()
+    return found
+
+
+def test_evicted_records_are_read_back_from_the_tier(node: NodeProcess) -> None:
+    fill(node)
+    expected = [(index, value_of(index)) for index in range(RECORD_COUNT)]
+    assert read(node, RECORD_COUNT) == expected
+    assert read(node, 100, offset=777)[:100] == expected[777:877]
+
+
+def test_evicted_records_are_read_back_after_kill_9(node: NodeProcess) -> None:
+    fill(node)
+    node.kill()
+    node.start()
+    assert read(node, RECORD_COUNT)[-1] == (RECORD_COUNT - 1, value_of(RECORD_COUNT - 1))
+
+
+def test_a_node_that_lost_its_disk_goes_on_where_the_tier_ends(node: NodeProcess) -> None:
+    fill(node)
+    node.kill()
+    first_lost = int(next((node.data_dir / "t-0").glob("*.log")).stem)
+    while node.data_dir.exists():  # the tier worker tidies up for a moment longer
+        shutil.rmtree(node.data_dir, ignore_errors=True)
+    node.start()
+    expected = [(index, value_of(index)) for index in range(first_lost)]
+    assert read(node, first_lost) == expected
+    producer = Producer({"bootstrap.servers": node.address})
+    offsets: list[int] = []
+    producer.produce("t", b"after", on_delivery=lambda _, message: offsets.append(message.offset()))
+    assert producer.flush(10) == 0
+    assert offsets == [first_lost]
