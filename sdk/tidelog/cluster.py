@@ -38,14 +38,15 @@ from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
 
 logger = logging.getLogger(__name__)
 
-TOPIC_IDLE_S_MAX = 300.0  # Topics not asked about for this long are no longer looked up.
+_IDLE_AGES_MAX = 3  # Topics not asked about for so many metadata ages are no longer looked up.
 
 
 class Lane(Enum):
     """Which of a node's connections a request takes."""
 
     SHARED = "shared"
-    FETCH = "fetch"
+    TAIL = "tail"  # fetches that wait for records
+    CATCH_UP = "catch-up"  # fetches of records that are there
     GROUP = "group"
 
 
@@ -384,20 +385,21 @@ class Cluster:
             await asyncio.sleep(backoff.next_s())
 
     def _is_settled(self) -> bool:
-        """Whether every partition of the wanted topics has a leader."""
-        unsettled = any(
-            partition.leader not in self._nodes
-            for name in self._wanted
-            if (topic := self._topics.get(name)) is not None
-            for partition in topic.partitions.values()
+        """Whether every wanted topic is there and every partition of it has a leader."""
+        wanted = [topic for name in self._wanted if (topic := self._topics.get(name)) is not None]
+        is_settled = not any(
+            topic.error.retriable
+            or any(info.leader not in self._nodes for info in topic.partitions.values())
+            for topic in wanted
         )
-        if unsettled:
+        if not is_settled:
             self._stale.set()
-        return not unsettled
+        return is_settled
 
     async def _fetch_metadata(self) -> None:
         now = asyncio.get_running_loop().time()
-        for name in [n for n, asked in self._wanted.items() if now - asked > TOPIC_IDLE_S_MAX]:
+        idle_s_max = _IDLE_AGES_MAX * self._options.metadata_max_age_ms / 1000
+        for name in [n for n, asked in self._wanted.items() if now - asked > idle_s_max]:
             del self._wanted[name]
         wanted = list(self._wanted)
         topics = None

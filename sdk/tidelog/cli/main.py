@@ -8,6 +8,7 @@ from tidelog.cli.consume import consume
 from tidelog.cli.failures import CommandGroup
 from tidelog.cli.produce import produce
 from tidelog.cli.tier import status
+from tidelog.cli.up import up
 from tidelog.cli.verify import verify
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ tier = typer.Typer(cls=CommandGroup, help="What lies in the object store.")
 tier.command("status")(status)
 
 app.add_typer(tier, name="tier")
+app.command("up")(up)
 app.command("produce")(produce)
 app.command("consume")(consume)
 app.command("verify")(verify)

@@ -184,7 +184,8 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_filled += nbytes
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
-                self._on_frame(frame)
+                # Read-only, as kio wants it.
+                self._on_frame(memoryview(frame).toreadonly())
             return
         self._scratch_filled += nbytes
         self._cut_frames()
@@ -210,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         scratch[: filled - position] = scratch[position:filled]
         self._scratch_filled = filled - position
 
-    def _on_frame(self, frame: bytes | bytearray) -> None:
+    def _on_frame(self, frame: bytes | memoryview) -> None:
         pending = self._pending.pop(correlation_id_of(frame), None)
         if pending is None:
             if self._error is None:

@@ -25,7 +25,7 @@ from tidelog_core.wire_messages import lift, read_message, write_message
 
 from tidelog.errors import UnsupportedVersion
 
-Frame = bytes | bytearray | memoryview
+Frame = bytes | memoryview  # read-only
 
 _REQUEST_HEADER = struct.Struct(">ihhih")  # size, key, version, correlation id, client id size
 

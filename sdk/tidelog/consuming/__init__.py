@@ -1,0 +1,1 @@
+"""The inside of the consumer: positions, fetching, and life in a group."""

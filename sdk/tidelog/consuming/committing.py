@@ -1,0 +1,102 @@
+"""Committing a consumer's offsets, asked for or by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from tidelog_core.model import TopicPartition
+
+from tidelog.cluster import Cluster
+from tidelog.consuming.group_protocol import NO_GENERATION
+from tidelog.consuming.membership import Membership
+from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
+from tidelog.consuming.records import OffsetAndMetadata
+from tidelog.errors import CommitFailed, ErrorCode, TidelogError
+from tidelog.groups import Coordinator
+from tidelog.options import ConsumerOptions
+
+logger = logging.getLogger(__name__)
+
+_MOVED_ON = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
+
+
+class Commits:
+    """One consumer's commits, one after the other, so that the last one wins."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Positions,
+        coordinator: Coordinator,
+        options: ConsumerOptions,
+    ) -> None:
+        self._cluster = cluster
+        self._positions = positions
+        self._coordinator = coordinator
+        self._options = options
+        self._lock = asyncio.Lock()
+        self._last: dict[TopicPartition, int] = {}  # As committed by itself; not repeated.
+        self.membership: Membership | None = None  # None: partitions were assigned by hand
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit; retries for the request timeout.
+
+        Raises ``CommitFailed`` if the partitions may belong to another member now,
+        ``RebalanceInProgress`` if they will be divided anew.
+        """
+        generation, member_id, instance_id = NO_GENERATION, "", None
+        if self.membership is not None:
+            generation, member_id = self.membership.generation, self.membership.member_id
+            instance_id = self._options.group_instance_id
+            if generation == NO_GENERATION:
+                raise CommitFailed(
+                    f"this consumer is no member of group {self._coordinator.group_id!r} now; "
+                    "its partitions may belong to another"
+                )
+        async with self._lock:
+            try:
+                await self._coordinator.commit(
+                    offsets,
+                    generation=generation,
+                    member_id=member_id,
+                    group_instance_id=instance_id,
+                    timeout_s=self._cluster.request_timeout_s,
+                )
+            except TidelogError as error:
+                if self.membership is not None and generation == self.membership.generation:
+                    self.membership.note_commit_error(error.code)
+                if error.code in _MOVED_ON:
+                    raise CommitFailed(str(error)) from error
+                raise
+            self._last.update((partition, given.offset) for partition, given in offsets.items())
+
+    async def run(self) -> None:
+        """Commit what the user has dealt with, every ``auto_commit_interval_ms``."""
+        while True:
+            await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
+            if self.membership is None or self.membership.generation != NO_GENERATION:
+                await self.commit_safely(list(self._positions))
+
+    async def commit_safely(self, states: list[PartitionState]) -> None:
+        """Commit the states' safe positions where they have moved; failures are logged."""
+        offsets = {
+            state.partition: state.to_commit(state.safe_position)
+            for state in states
+            if state.safe_position not in (UNKNOWN, self._last.get(state.partition))
+        }
+        if not offsets:
+            return
+        try:
+            await self.commit(offsets)
+        except TidelogError as error:
+            logger.warning(
+                "automatic commit failed",
+                extra={"group": self._coordinator.group_id, "error": str(error)},
+            )
+
+    def forget(self, partitions: frozenset[TopicPartition]) -> None:
+        """Others may commit for these partitions from here on."""
+        for partition in partitions:
+            self._last.pop(partition, None)

@@ -1,0 +1,101 @@
+"""Fetched bytes and how they become records: pure, one batch at a time.
+
+A chunk is what one fetch brought of one partition: whole batches, of which the first
+may begin before the offset asked for and the last may be cut short. With
+``read_committed`` the node names the aborted transactions in the range; a transaction's
+records lie between its first offset and the abort marker of its producer.
+Source: KIP-98, the consumer's view of transactions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from tidelog_core.errors import CorruptRecordBatch
+from tidelog_core.model import TopicPartition
+from tidelog_core.records.batch import BatchHeader, check_crc, decode_batch, parse_header
+from tidelog_core.records.control import ControlType, parse_control_type
+from tidelog_core.records.header import HEADER_SIZE
+
+from tidelog.consuming.records import ConsumerRecord
+
+_NEW = tuple.__new__
+
+
+class Chunk:
+    """The batches of one fetch that are not decoded yet."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        data: bytes,
+        *,
+        aborted: Sequence[tuple[int, int]] = (),
+        read_committed: bool = False,
+        check_crcs: bool = True,
+    ) -> None:
+        """Find the batches; ``aborted`` are (first offset, producer id).
+
+        Raises ``CorruptRecordBatch`` if there is not one whole batch.
+        """
+        self._partition = partition
+        self._data = data
+        self._read_committed = read_committed
+        self._check_crcs = check_crcs
+        self._batches = deque(_whole_batches(data))
+        if not self._batches:
+            raise CorruptRecordBatch(f"{partition}: {len(data)} bytes hold no whole batch")
+        self._aborted = deque(sorted(aborted))
+        self._aborting: set[int] = set()  # producers whose transaction here was aborted
+        self.size_bytes = len(data)
+        self.next_offset = self._batches[-1][1].next_offset
+
+    def __bool__(self) -> bool:
+        """Whether a batch is left."""
+        return bool(self._batches)
+
+    def next_batch(self, from_offset: int) -> tuple[list[ConsumerRecord], int, int]:
+        """Return the next batch's records from the offset on, the offset behind it, its epoch.
+
+        The list is empty for batches that consumers do not see (markers, aborted
+        transactions). Raises ``CorruptRecordBatch``, and then does so again.
+        """
+        position, header = self._batches[0]
+        if self._check_crcs:
+            check_crc(self._data, position, header)
+        records: list[ConsumerRecord] = []
+        if self._is_visible(position, header):
+            topic, number = self._partition
+            suffix = (header.is_log_append_time,)
+            prefix = (topic, number)
+            decoded = decode_batch(self._data, position, header)
+            if header.base_offset < from_offset:
+                decoded = [record for record in decoded if record[0] >= from_offset]
+            records = [_NEW(ConsumerRecord, prefix + record + suffix) for record in decoded]
+        self._batches.popleft()
+        return records, header.next_offset, header.partition_leader_epoch
+
+    def _is_visible(self, position: int, header: BatchHeader) -> bool:
+        if self._read_committed and header.has_producer_id:
+            while self._aborted and self._aborted[0][0] <= header.last_offset:
+                self._aborting.add(self._aborted.popleft()[1])
+        if header.is_control:
+            if self._read_committed and header.producer_id in self._aborting:
+                for record in decode_batch(self._data, position, header)[:1]:
+                    if parse_control_type(record.key) is ControlType.ABORT:
+                        self._aborting.discard(header.producer_id)
+            return False
+        return not (header.is_transactional and header.producer_id in self._aborting)
+
+
+def _whole_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
+    batches = []
+    position = 0
+    while position + HEADER_SIZE <= len(data):
+        header = parse_header(data, position)
+        if position + header.size_bytes > len(data):
+            break
+        batches.append((position, header))
+        position += header.size_bytes
+    return batches

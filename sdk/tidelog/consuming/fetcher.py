@@ -1,0 +1,301 @@
+"""Fetching ahead: keeps every assigned partition's buffer filled, within bounds.
+
+A node gets two kinds of fetches, each on a connection of its own, one at a time:
+partitions known (or hoped) to have more records are asked for at once, and partitions
+read to their end wait at the node until records come (long poll). Were they mixed, a
+partition whose buffer runs dry would wait behind the long poll of idle ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12 import request as by_name
+from kio.schema.fetch.v17 import request as by_id
+from tidelog_core.model import TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog.cluster import Cluster, Lane
+from tidelog.consuming.fetched import Chunk
+from tidelog.consuming.locating import RESET_TIMESTAMPS
+from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
+from tidelog.errors import OffsetOutOfRange, TidelogError, error_for
+from tidelog.options import ConsumerOptions
+from tidelog.wire.backoff import Backoff
+from tidelog.wire.connection import Connection
+from tidelog.wire.requests import FETCH_BY_ID, FETCH_BY_NAME, supports
+
+logger = logging.getLogger(__name__)
+
+_READ_REPLICA_S = 300.0  # The leader is asked again which replica to read after this.
+_RETRIED_S = 0.1
+
+# Answers that pass once we know the partition's leader better.
+_LEADER_MOVED = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.leader_not_available,
+        ErrorCode.offset_not_available,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+    }
+)
+
+
+class Fetcher:
+    """Fetches for the positions it is given. ``run`` is its task."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Positions,
+        options: ConsumerOptions,
+        on_arrival: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._positions = positions
+        self._options = options
+        self._on_arrival = on_arrival
+        self._wake = asyncio.Event()
+        self._busy: set[tuple[int, Lane]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._backoffs: dict[int, tuple[Backoff, float]] = {}  # by node; not before loop time
+        self._read_committed = options.isolation_level == "read_committed"
+
+    def wake(self) -> None:
+        """Look again at what can be fetched."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._spawn(self._wake_on_news())
+        try:
+            while True:
+                self._wake.clear()
+                self._start_fetches(loop.time())
+                await self._wake.wait()
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start_fetches(self, now_s: float) -> None:
+        plans: dict[tuple[int, Lane], list[PartitionState]] = {}
+        buffered = sum(state.buffered_size_bytes for state in self._positions)
+        if buffered >= self._options.prefetch_bytes_max:
+            return  # The next poll wakes us.
+        for state in self._positions:
+            if (
+                state.is_paused
+                or state.position == UNKNOWN
+                or state.fetching_version == state.version
+                or state.error is not None
+                or state.buffered_size_bytes >= self._options.max_partition_fetch_bytes
+            ):
+                continue
+            if state.retry_at_s > now_s:
+                self._wake_at(state.retry_at_s)
+                continue
+            node_id = self._node_for(state, now_s)
+            if node_id is None:
+                self._cluster.invalidate()  # News wakes us.
+                continue
+            is_at_end = state.fetch_position >= state.end_offset != UNKNOWN
+            lane = Lane.TAIL if is_at_end else Lane.CATCH_UP
+            if (node_id, lane) not in self._busy:
+                plans.setdefault((node_id, lane), []).append(state)
+        for (node_id, lane), states in plans.items():
+            _, not_before = self._backoffs.get(node_id, (None, 0.0))
+            if not_before > now_s:
+                self._wake_at(not_before)
+                continue
+            self._busy.add((node_id, lane))
+            self._spawn(self._fetch(node_id, lane, states))
+
+    def _node_for(self, state: PartitionState, now_s: float) -> int | None:
+        if state.read_replica is not None:
+            node_id, until_s = state.read_replica
+            if node_id in self._cluster.nodes and now_s < until_s:
+                return node_id
+            state.read_replica = None
+        leader = self._cluster.leader(state.partition)
+        return None if leader is None else leader.leader
+
+    async def _fetch(self, node_id: int, lane: Lane, states: Sequence[PartitionState]) -> None:
+        versions = [state.version for state in states]
+        for state in states:
+            state.fetching_version = state.version
+        try:
+            connection = await self._cluster.connection(node_id, lane)
+            response = await self._request(connection, lane, states)
+            self._backoffs.pop(node_id, None)
+            self._take(node_id, response, dict(zip(states, versions, strict=True)))
+        except TidelogError as error:
+            self._back_off(node_id, error)
+        finally:
+            for state, version in zip(states, versions, strict=True):
+                if state.fetching_version == version:
+                    state.fetching_version = UNKNOWN
+            self._busy.discard((node_id, lane))
+            self.wake()
+
+    async def _request(
+        self, connection: Connection, lane: Lane, states: Sequence[PartitionState]
+    ) -> Any:
+        wait_ms = self._options.fetch_max_wait_ms if lane is Lane.TAIL else 0
+        topic_ids = {state.partition.topic: self._topic_id(state) for state in states}
+        has_ids = supports(FETCH_BY_ID, connection.versions) and all(topic_ids.values())
+        api, module = (FETCH_BY_ID, by_id) if has_ids else (FETCH_BY_NAME, by_name)
+        topics: dict[str, list[Any]] = {}
+        for state in states:
+            leader = self._cluster.leader(state.partition)
+            topics.setdefault(state.partition.topic, []).append(
+                build(
+                    module.FetchPartition,
+                    partition=state.partition.partition,
+                    current_leader_epoch=-1 if leader is None else leader.leader_epoch,
+                    fetch_offset=state.fetch_position,
+                    partition_max_bytes=self._options.max_partition_fetch_bytes,
+                )
+            )
+        request = build(
+            module.FetchRequest,
+            max_wait=datetime.timedelta(milliseconds=wait_ms),
+            min_bytes=self._options.fetch_min_bytes if lane is Lane.TAIL else 1,
+            max_bytes=self._options.fetch_max_bytes,
+            isolation_level=int(self._read_committed),
+            topics=tuple(
+                build(module.FetchTopic, topic_id=topic_ids[name], partitions=tuple(partitions))
+                if has_ids
+                else build(by_name.FetchTopic, topic=name, partitions=tuple(partitions))
+                for name, partitions in topics.items()
+            ),
+            rack_id=self._options.rack or "",
+        )
+        timeout_s = self._cluster.request_timeout_s + wait_ms / 1000
+        return await connection.request(api, request, timeout_s=timeout_s)
+
+    def _topic_id(self, state: PartitionState) -> Any:
+        topic = self._cluster.topic(state.partition.topic)
+        return None if topic is None else topic.topic_id
+
+    def _take(self, node_id: int, response: Any, versions: dict[PartitionState, int]) -> None:
+        if response.error_code is not ErrorCode.none:
+            raise error_for(response.error_code, None, about="fetch")
+        names = {self._topic_id(state): state.partition.topic for state in versions}
+        asked = {state.partition: state for state in versions}
+        for topic in response.responses:
+            name = topic.topic if hasattr(topic, "topic") else names.get(topic.topic_id)
+            for answer in topic.partitions:
+                partition = TopicPartition(name or "", int(answer.partition_index))
+                state = asked.get(partition)
+                # Between question and answer the partition may have been left or sought in.
+                if state is not None and state.version == versions[state]:
+                    self._take_partition(node_id, state, answer)
+        self._on_arrival()
+
+    def _take_partition(self, node_id: int, state: PartitionState, answer: Any) -> None:
+        code = answer.error_code
+        if code is ErrorCode.none:
+            state.high_watermark = int(answer.high_watermark)
+            end = answer.last_stable_offset if self._read_committed else answer.high_watermark
+            state.end_offset = int(end)
+            if answer.records:
+                self._add_chunk(state, answer)
+            else:
+                # Whatever the end is said to be, there is nothing for us before it.
+                state.end_offset = min(state.end_offset, state.fetch_position)
+                if int(answer.preferred_read_replica) >= 0:
+                    until_s = asyncio.get_running_loop().time() + _READ_REPLICA_S
+                    state.read_replica = (int(answer.preferred_read_replica), until_s)
+                    state.end_offset = UNKNOWN
+            return
+        is_leader = state.read_replica is None or state.read_replica[0] != node_id
+        state.read_replica = None
+        if code is ErrorCode.offset_out_of_range and is_leader:
+            self._on_out_of_range(state, answer)
+        elif code in _LEADER_MOVED or code is ErrorCode.offset_out_of_range:
+            self._cluster.invalidate()
+            self._retry_later(state)
+        elif code.retriable or code is ErrorCode.unknown_server_error:
+            logger.warning(
+                "fetch failed, will retry",
+                extra={"partition": str(state.partition), "error": code.name},
+            )
+            self._retry_later(state)
+        else:
+            state.error = error_for(code, None, about=state.partition)
+
+    def _add_chunk(self, state: PartitionState, answer: Any) -> None:
+        aborted = [
+            (int(a.first_offset), int(a.producer_id)) for a in answer.aborted_transactions or ()
+        ]
+        try:
+            chunk = Chunk(
+                state.partition,
+                answer.records,
+                aborted=aborted,
+                read_committed=self._read_committed,
+                check_crcs=self._options.check_crcs,
+            )
+        except TidelogError as error:
+            state.error = error
+            return
+        state.chunks.append(chunk)
+        state.fetch_position = max(state.fetch_position, chunk.next_offset)
+
+    def _on_out_of_range(self, state: PartitionState, answer: Any) -> None:
+        if state.chunks or state.index < len(state.records):
+            self._retry_later(state)  # What was fetched before it is still to be handed out.
+            return
+        policy = self._options.auto_offset_reset
+        if policy == "none":
+            state.error = OffsetOutOfRange(
+                state.partition,
+                state.position,
+                start=int(answer.log_start_offset),
+                end=int(answer.high_watermark),
+            )
+            return
+        logger.warning(
+            "offset out of range, will reset",
+            extra={"partition": str(state.partition), "offset": state.position, "to": policy},
+        )
+        state.forget(RESET_TIMESTAMPS[policy])
+
+    def _retry_later(self, state: PartitionState) -> None:
+        state.retry_at_s = asyncio.get_running_loop().time() + _RETRIED_S
+
+    def _back_off(self, node_id: int, error: TidelogError) -> None:
+        backoff, _ = self._backoffs.get(node_id, (self._cluster.backoff(), 0.0))
+        wait_s = backoff.next_s()
+        self._backoffs[node_id] = (backoff, asyncio.get_running_loop().time() + wait_s)
+        logger.info(
+            "fetch from node failed, will retry", extra={"node": node_id, "error": str(error)}
+        )
+        self._cluster.invalidate()
+
+    def _wake_at(self, at_s: float) -> None:
+        asyncio.get_running_loop().call_at(at_s, self._wake.set)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _wake_on_news(self) -> None:
+        while True:
+            await self._cluster.wait_for_news()
+            self.wake()

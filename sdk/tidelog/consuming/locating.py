@@ -1,0 +1,125 @@
+"""Finding where to start: what the group has committed, or an end of the partition."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidelog_core.model import TopicPartition
+
+from tidelog.cluster import Cluster
+from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
+from tidelog.errors import InvalidRequest, NoOffsetForPartition, TidelogError
+from tidelog.groups import Coordinator
+from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FoundOffset, ask_offsets
+from tidelog.options import ConsumerOptions
+
+logger = logging.getLogger(__name__)
+
+RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+
+class Locator:
+    """Gives every partition without a position one, in a task of its own."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Positions,
+        coordinator: Coordinator | None,
+        options: ConsumerOptions,
+        on_located: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._positions = positions
+        self._coordinator = coordinator
+        self._options = options
+        self._on_located = on_located
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look, if there is something to look for and no one does yet."""
+        if self._task is None and self._unlocated():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _unlocated(self) -> list[PartitionState]:
+        return [s for s in self._positions if s.position == UNKNOWN and s.error is None]
+
+    async def _run(self) -> None:
+        backoff = self._cluster.backoff()
+        try:
+            while states := self._unlocated():
+                try:
+                    failure = await self._locate(states)
+                except TidelogError as error:
+                    failure = error
+                if failure is None:
+                    backoff.reset()
+                elif failure.retriable:
+                    logger.info("no position yet, will retry", extra={"error": str(failure)})
+                    self._cluster.invalidate()
+                    await asyncio.sleep(backoff.next_s())
+                else:
+                    for state in states:
+                        if state.position == UNKNOWN:
+                            state.error = failure
+        finally:
+            self._task = None
+            self._on_located()
+
+    async def _locate(self, states: list[PartitionState]) -> TidelogError | None:
+        """Locate what can be; return why not all."""
+        versions = {state: state.version for state in states}
+        by_commit = [state for state in states if state.reset_timestamp is None]
+        committed = {}
+        if by_commit and self._coordinator is not None:
+            committed = await self._coordinator.committed(
+                [state.partition for state in by_commit],
+                timeout_s=self._cluster.request_timeout_s,
+            )
+        for state in by_commit:
+            if state.version != versions[state]:
+                continue  # Sought in meanwhile.
+            if (commit := committed.get(state.partition)) is not None:
+                state.jump(commit.offset)
+                state.last_epoch = commit.leader_epoch
+            elif self._options.auto_offset_reset == "none":
+                state.error = NoOffsetForPartition(
+                    f"nothing is committed for {state.partition} and auto_offset_reset is 'none'"
+                )
+            else:
+                state.reset_timestamp = RESET_TIMESTAMPS[self._options.auto_offset_reset]
+        self._on_located()
+        timestamps = {
+            state.partition: state.reset_timestamp
+            for state in states
+            if state.version == versions[state] and state.reset_timestamp is not None
+        }
+        if not timestamps:
+            return None
+        found: dict[TopicPartition, FoundOffset] = {}
+        failure = await ask_offsets(
+            self._cluster,
+            timestamps,
+            found,
+            read_committed=self._options.isolation_level == "read_committed",
+        )
+        for state in states:
+            if state.version == versions[state] and state.partition in found:
+                state.jump(found[state.partition].offset)
+        self._on_located()
+        return failure
+
+
+def check_offset(offset: object) -> int:
+    """Return the offset. Raises ``InvalidRequest`` if it cannot be one."""
+    if type(offset) is not int or offset < 0:
+        raise InvalidRequest(f"an offset must be an integer from 0 on, not {offset!r}")
+    return offset

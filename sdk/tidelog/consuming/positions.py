@@ -1,0 +1,187 @@
+"""Where a consumer stands in each of its partitions, and what it has fetched ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from tidelog_core.model import TopicPartition
+
+from tidelog.consuming.fetched import Chunk
+from tidelog.consuming.records import ConsumerRecord, OffsetAndMetadata
+from tidelog.errors import NotAssigned, TidelogError
+
+UNKNOWN = -1
+
+
+class PartitionState:
+    """One assigned partition.
+
+    ``position`` is the offset of the next record to hand out. Records are decoded one
+    batch at a time: ``records[index:]`` is what is left of the current one.
+    """
+
+    __slots__ = (
+        "chunks",
+        "end_offset",
+        "error",
+        "fetch_position",
+        "fetching_version",
+        "high_watermark",
+        "index",
+        "is_held",
+        "is_paused",
+        "last_epoch",
+        "partition",
+        "position",
+        "read_replica",
+        "records",
+        "reset_timestamp",
+        "retry_at_s",
+        "run_end",
+        "safe_position",
+        "version",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.position = UNKNOWN
+        self.safe_position = UNKNOWN  # Everything before it has been dealt with by the user.
+        self.last_epoch = UNKNOWN  # leader epoch of the last record handed out
+        self.reset_timestamp: int | None = None  # Look the position up by this, not by commit.
+        self.is_paused = False
+        self.is_held = False  # Hands out nothing: about to be revoked, or not announced yet.
+        self.chunks: deque[Chunk] = deque()
+        self.records: list[ConsumerRecord] = []
+        self.index = 0
+        self.run_end = UNKNOWN  # the offset behind the current batch, which may end in a gap
+        self.fetch_position = UNKNOWN  # behind everything fetched
+        self.version = 0  # Grows with every jump; answers to older fetches are dropped.
+        self.fetching_version = UNKNOWN  # of the fetch under way
+        self.high_watermark = UNKNOWN
+        self.end_offset = UNKNOWN  # where records end as far as we may read, as last seen
+        self.read_replica: tuple[int, float] | None = None  # node, until this loop time
+        self.retry_at_s = 0.0
+        self.error: TidelogError | None = None  # Raised by the next poll.
+
+    @property
+    def buffered_size_bytes(self) -> int:
+        """Return the size of what is fetched and not decoded."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether records may be handed out."""
+        return not (self.is_paused or self.is_held) and self.position != UNKNOWN
+
+    def jump(self, offset: int) -> None:
+        """Continue from the offset; what was fetched is dropped."""
+        self.position = self.safe_position = self.fetch_position = offset
+        self.reset_timestamp = None
+        self.last_epoch = UNKNOWN
+        self._drop()
+
+    def forget(self, reset_timestamp: int | None) -> None:
+        """Have the position looked up again, by timestamp or (None) by what is committed."""
+        self.position = self.safe_position = self.fetch_position = UNKNOWN
+        self.reset_timestamp = reset_timestamp
+        self._drop()
+
+    def next_run(self) -> bool:
+        """Have ``records[index:]`` hold at least one record; return whether it does.
+
+        Raises what is wrong with the partition, once.
+        """
+        while self.index >= len(self.records):
+            if not self.chunks:
+                if self.error is not None:
+                    error, self.error = self.error, None
+                    raise error
+                return False
+            chunk = self.chunks[0]
+            try:
+                self.records, self.run_end, epoch = chunk.next_batch(self.position)
+            except TidelogError:
+                self.jump(self.position)  # The next fetch may bring better bytes.
+                raise
+            self.index = 0
+            if not chunk:
+                self.chunks.popleft()
+            if self.records:
+                self.last_epoch = epoch
+            elif self.run_end > self.position:
+                self.position = self.run_end
+        return True
+
+    def take(self, record_count_max: int) -> list[ConsumerRecord]:
+        """Return the next records of the current batch and move the position behind them."""
+        start, end = self.index, self.index + record_count_max
+        taken = self.records[start:end] if start or end < len(self.records) else self.records
+        self.index = start + len(taken)
+        self.position = taken[-1].offset + 1 if self.index < len(self.records) else self.run_end
+        return taken
+
+    def to_commit(self, offset: int) -> OffsetAndMetadata:
+        """Return what a commit of the offset says."""
+        return OffsetAndMetadata(offset, self.last_epoch)
+
+    def _drop(self) -> None:
+        self.version += 1
+        self.chunks.clear()
+        self.records = []
+        self.index = 0
+        self.end_offset = UNKNOWN
+        self.retry_at_s = 0.0
+        self.error = None
+
+
+class Positions:
+    """The assigned partitions, in the order in which they get their turns."""
+
+    def __init__(self) -> None:
+        self._states: dict[TopicPartition, PartitionState] = {}
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        """Whether the partition is assigned."""
+        return partition in self._states
+
+    def __iter__(self) -> Iterator[PartitionState]:
+        """Yield the states, next in turn first."""
+        return iter(self._states.values())
+
+    def __len__(self) -> int:
+        """Return how many partitions are assigned."""
+        return len(self._states)
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions."""
+        return frozenset(self._states)
+
+    def get(self, partition: TopicPartition) -> PartitionState | None:
+        """Return the partition's state if it is assigned."""
+        return self._states.get(partition)
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """Return the partition's state. Raises ``NotAssigned``."""
+        state = self._states.get(TopicPartition(*partition))
+        if state is None:
+            assigned = ", ".join(map(str, sorted(self._states))) or "none"
+            raise NotAssigned(
+                f"{TopicPartition(*partition)} is not assigned to this consumer; it has {assigned}"
+            )
+        return state
+
+    def replace(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have exactly these partitions; those that stay keep their state."""
+        wanted = dict.fromkeys(TopicPartition(*partition) for partition in partitions)
+        for partition in [p for p in self._states if p not in wanted]:
+            self._states.pop(partition).version += 1
+        for partition in wanted:
+            if partition not in self._states:
+                self._states[partition] = PartitionState(partition)
+
+    def rotate(self, partition: TopicPartition) -> None:
+        """Put the partition behind the others: it has had its turn."""
+        state = self._states.pop(partition, None)
+        if state is not None:
+            self._states[partition] = state

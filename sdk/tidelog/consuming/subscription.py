@@ -1,0 +1,97 @@
+"""What a consumer wants to read, and whom it tells when its partitions change."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any
+
+from tidelog_core.model import TopicPartition
+
+from tidelog.cluster import Cluster
+from tidelog.errors import InvalidRequest
+
+
+class RebalanceListener:
+    """Told about partitions gained and lost. Override what matters; methods may be async.
+
+    They run inside the rebalance: the consumer hands out nothing of the partitions
+    meanwhile, and may be asked to commit or seek.
+    """
+
+    def on_partitions_assigned(
+        self, partitions: Collection[TopicPartition]
+    ) -> Awaitable[None] | None:
+        """Called before the first record of newly assigned partitions."""
+
+    def on_partitions_revoked(
+        self, partitions: Collection[TopicPartition]
+    ) -> Awaitable[None] | None:
+        """Called while the partitions are still ours, after the automatic commit."""
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
+        """Called when the partitions may be someone else's already; as revoked by default."""
+        return self.on_partitions_revoked(partitions)
+
+
+class Subscription:
+    """Topics by name or by pattern, for a group to divide; or nothing."""
+
+    def __init__(self) -> None:
+        self._topics: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self.listener = RebalanceListener()
+        self.is_active = False
+
+    def set(
+        self,
+        topics: Iterable[str] | None,
+        pattern: str | re.Pattern[str] | None,
+        listener: RebalanceListener | None,
+    ) -> None:
+        """Subscribe to topics or to a pattern. Raises ``InvalidRequest`` for both or neither."""
+        if (topics is None) == (pattern is None):
+            raise InvalidRequest("subscribe to topics or to a pattern")
+        if isinstance(topics, str):
+            topics = [topics]
+        names = frozenset(topics or ())
+        if not all(isinstance(name, str) and name for name in names):
+            raise InvalidRequest(f"topics must be names, got {sorted(map(repr, names))}")
+        if topics is not None and not names:
+            raise InvalidRequest("subscribe needs at least one topic; unsubscribe() ends it")
+        self._topics = names
+        self._pattern = re.compile(pattern) if pattern is not None else None
+        self.listener = listener or RebalanceListener()
+        self.is_active = True
+
+    def clear(self) -> None:
+        """Subscribe to nothing."""
+        self._topics, self._pattern = frozenset(), None
+        self.is_active = False
+
+    def want(self, cluster: Cluster) -> None:
+        """Have the cluster's metadata cover what is subscribed to."""
+        if self._pattern is not None:
+            cluster.want_all()
+        else:
+            cluster.want(self._topics)
+
+    def topics(self, cluster: Cluster) -> frozenset[str]:
+        """Return the topics, as the cluster is known now; internal ones only by name."""
+        if self._pattern is None:
+            return self._topics
+        return frozenset(
+            name
+            for name, topic in cluster.topics().items()
+            if self._pattern.match(name) and not topic.is_internal and not topic.error
+        )
+
+
+async def call(
+    callback: Callable[[Collection[TopicPartition]], Any], partitions: Collection[TopicPartition]
+) -> None:
+    """Call a listener's method and await it if it is async."""
+    result = callback(frozenset(partitions))
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,208 @@
+"""Talking to a group's coordinator: finding it, and the offsets that it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v9.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.offset_fetch.v9.request import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from tidelog_core.model import TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog.cluster import Cluster, Lane
+from tidelog.consuming.group_protocol import NO_GENERATION, group_by_topic
+from tidelog.consuming.records import OffsetAndMetadata
+from tidelog.errors import RequestTimedOut, TidelogError, error_for
+from tidelog.wire.requests import OFFSET_COMMIT, OFFSET_FETCH, Api
+
+# Answers after which the coordinator must be looked up again.
+COORDINATOR_MOVED = frozenset(
+    {
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+    }
+)
+
+
+class Coordinator:
+    """The node that serves one group."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self._cluster = cluster
+        self.group_id = group_id
+        self._node_id: int | None = None
+
+    def forget(self) -> None:
+        """Look the coordinator up again before the next request."""
+        self._node_id = None
+
+    async def request(
+        self, api: Api, message: object, *, lane: Lane = Lane.SHARED, timeout_s: float | None = None
+    ) -> Any:
+        """Send one request to the coordinator. One attempt, the lookup included."""
+        try:
+            if self._node_id is None:
+                self._node_id = await self._cluster.find_coordinator(self.group_id)
+            return await self._cluster.request(
+                api, message, node_id=self._node_id, lane=lane, timeout_s=timeout_s
+            )
+        except TidelogError as error:
+            self.note(error.code)
+            raise
+
+    def note(self, code: ErrorCode) -> None:
+        """Take note of an answer's code: some mean that the group is served elsewhere."""
+        if code in COORDINATOR_MOVED:
+            self.forget()
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        generation: int = NO_GENERATION,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        timeout_s: float,
+    ) -> None:
+        """Commit the offsets, retrying for the time given while the coordinator moves.
+
+        Raises the first partition's error that will not pass.
+        """
+        if not offsets:
+            return
+        topics = tuple(
+            build(
+                OffsetCommitRequestTopic,
+                name=topic,
+                partitions=tuple(
+                    build(
+                        OffsetCommitRequestPartition,
+                        partition_index=number,
+                        committed_offset=offsets[TopicPartition(topic, number)].offset,
+                        committed_leader_epoch=offsets[TopicPartition(topic, number)].leader_epoch,
+                        committed_metadata=offsets[TopicPartition(topic, number)].metadata,
+                    )
+                    for number in numbers
+                ),
+            )
+            for topic, numbers in group_by_topic(offsets).items()
+        )
+        request = build(
+            OffsetCommitRequest,
+            group_id=self.group_id,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=group_instance_id,
+            topics=topics,
+        )
+        await self.retried(OFFSET_COMMIT, request, _raise_commit_errors, timeout_s=timeout_s)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what is committed, of all partitions if None; without what has no commit."""
+        topics = None
+        if partitions is not None:
+            topics = tuple(
+                build(OffsetFetchRequestTopics, name=topic, partition_indexes=tuple(numbers))
+                for topic, numbers in group_by_topic(partitions).items()
+            )
+        request = build(
+            OffsetFetchRequest,
+            groups=(
+                build(
+                    OffsetFetchRequestGroup,
+                    group_id=self.group_id,
+                    member_id=None,
+                    member_epoch=-1,
+                    topics=topics,
+                ),
+            ),
+            require_stable=True,
+        )
+        response = await self.retried(
+            OFFSET_FETCH, request, _raise_fetch_errors, timeout_s=timeout_s
+        )
+        return {
+            TopicPartition(topic.name, int(answer.partition_index)): OffsetAndMetadata(
+                int(answer.committed_offset),
+                int(answer.committed_leader_epoch),
+                answer.metadata or "",
+            )
+            for topic in response.groups[0].topics
+            for answer in topic.partitions
+            if answer.committed_offset >= 0
+        }
+
+    async def retried(
+        self,
+        api: Api,
+        message: object,
+        check: Callable[[Any, str], None],
+        *,
+        timeout_s: float,
+    ) -> Any:
+        """Send again and again while errors are retriable, for the time given.
+
+        ``check`` gets the response and the group's id, and raises the errors in it.
+        """
+        backoff = self._cluster.backoff()
+        failure: TidelogError | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        response = await self.request(api, message)
+                        check(response, self.group_id)
+                    except TidelogError as error:
+                        failure = error
+                        self.note(error.code)
+                        if not error.retriable:
+                            raise
+                        await asyncio.sleep(backoff.next_s())
+                    else:
+                        return response
+        except TimeoutError:
+            raise failure or RequestTimedOut(
+                f"the coordinator of group {self.group_id!r} did not answer within {timeout_s:g} s"
+            ) from None
+
+
+def _raise_commit_errors(response: Any, group_id: str) -> None:
+    errors = [
+        error_for(
+            answer.error_code,
+            None,
+            about=f"group {group_id!r}, {topic.name}-{answer.partition_index}",
+        )
+        for topic in response.topics
+        for answer in topic.partitions
+        if answer.error_code is not ErrorCode.none
+    ]
+    if errors:
+        raise min(errors, key=lambda error: error.retriable)
+
+
+def _raise_fetch_errors(response: Any, group_id: str) -> None:
+    group = response.groups[0]
+    if group.error_code is not ErrorCode.none:
+        raise error_for(group.error_code, None, about=f"group {group_id!r}")
+    for topic in group.topics:
+        for answer in topic.partitions:
+            if answer.error_code is not ErrorCode.none:
+                raise error_for(
+                    answer.error_code, None, about=f"{topic.name}-{answer.partition_index}"
+                )
