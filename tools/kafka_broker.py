@@ -1,0 +1,179 @@
+"""Apache Kafka's own broker from Maven Central: one node that is broker and controller.
+
+It listens on 127.0.0.1 only, keeps its data where it is told, and dies with the process
+that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.places import TOOLS_DIR, ToolAbsent, require, run
+
+VERSION = "4.1.0"
+START_TIMEOUT = 60.0  # seconds
+STOP_TIMEOUT = 30.0  # seconds
+BROKER_ID = 1
+_CLUSTER_ID = "dGlkZWxvZy1jb21wYXJlZA"  # any 16 bytes in base64
+_PR_SET_PDEATHSIG = 1
+_ROOT = TOOLS_DIR / "kafka-broker"
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tidelog</groupId><artifactId>broker-to-compare-with</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+_LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+# A small heap and the simplest collector: it starts sooner and leaves the cores alone.
+_JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", _LOG_LEVEL)
+
+
+def install() -> None:
+    """Make ``serve`` and ``run_tool`` work."""
+    require("java")
+    if class_path() is not None:
+        return
+    _ROOT.mkdir(parents=True, exist_ok=True)
+    pom = _ROOT / "pom.xml"
+    pom.write_text(_POM)
+    goal = "dependency:copy-dependencies"
+    run([require("mvn"), "-q", "-B", "-f", pom, goal, f"-DoutputDirectory={_ROOT / 'jars'}"])
+
+
+def class_path() -> str | None:
+    """Return what to give java as ``-cp``, or ``None`` where the jars are absent."""
+    jars = _ROOT / "jars"
+    needed = [jars / f"kafka_2.13-{VERSION}.jar", jars / f"kafka-tools-{VERSION}.jar"]
+    if not all(jar.exists() for jar in needed):
+        return None
+    return f"{jars}/*"
+
+
+@contextmanager
+def serve(folder: Path, config: Mapping[str, str] | None = None) -> Iterator[int]:
+    """Run an empty broker with its data below ``folder``; give its port.
+
+    ``config`` is for ``server.properties``. Raises ``ToolAbsent``.
+    """
+    java = _java()
+    folder.mkdir(parents=True, exist_ok=True)
+    port, controller_port = _free_ports(2)
+    properties = folder / "server.properties"
+    lines = _properties(folder / "data", port, controller_port) | dict(config or {})
+    properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    shutil.rmtree(folder / "data", ignore_errors=True)
+    run([*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", properties])
+    log_path = folder / "broker.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(properties)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 — it only makes one system call
+        )
+    try:
+        _await_port(port, process, log_path)
+        yield port
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def run_tool(main_class: str, *arguments: str, timeout: float = 60.0) -> str:
+    """Run one of Kafka's command line tools; return what it printed. Raises ``ToolAbsent``.
+
+    A failure raises ``subprocess.CalledProcessError`` with the output.
+    """
+    done = subprocess.run(
+        [*_java(), main_class, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    if done.returncode != 0:
+        raise subprocess.CalledProcessError(
+            done.returncode, [main_class, *arguments], done.stdout, done.stderr
+        )
+    return done.stdout
+
+
+def _java() -> list[str]:
+    path = class_path()
+    if path is None:
+        raise ToolAbsent("Apache Kafka's broker is not installed: run `make tools`")
+    return [require("java"), *_JAVA_OPTIONS, "-cp", path]
+
+
+def _properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(BROKER_ID),
+        "controller.quorum.voters": f"{BROKER_ID}@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(data),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "log.cleaner.dedupe.buffer.size": "16777216",
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    with_all_open = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(listener.getsockname()[1]) for listener in with_all_open]
+    for listener in with_all_open:
+        listener.close()
+    return ports
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:  # the parent was faster
+        os._exit(1)
+
+
+def _await_port(port: int, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            words = log_path.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"the broker ended with exit code {process.returncode}: {words}")
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError(f"the broker did not listen within {START_TIMEOUT} s")
