@@ -8,8 +8,6 @@ Source: ``UnifiedLog.append`` and ``LogValidator`` of Apache Kafka.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import (
     CorruptRecordBatch,
@@ -36,11 +34,9 @@ LOG_APPEND_TIME = "LogAppendTime"
 _CODEC_NAMES = {"uncompressed": "NONE", "none": "NONE"}
 
 
-class CheckedBatches(NamedTuple):
-    """Batches that may be appended: the buffer (a new one if converted), and what is in it."""
-
-    buffer: WritableBuffer
-    batches: list[tuple[int, BatchHeader]]  # position, header
+PositionedHeader = tuple[int, BatchHeader]
+# Batches that may be appended: the buffer (a new one if converted), and what is in it.
+CheckedBatches = tuple[WritableBuffer, list[PositionedHeader]]
 
 
 def check_produced(buffer: WritableBuffer, config: TopicConfig, *, now_ms: int) -> CheckedBatches:
@@ -49,14 +45,17 @@ def check_produced(buffer: WritableBuffer, config: TopicConfig, *, now_ms: int) 
     Raises the errors of ``validate_produced``, ``MessageTooLarge``,
     ``RecordListTooLarge``, ``InvalidTimestamp`` or ``InvalidRecord``.
     """
-    batches: list[tuple[int, BatchHeader]] = []
+    batches: list[PositionedHeader] = []
     position, end = 0, len(buffer)
+    max_message_bytes = config.max_message_bytes
     is_create_time = config.message_timestamp_type != LOG_APPEND_TIME
+    looks_at_records = "compact" in config.cleanup_policy
+    target_codec = None if config.compression_type == "producer" else _target_codec(config)
     needs_conversion = False
     while True:
         header = parse_header(buffer, position)
         size_bytes = LOG_OVERHEAD + header.batch_length
-        if size_bytes > config.max_message_bytes:
+        if size_bytes > max_message_bytes:
             raise _message_too_large(size_bytes, config)
         validate_produced(header, buffer, position)
         if is_create_time:
@@ -66,10 +65,10 @@ def check_produced(buffer: WritableBuffer, config: TopicConfig, *, now_ms: int) 
                 before_max_ms=config.message_timestamp_before_max_ms,
                 after_max_ms=config.message_timestamp_after_max_ms,
             )
-        if _looks_at_records(config):
+        if looks_at_records:
             _check_records(buffer, position, header, config, now_ms=now_ms)
-        if config.compression_type != "producer":
-            needs_conversion |= header.compression is not _target_codec(config)
+        if target_codec is not None and header.compression is not target_codec:
+            needs_conversion = True
         batches.append((position, header))
         position += size_bytes
         if position >= end:
@@ -81,12 +80,12 @@ def check_produced(buffer: WritableBuffer, config: TopicConfig, *, now_ms: int) 
             f"{len(buffer)} bytes of batches do not fit into a segment of "
             f"segment.bytes={config.segment_bytes}"
         )
-    return CheckedBatches(buffer, batches)
+    return buffer, batches
 
 
 def check_own(buffer: WritableBuffer, config: TopicConfig) -> CheckedBatches:
     """Check batches that a coordinator made: lengths, CRCs and the segment's size."""
-    batches: list[tuple[int, BatchHeader]] = []
+    batches: list[PositionedHeader] = []
     position, end = 0, len(buffer)
     while position < end or not batches:
         header = parse_header(buffer, position)
@@ -97,16 +96,16 @@ def check_own(buffer: WritableBuffer, config: TopicConfig) -> CheckedBatches:
         raise RecordListTooLarge(
             f"{end} bytes do not fit into a segment of segment.bytes={config.segment_bytes}"
         )
-    return CheckedBatches(buffer, batches)
+    return buffer, batches
 
 
-def check_replicated(buffer: WritableBuffer) -> tuple[list[tuple[int, BatchHeader]], int]:
+def check_replicated(buffer: WritableBuffer) -> tuple[list[PositionedHeader], int]:
     """Check batches from a leader. Returns them and the bytes that they take.
 
     A last batch that is cut is left out: fetch responses end where their limit is.
     Raises ``CorruptRecordBatch`` or ``UnsupportedMagic``.
     """
-    batches: list[tuple[int, BatchHeader]] = []
+    batches: list[PositionedHeader] = []
     position, end = 0, len(buffer)
     while position + LOG_OVERHEAD <= end:
         try:
@@ -124,10 +123,6 @@ def check_replicated(buffer: WritableBuffer) -> tuple[list[tuple[int, BatchHeade
         batches.append((position, header))
         position = following
     return batches, position
-
-
-def _looks_at_records(config: TopicConfig) -> bool:
-    return "compact" in config.cleanup_policy
 
 
 def _check_records(
@@ -151,11 +146,11 @@ def _target_codec(config: TopicConfig) -> CompressionType:
 
 
 def _converted(
-    buffer: WritableBuffer, batches: list[tuple[int, BatchHeader]], config: TopicConfig
+    buffer: WritableBuffer, batches: list[PositionedHeader], config: TopicConfig
 ) -> CheckedBatches:
     target = _target_codec(config)
     converted = bytearray()
-    checked: list[tuple[int, BatchHeader]] = []
+    checked: list[PositionedHeader] = []
     for position, header in batches:
         start = len(converted)
         if header.compression is target:
@@ -166,7 +161,7 @@ def _converted(
         if new_header.size_bytes > config.max_message_bytes:
             raise _message_too_large(new_header.size_bytes, config)
         checked.append((start, new_header))
-    return CheckedBatches(converted, checked)
+    return converted, checked
 
 
 def _message_too_large(size_bytes: int, config: TopicConfig) -> MessageTooLarge:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.log.append_checks import LOG_APPEND_TIME, check_own, check_produced
+from tidelog_core.log.append_checks import (
+    LOG_APPEND_TIME,
+    PositionedHeader,
+    check_own,
+    check_produced,
+)
 from tidelog_core.log.batch_scan import read_marker
 from tidelog_core.log.producer_state import ProducerDraft, ProducerState, RetainedBatch
 from tidelog_core.log.segment import NewBatch
 from tidelog_core.log.values import AppendOrigin, UnexpectedAppendOffset
 from tidelog_core.model import NO_TIMESTAMP, TopicPartition
 from tidelog_core.records.batch import (
-    BatchHeader,
     WritableBuffer,
     patch,
     set_log_append_time,
 )
-
-PositionedHeader = tuple[int, BatchHeader]
 
 
 class StagedAppend(NamedTuple):

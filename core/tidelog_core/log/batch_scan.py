@@ -1,39 +1,71 @@
-"""Walks over the batches of a segment file, for recovery and for rebuilding."""
+"""Walks over the batches of a segment file, for recovery and for rebuilding.
+
+The file is read in chunks and not mapped: a page that the disk cannot give is an
+``OSError`` for one log then, and not a SIGBUS for the whole node.
+"""
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Generator
 from pathlib import Path
+from typing import NamedTuple
 
 from tidelog_core.errors import CorruptRecordBatch, UnsupportedMagic
-from tidelog_core.records.batch import BatchHeader, Buffer, decode_records, iter_headers
+from tidelog_core.records.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    Buffer,
+    decode_records,
+    parse_header,
+)
 from tidelog_core.records.control import EndTransactionMarker, parse_end_transaction_marker
 
-ScannedBatch = tuple[Buffer, int, BatchHeader]
+CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class ScannedBatch(NamedTuple):
+    """A whole batch in a file."""
+
+    buffer: bytes
+    at: int  # where in the buffer it starts
+    position: int  # where in the file it starts
+    header: BatchHeader
 
 
 def scan_file(path: Path, size_bytes: int) -> Generator[ScannedBatch, None, None]:
-    """Yield buffer, position and header of every whole batch in the file's first bytes.
+    """Yield every whole batch in the file's first ``size_bytes``.
 
-    Ends without an error where no whole batch follows. CRCs are not checked. The
-    buffer is valid until the iterator is closed or has ended.
+    Ends without an error where no whole batch follows. CRCs are not checked.
+    Raises ``OSError``.
     """
-    if size_bytes == 0:
+    if size_bytes < HEADER_SIZE:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        content = mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)
-    try:
-        for position, header in iter_headers(content):
-            yield content, position, header
+        position = chunk_position = 0
+        chunk = b""
+        while position + HEADER_SIZE <= size_bytes:
+            at = position - chunk_position
+            if at + HEADER_SIZE > len(chunk):
+                chunk = os.pread(descriptor, min(CHUNK_BYTES, size_bytes - position), position)
+                chunk_position, at = position, 0
+            header = parse_header(chunk, at)
+            batch_size_bytes = header.size_bytes
+            if position + batch_size_bytes > size_bytes:
+                return
+            if at + batch_size_bytes > len(chunk):
+                wanted = min(max(CHUNK_BYTES, batch_size_bytes), size_bytes - position)
+                chunk = os.pread(descriptor, wanted, position)
+                chunk_position, at = position, 0
+                if len(chunk) < batch_size_bytes:
+                    return
+            yield ScannedBatch(chunk, at, position, header)
+            position += batch_size_bytes
     except (CorruptRecordBatch, UnsupportedMagic):
         return
     finally:
-        content.close()
+        os.close(descriptor)
 
 
 def read_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:

@@ -64,11 +64,11 @@ def producers_at(
     for segment in segments:
         if segment.end_offset <= state.end_offset or segment.base_offset >= offset:
             continue
-        for buffer, position, header in scan_file(segment.path, segment.size_bytes):
+        for buffer, at, _, header in scan_file(segment.path, segment.size_bytes):
             if header.base_offset >= offset:
                 break
             if header.base_offset >= state.end_offset:
-                note_batch(state, buffer, position, header, now_ms=now_ms)
+                note_batch(state, buffer, at, header, now_ms=now_ms)
     state.end_offset = offset
     return state
 

@@ -10,8 +10,9 @@ everything past it must be looked at:
   back in leader epochs. At the first that does not, the file is cut (durably, so
   that what was cut cannot come back behind newer batches) and later segments go.
 - their indexes, leader epochs and the producers' state are rebuilt on the way.
-- segments wholly below the recovery point are left alone. Their indexes are loaded
-  when they are first used, and rebuilt if no seal record vouches for them.
+- segments wholly below the recovery point are left alone, if their size and extent are
+  what they were sealed with. Their indexes are loaded when they are first used, and
+  rebuilt if no seal record vouches for them.
 
 If the recovery would have to cut below the recovery point, flushed bytes are
 damaged: ``CorruptLog`` is raised and nothing is changed.
@@ -193,11 +194,19 @@ class _Opening:
         expected = (segment.end_offset, segment.size_bytes)
         if seal is not None and (seal.end_offset, seal.size_bytes) == expected:
             segment.adopt(seal)
-        elif segment.size_bytes:
+            return
+        is_sealed = segment is not self.local.active
+        if is_sealed and (seal is not None or segment.size_bytes == 0):
+            raise CorruptLog(
+                f"segment {segment.path} holds {segment.size_bytes} bytes up to offset "
+                f"{segment.end_offset}, but was sealed with "
+                + (f"{seal.size_bytes} up to {seal.end_offset}" if seal else "some")
+            )
+        if segment.size_bytes:
             segment.indexes = rebuild_indexes(self.local, segment, expiration_ms=self.expiration_ms)
 
     def _read_epochs(self, segment: LogSegment) -> None:
-        for _, _, header in scan_file(segment.path, segment.size_bytes):
+        for _, _, _, header in scan_file(segment.path, segment.size_bytes):
             if header.partition_leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
@@ -308,7 +317,7 @@ def scan_segment(
     may_have_gaps = "compact" in config.cleanup_policy
     latest_epoch: int = NO_LEADER_EPOCH
     with closing(scan_file(segment.path, size_bytes)) as batches:
-        for buffer, position, header in batches:
+        for buffer, at, position, header in batches:
             base_offset, epoch = header.base_offset, header.partition_leader_epoch
             if not _continues(segment, header):
                 break
@@ -316,7 +325,7 @@ def scan_segment(
                 # The CRC covers neither field, but a torn header shows in what surrounds it.
                 is_gap = base_offset != segment.end_offset and not may_have_gaps
                 is_older = NO_LEADER_EPOCH < epoch < latest_epoch
-                if is_gap or is_older or not _has_right_crc(buffer, position, header):
+                if is_gap or is_older or not _has_right_crc(buffer, at, header):
                     break
             span = BatchSpan(
                 position,
@@ -329,7 +338,7 @@ def scan_segment(
             latest_epoch = max(latest_epoch, epoch)
             if epochs is not None and epoch > epochs.latest:
                 epochs.assign(epoch, base_offset)
-            for aborted in note_batch(producers, buffer, position, header, now_ms=now_ms):
+            for aborted in note_batch(producers, buffer, at, header, now_ms=now_ms):
                 segment.indexes.txn.append(aborted)
     producers.end_offset = segment.end_offset
 

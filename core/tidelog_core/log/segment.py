@@ -10,6 +10,7 @@ offset by way of the sparse offset index and the batch headers from there on.
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -252,7 +253,10 @@ class LogSegment:
         return next(self.spans(position)).size_bytes
 
     def spans(self, position: int = 0) -> Iterator[BatchSpan]:
-        """Yield the batches from ``position``, where one starts, to the end."""
+        """Yield the batches from ``position``, where one starts, to the end.
+
+        Raises ``OSError`` also where the file is not what it was when it was written.
+        """
         descriptor, end = self.reader.fileno(), self.size_bytes
         chunk, chunk_position = b"", position
         while position < end:
@@ -260,11 +264,18 @@ class LogSegment:
             if at + HEADER_SIZE > len(chunk):
                 chunk = os.pread(descriptor, min(SCAN_CHUNK_BYTES, end - position), position)
                 chunk_position, at = position, 0
+            if at + HEADER_SIZE > len(chunk):
+                raise self._damaged(position)
             base_offset, length, delta, timestamp_ms = _SPAN.unpack_from(chunk, at)
+            if length < HEADER_SIZE - LOG_OVERHEAD:
+                raise self._damaged(position)
             yield BatchSpan(
                 position, LOG_OVERHEAD + length, base_offset, base_offset + delta, timestamp_ms
             )
             position += LOG_OVERHEAD + length
+
+    def _damaged(self, position: int) -> OSError:
+        return OSError(errno.EIO, f"no batch at position {position}", str(self.path))
 
     @property
     def first_timestamp_ms(self) -> int | None:
@@ -337,7 +348,7 @@ class LogSegment:
             self._descriptor = -1
 
     def release(self) -> None:
-        """Let go of open files and maps; they come back on use. Slices in flight stay valid."""
+        """Let go of what comes back on use: open files, loaded indexes. Slices stay valid."""
         self._reader = None
         if self.seal is not None:
             self._indexes = None

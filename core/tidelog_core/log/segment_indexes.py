@@ -10,8 +10,6 @@ file costs time and never an answer.
 
 from __future__ import annotations
 
-import mmap
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,18 +59,16 @@ class SegmentIndexes:
 
     @classmethod
     def load(cls, directory: Path, seal: SealRecord) -> SegmentIndexes | None:
-        """Map the index files, None if one of them is not what ``seal`` says."""
+        """Read the index files, None if one of them is not what ``seal`` says."""
         base_offset = seal.base_offset
         contents = []
         for suffix, (size_bytes, crc) in zip(_SUFFIXES, _vouched(seal), strict=True):
-            content = _map(segment_path(directory, base_offset, suffix), size_bytes)
-            if content is None or crc32c(content) != crc:
+            content = _read(segment_path(directory, base_offset, suffix), size_bytes)
+            if content is None or len(content) != size_bytes or crc32c(content) != crc:
                 return None
             contents.append(content)
         offset, time, txn = contents
-        return cls(
-            OffsetIndex(base_offset, offset), TimeIndex(base_offset, time), TxnIndex(bytes(txn))
-        )
+        return cls(OffsetIndex(base_offset, offset), TimeIndex(base_offset, time), TxnIndex(txn))
 
     def write(self, directory: Path, base_offset: int) -> tuple[int, int, int, int, int, int]:
         """Write the files, not durably. Returns size and CRC of each, as a seal record has them.
@@ -83,10 +79,10 @@ class SegmentIndexes:
         contents = (self.offset.to_bytes(), self.time.to_bytes(), self.txn.to_bytes())
         for suffix, content in zip(_SUFFIXES, contents, strict=True):
             path = segment_path(directory, base_offset, suffix)
-            # A file that a reader has mapped must not shrink under it: take a new one.
-            path.unlink(missing_ok=True)
             if content or suffix != TXN_INDEX_SUFFIX:
                 path.write_bytes(content)
+            else:
+                path.unlink(missing_ok=True)
             facts += (len(content), crc32c(content))
         a, b, c, d, e, f = facts
         return a, b, c, d, e, f
@@ -103,16 +99,12 @@ def _vouched(seal: SealRecord) -> tuple[tuple[int, int], tuple[int, int], tuple[
     )
 
 
-def _map(path: Path, size_bytes: int) -> mmap.mmap | bytes | None:
+def _read(path: Path, size_bytes: int) -> bytes | None:
     if size_bytes == 0:
         return b""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Read and not mapped: its CRC has to be computed anyway, a map takes a descriptor,
+        # and a page that the disk cannot give would end the process.
+        return path.read_bytes()
     except FileNotFoundError:
         return None
-    try:
-        if os.fstat(descriptor).st_size != size_bytes:
-            return None
-        return mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)

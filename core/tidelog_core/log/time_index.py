@@ -9,7 +9,6 @@ is the greatest timestamp of the whole segment.
 
 from __future__ import annotations
 
-import mmap
 from bisect import bisect_right
 from struct import Struct
 
@@ -24,9 +23,9 @@ class TimeIndex:
 
     __slots__ = ("_base_offset", "_entries")
 
-    def __init__(self, base_offset: int, entries: bytearray | bytes | mmap.mmap = b"") -> None:
+    def __init__(self, base_offset: int, entries: bytearray | bytes = b"") -> None:
         self._base_offset = base_offset
-        self._entries: bytearray | bytes | mmap.mmap = entries or bytearray()
+        self._entries: bytearray | bytes = entries or bytearray()
 
     def __len__(self) -> int:
         return len(self._entries) // ENTRY_SIZE_BYTES

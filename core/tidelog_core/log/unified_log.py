@@ -13,9 +13,7 @@ timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it 
 
 from __future__ import annotations
 
-import shutil
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,10 +21,10 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange
 from tidelog_core.log.append_checks import (
     LOG_APPEND_TIME,
+    PositionedHeader,
     check_replicated,
 )
 from tidelog_core.log.appending import (
-    PositionedHeader,
     StagedAppend,
     check_offsets_ascend,
     split_by_size,
@@ -35,20 +33,15 @@ from tidelog_core.log.appending import (
 )
 from tidelog_core.log.checkpoint import (
     encode_rows,
-    sync_directory,
     write_checkpoint,
 )
+from tidelog_core.log.deletion import delete_directory, remove_deleted_logs
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
-    DELETED_DIRECTORY_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
     START_OFFSET_FILE,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_path,
 )
 from tidelog_core.log.producer_snapshots import (
     producers_at,
@@ -58,7 +51,7 @@ from tidelog_core.log.producer_snapshots import (
 )
 from tidelog_core.log.producer_state import ProducerState, RetainedBatch
 from tidelog_core.log.recovery import OpenedLog, open_log
-from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.sealed import describe_sealed
 from tidelog_core.log.time_search import find_max_timestamp, find_offset_by_time
 from tidelog_core.log.values import (
     AbortedTransaction,
@@ -72,6 +65,8 @@ from tidelog_core.model import NO_TIMESTAMP, TopicPartition
 from tidelog_core.records.batch import (
     WritableBuffer,
 )
+
+__all__ = ["PRODUCER_ID_EXPIRATION_MS", "UnifiedLog", "remove_deleted_logs", "wall_clock_ms"]
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
@@ -497,31 +492,10 @@ class UnifiedLog:
             known = self._sealed.get(segment.base_offset)
             if known is None:
                 with local.storage_errors("reading of a sealed segment"):
-                    known = self._sealed[segment.base_offset] = self._describe(segment)
+                    known = describe_sealed(local, segment, self._epochs, self._producers_at)
+                self._sealed[segment.base_offset] = known
             sealed.append(known)
         return sealed
-
-    def _describe(self, segment: LogSegment) -> SealedSegment:
-        directory, base_offset = self._local.directory, segment.base_offset
-        # Loading the indexes checks their files, or writes them anew; both are let go again.
-        _ = segment.indexes
-        segment.release()
-        snapshot = snapshot_path(directory, segment.end_offset)
-        if not snapshot.exists():
-            write_snapshot(directory, self._producers_at(segment.end_offset))
-        return SealedSegment(
-            base_offset=base_offset,
-            end_offset=segment.end_offset,
-            size_bytes=segment.size_bytes,
-            max_timestamp_ms=segment.max_timestamp_ms,
-            path=segment.path,
-            offset_index=segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX),
-            time_index=segment_path(directory, base_offset, TIME_INDEX_SUFFIX),
-            txn_index=segment_path(directory, base_offset, TXN_INDEX_SUFFIX),
-            producer_snapshot=snapshot,
-            leader_epochs=self._epochs.within(base_offset, segment.end_offset),
-            last_modified_ms=segment.path.stat().st_mtime_ns // 1_000_000,
-        )
 
     def advance_log_start_offset(self, offset: int) -> bool:
         """Delete the records below ``offset``; returns whether there were any to delete.
@@ -701,14 +675,8 @@ class UnifiedLog:
         local = self._local
         local.close()
         local.go_offline()
-        directory = local.directory
-        doomed = directory.with_name(
-            f"{directory.name}.{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}"
-        )
         with local.storage_errors("deletion"):
-            directory.rename(doomed)
-            sync_directory(directory.parent)
-            shutil.rmtree(doomed)
+            delete_directory(local.directory)
 
     def _producers_at(self, offset: int) -> ProducerState:
         return producers_at(
@@ -718,11 +686,3 @@ class UnifiedLog:
             expiration_ms=self._expiration_ms,
             now_ms=self._clock_ms(),
         )
-
-
-def remove_deleted_logs(parent: Path) -> int:
-    """Finish the deletions that a crash interrupted in ``parent``. Returns how many."""
-    doomed = [path for path in parent.iterdir() if path.name.endswith(DELETED_DIRECTORY_SUFFIX)]
-    for path in doomed:
-        shutil.rmtree(path)
-    return len(doomed)

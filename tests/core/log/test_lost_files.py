@@ -129,7 +129,7 @@ def test_segment_files_may_be_cut_at_every_byte(
     names = [name for name in small_files(directory) if name.endswith(suffix)]
     for name in (names[0], names[-1]):
         content = (directory / name).read_bytes()
-        for size_bytes in range(0, len(content), 1 if len(content) < 40 else 5):
+        for size_bytes in range(0, len(content), 1 + len(content) // 30):
             copy = copy_of(directory, tmp_path / "copy")
             (copy / name).write_bytes(content[:size_bytes])
             check_same_answers(copy, said)
@@ -142,7 +142,7 @@ def test_segment_files_may_have_any_byte_wrong(
     directory, said = closed_log
     name = [name for name in small_files(directory) if name.endswith(suffix)][-1]
     content = (directory / name).read_bytes()
-    for position in range(0, len(content), 5):
+    for position in range(0, len(content), 1 + len(content) // 30):
         copy = copy_of(directory, tmp_path / "copy")
         damaged = bytearray(content)
         damaged[position] ^= 0x11
@@ -156,7 +156,7 @@ def test_checkpoints_may_be_cut_at_every_byte(
 ) -> None:
     directory, said = closed_log
     content = (directory / name).read_bytes()
-    for size_bytes in range(0, len(content), 1 if len(content) < 100 else 11):
+    for size_bytes in range(0, len(content), 1 + len(content) // 60):
         copy = copy_of(directory, tmp_path / "copy")
         (copy / name).write_bytes(content[:size_bytes])
         check_same_answers(copy, said)

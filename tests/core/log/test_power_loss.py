@@ -31,7 +31,7 @@ class Disk:
         self.kept: list[int] = []  # open files, so that no inode number is used twice
 
     def note_fsync(self, descriptor: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         self.synced.append(path.name)
         if path == self.directory:
             self.names = {entry.name: entry.inode() for entry in os.scandir(path)}
@@ -75,7 +75,7 @@ def watched(
     disk.close()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_power_cut_before_any_fsync_leaves_a_prefix_with_all_that_was_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

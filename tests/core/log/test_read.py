@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.errors import OffsetOutOfRange
+from tidelog_core.errors import OffsetOutOfRange, StorageError
 from tidelog_core.log.unified_log import UnifiedLog
 
 from tests.core.log.building import (
@@ -114,14 +114,18 @@ def test_read_outside_the_log_is_refused_and_at_its_end_gives_nothing(tmp_path: 
     log.close()
 
 
+def open_file_count() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_unread_log_has_no_file_open(tmp_path: Path) -> None:
     for number in range(20):
         log = open_log(tmp_path / f"{number}")
         append(log, batch(1))
         log.close()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_file_count()
     logs = [open_log(tmp_path / f"{number}") for number in range(20)]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_file_count() == before
     for log in logs:
         log.close()
 
@@ -130,9 +134,9 @@ def test_sealed_segments_that_were_read_are_not_all_kept_open(tmp_path: Path) ->
     log = open_log(tmp_path / "log", segment_bytes=200)
     for _ in range(60):
         append(log, batch(1))
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_file_count()
     content_of(log)
-    assert len(os.listdir("/proc/self/fd")) - before <= 8
+    assert open_file_count() - before <= 8
     log.close()
 
 
@@ -195,6 +199,33 @@ def test_time_search_gives_the_first_record_at_or_after_a_time(
     log.advance_log_start_offset(50)
     assert log.offset_for_timestamp(NOW_MS) == (times[50], 50)
     log.close()
+
+
+def open_and_read(directory: Path, offset: int) -> None:
+    log = open_log(directory, segment_bytes=500)
+    try:
+        log.read(offset, max_bytes=1, up_to=20)
+    finally:
+        log.close()
+
+
+def test_sealed_segment_damaged_behind_our_back_is_a_storage_error(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", segment_bytes=500)
+    for _ in range(20):
+        append(log, batch(1))
+    log.close()
+    path = tmp_path / "log" / f"{0:020d}.log"
+    whole = path.read_bytes()
+    damages = (b"", whole[:100], bytes(len(whole)), b"\xff" * len(whole))
+    for content in damages:
+        path.write_bytes(content)
+        with pytest.raises(StorageError):  # At the latest when it is read.
+            open_and_read(tmp_path / "log", 3)
+    path.write_bytes(whole)
+    open_and_read(tmp_path / "log", 3)
+    (tmp_path / "log" / f"{6:020d}.log").unlink()
+    with pytest.raises(StorageError, match="was sealed with"):
+        open_and_read(tmp_path / "log", 13)
 
 
 def test_empty_log_has_no_times(tmp_path: Path) -> None:

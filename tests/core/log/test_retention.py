@@ -7,7 +7,8 @@ from threading import Thread
 
 import pytest
 from tidelog_core.errors import OffsetOutOfRange
-from tidelog_core.log.unified_log import UnifiedLog, remove_deleted_logs
+from tidelog_core.log.deletion import remove_deleted_logs
+from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import OffsetNotLocal
 
 from tests.core.log.building import (
