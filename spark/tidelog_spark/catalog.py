@@ -16,7 +16,12 @@ from typing import TypeVar
 from uuid import UUID
 
 import numpy as np
-from tidelog_core.errors import CorruptObject, InvalidConfig, UnknownTopicOrPartition
+from tidelog_core.errors import (
+    CorruptObject,
+    InvalidConfig,
+    ObjectNotFound,
+    UnknownTopicOrPartition,
+)
 from tidelog_core.metadata.records import (
     TOPIC_COLLECTION,
     Cluster,
@@ -44,6 +49,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CALLS_AT_ONCE_MAX = 16
+ATTEMPTS_MAX = 3
 
 # A row of the index object's batch table.
 _BATCH_ROW = np.dtype(
@@ -79,8 +85,22 @@ async def make_plan(options: ReadOptions, metadata: MetadataStore, objects: Obje
     """Return the splits of a read, from metadata items and index objects alone.
 
     Raises ``UnknownTopicOrPartition``, ``InvalidConfig`` where limits do not fit the
-    partitions, and what ``plan`` raises.
+    partitions, ``ObjectNotFound`` and ``CorruptObject`` for index objects, and what
+    ``plan`` raises.
     """
+    for attempts_left in reversed(range(ATTEMPTS_MAX)):
+        try:
+            return await _attempt_plan(options, metadata, objects)
+        except ObjectNotFound:
+            # Retention may have deleted the segment meanwhile: then it is out of the metadata.
+            if not attempts_left:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _attempt_plan(
+    options: ReadOptions, metadata: MetadataStore, objects: ObjectStore
+) -> Plan:
     catalog = await load_catalog(metadata, options.selection)
     partitions = {log.partition for log in catalog.logs}
     problems = [

@@ -9,7 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import CorruptObject, InvalidConfig, UnknownTopicOrPartition
+from tidelog_core.errors import (
+    CorruptObject,
+    InvalidConfig,
+    ObjectNotFound,
+    UnknownTopicOrPartition,
+)
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin
 from tidelog_core.model import TopicPartition
@@ -260,6 +265,14 @@ def test_a_damaged_or_foreign_index_object_raises(cluster):
     first.write_bytes(content)
     with pytest.raises(CorruptObject, match=r"\.index' is corrupt"):
         offsets(cluster, **limits)
+
+
+def test_an_index_object_that_is_gone_raises_and_names_it(cluster):
+    cluster.create_topic("t")
+    key = cluster.keys("t", cluster.add_segment("t", batches(0, 50))).index
+    (cluster.objects / key).unlink()
+    with pytest.raises(ObjectNotFound, match=key):
+        offsets(cluster, startingOffsets=at(5), failOnDataLoss="false")
 
 
 def test_an_object_deleted_after_planning_raises_or_is_skipped(cluster):

@@ -110,6 +110,17 @@ def test_scan_returns_the_same_rows_without_the_data_source(spark, cluster):
     assert scan(spark, nothing).count() == 0
 
 
+def test_timestamps_do_not_depend_on_the_sessions_time_zone(spark, cluster):
+    given = {"subscribe": "other"}
+    tables = [load(spark, cluster, **given), scan(spark, {**cluster.options, **given})]
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        assert [table.select(F.unix_millis("timestamp")).first()[0] for table in tables] == [1, 1]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 def test_filters_and_aggregates_work_on_the_rows(spark, cluster):
     table = load(spark, cluster, subscribe="events,other")
     assert table.where("offset >= 990 and partition = 1").count() == 10
