@@ -70,7 +70,7 @@ def check_read(
         assert following in ends
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     segment_bytes=st.sampled_from([700, 2000, 100_000]),
