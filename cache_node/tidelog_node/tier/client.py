@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import StorageError, TierUnavailable
+from tidelog_core.errors import TierUnavailable
 from tidelog_core.model import ReadableFile
 
 from tidelog_node.tier.protocol import (
@@ -82,11 +84,12 @@ class TierClient:
     """Asks the worker. For the tasks of one event loop; ``start`` before, ``close`` after."""
 
     def __init__(self, command: WorkerCommand) -> None:
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if len(str(command.socket)) > SOCKET_PATH_LENGTH_MAX:
-            raise StorageError(
-                f"{command.socket} is too long for a socket: "
-                f"at most {SOCKET_PATH_LENGTH_MAX} characters"
-            )
+            # A folder of our own, so that nobody else puts a socket there.
+            self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-")
+            socket = Path(self._temporary.name) / command.socket.name
+            command = dataclasses.replace(command, socket=socket)
         self._command = command
         self._waiting: dict[int, asyncio.Future[Fields]] = {}
         self._next_number = 0
@@ -122,6 +125,8 @@ class TierClient:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
             self._supervisor = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     async def read(self, wanted: ByteRange, ahead: tuple[ByteRange, ...] = ()) -> ReadableFile:
         """Return an open file that holds exactly the range's bytes.

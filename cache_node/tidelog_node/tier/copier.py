@@ -125,9 +125,11 @@ class Copier:
         """Delete a segment: mark it, delete its objects, drop its item. Can be repeated."""
         doomed = await self._catalog.start_deletion(led.leadership, segment)
         led.remote.remove(doomed)
+        led.deleting[doomed.segment_id] = doomed
         keys = self._keys(led, doomed)
         await self._client.delete((keys.log, keys.index))
         await self._catalog.drop([doomed])
+        del led.deleting[doomed.segment_id]
 
     async def _next(self, led: LedPartition, log: UnifiedLog) -> SealedSegment | None:
         finished = await led.remote.segments()

@@ -62,6 +62,7 @@ class LedPartition:
 
     __slots__ = (
         "copied_up_to",
+        "deleting",
         "deletion_due",
         "failure_count",
         "is_taken_over",
@@ -83,10 +84,23 @@ class LedPartition:
         # A copy that has begun, so that a retry continues it instead of beginning anew.
         self.under_way: tuple[SealedSegment, SegmentMeta] | None = None
         self.copied_up_to = NOT_LOOKED_AT
+        # Deletions that have begun: what fails in the middle is taken up again.
+        self.deleting: dict[UUID, SegmentMeta] = {}
         self.deletion_due: dict[UUID, float] = {}  # segment id to the loop's time
         self.newest: tuple[int, int] | None = None  # log end offset, greatest timestamp then
         self.failure_count = 0
         self.not_before = 0.0  # the loop's time
+
+    def reset(self) -> None:
+        """Forget what is believed of the tier: the next step reads the metadata again.
+
+        A copy under way is then a leftover like any other, and is cleaned up.
+        """
+        self.is_taken_over = False
+        self.under_way = None
+        self.deleting.clear()
+        self.copied_up_to = NOT_LOOKED_AT
+        self.remote.invalidate()
 
     def needs_copying(self) -> bool:
         """Return whether there may be a sealed segment to copy. Cheap: asked every second."""

@@ -74,6 +74,8 @@ class Retention:
         """
         if not led.is_taken_over:
             await self._copier.take_over(led)
+        for segment in tuple(led.deleting.values()):
+            await self._copier.delete(led, segment)
         log = led.replica.log
         await self._advance_log_start(led, log)
         self._copier.evict(led)

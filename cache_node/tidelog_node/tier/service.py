@@ -22,6 +22,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    OutcomeUnknown,
     StoreUnavailable,
     TidelogError,
     TierUnavailable,
@@ -362,14 +363,17 @@ class TierService:
         except NotLeaderOrFollower:
             # The image will say so soon; until then there is nothing to do here.
             self._wait(led)
-        except (TierUnavailable, StoreUnavailable) as error:
+            led.reset()
+        except (TierUnavailable, StoreUnavailable, OutcomeUnknown) as error:
             self._wait(led)
             logger.info("tier work waits", extra=_trouble(led, action, error))
         except TidelogError as error:
             self._wait(led)
+            led.reset()
             logger.error("tier work failed, will retry", extra=_trouble(led, action, error))
         except Exception as error:
             self._wait(led)
+            led.reset()
             logger.exception("tier work broke, will retry", extra=_trouble(led, action, error))
         else:
             led.failure_count = 0

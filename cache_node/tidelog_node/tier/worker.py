@@ -188,6 +188,7 @@ async def run_worker(settings: WorkerSettings) -> None:
 
     settings.socket.unlink(missing_ok=True)  # A killed worker leaves its socket.
     server = await asyncio.start_unix_server(accept, settings.socket, limit=SOCKET_READ_SIZE_BYTES)
+    settings.socket.chmod(0o600)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -20,7 +20,7 @@ from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, 
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.model import FileSlice, TopicPartition
-from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.objects.location import open_object_store
 from tidelog_core.records.batch import iter_headers, patch
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_chain, verify_segment
@@ -59,11 +59,12 @@ class Clock:
 class TierNode:
     """One broker's logs and tier in a folder. Made by ``running_node``."""
 
-    def __init__(self, folder: Path, config: NodeConfig) -> None:
+    def __init__(self, folder: Path, config: NodeConfig, objects_url: str | None = None) -> None:
         self.folder = folder
         self.config = config
         self.clock = Clock()
         self.objects_folder = folder / "objects"
+        self.objects_url = objects_url or f"file://{self.objects_folder}"
         self.run_folder = Path(tempfile.mkdtemp(prefix="tl-"))  # sockets need short paths
 
     async def start(self) -> None:
@@ -99,7 +100,7 @@ class TierNode:
             broker_id=BROKER_ID,
             clock_ms=self.clock,
             executor=self.executor,
-            objects_url=f"file://{self.objects_folder}",
+            objects_url=self.objects_url,
             socket=self.run_folder / "tier.sock",
             cache_dir=self.folder / "cache",
         )
@@ -198,7 +199,7 @@ class TierNode:
 
     async def objects(self) -> dict[str, bytes]:
         """Return the segment objects that are in the store."""
-        store = FolderObjectStore(self.objects_folder)
+        store = open_object_store(self.objects_url)
         try:
             keys = [meta.key async for meta in store.list("")]
             return {key: await store.get(key) for key in keys if not key.endswith(".json")}
@@ -240,8 +241,10 @@ def slice_bytes(found: FileSlice) -> bytes:
 
 
 @asynccontextmanager
-async def running_node(folder: Path, config: NodeConfig = CONFIG) -> AsyncIterator[TierNode]:
-    node = TierNode(folder, config)
+async def running_node(
+    folder: Path, config: NodeConfig = CONFIG, objects_url: str | None = None
+) -> AsyncIterator[TierNode]:
+    node = TierNode(folder, config, objects_url)
     await node.start()
     try:
         yield node
