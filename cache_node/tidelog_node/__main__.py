@@ -51,6 +51,9 @@ async def _serve(settings: NodeSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if settings.stops_with_parent:
+        # Nobody writes to it, so it becomes readable only when the parent is gone.
+        loop.add_reader(sys.stdin.fileno(), stop.set)
 
     def announce(port: int) -> None:
         gc.freeze()
@@ -58,7 +61,11 @@ async def _serve(settings: NodeSettings) -> None:
         line = f"tidelog node {settings.broker_id} ready on {settings.client_host}:{port}"
         print(line, flush=True)  # noqa: T201
 
-    await run_node(settings, stop=stop, on_ready=announce)
+    try:
+        await run_node(settings, stop=stop, on_ready=announce)
+    finally:
+        if settings.stops_with_parent:
+            loop.remove_reader(sys.stdin.fileno())
 
 
 def _raise_descriptor_limit() -> None:

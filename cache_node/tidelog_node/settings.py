@@ -20,6 +20,7 @@ ENVIRONMENT_PREFIX = "TIDELOG_"
 CONFIG_PREFIX = "TIDELOG_CONFIG_"
 PORT_MAX = 65_535
 BROKER_ID_MAX = 2**31 - 1
+WILDCARD_HOSTS = ("0.0.0.0", "::")
 DEFAULT_DATA_DIR = "tidelog-data"
 
 
@@ -38,6 +39,7 @@ class NodeSettings:
     rack: str | None = None  # availability zone, for clients that care
     config_overrides: Mapping[str, str] = field(default_factory=dict)  # of NodeConfig
     log_level: str = "INFO"  # of the process's own log on stderr
+    stops_with_parent: bool = False  # the end of stdin stops the node, as SIGTERM does
 
     @property
     def client_host(self) -> str:
@@ -83,6 +85,11 @@ def parse_settings(
     values["metadata_store_url"] = take("metadata_store") or f"sqlite://{data_dir}/metadata.db"
     values["object_store_url"] = take("object_store") or f"file://{data_dir}/objects"
     values["config_overrides"] = _parse_overrides(given["set"] or [], environment, problems)
+    values["stops_with_parent"] = given["stop_with_parent"]
+    if values.get("host") in WILDCARD_HOSTS and "advertised_host" not in values:
+        problems.append(
+            f"advertised_host is required with host {values['host']!r}, which no client can reach"
+        )
     if problems:
         raise InvalidConfig(problems)
     return NodeSettings(**values)  # type: ignore[arg-type]
@@ -110,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(option, help=text)
     parser.add_argument(
         "--set", action="append", metavar="NAME=VALUE", help="a node setting; may be repeated"
+    )
+    parser.add_argument(
+        "--stop-with-parent", action="store_true", help="stop when stdin ends; for supervisors"
     )
     return parser
 

@@ -8,7 +8,8 @@ one metadata store and one object store:
     <data dir>/node-<id>/      the logs of one node
 
 A node that ends by itself ends the cluster: nothing is restarted silently. SIGTERM and
-SIGINT are passed on, and the parent leaves when every node has.
+SIGINT are passed on, and the parent leaves when every node has. A parent that is killed
+takes its nodes with it: each watches its end of a pipe.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ClusterSettings:
         command += ["--port", str(self.port + broker_id - 1)]
         command += ["--data-dir", str(data_dir / f"node-{broker_id}")]
         command += ["--metadata-store", metadata, "--object-store", objects]
-        command += ["--log-level", self.log_level]
+        command += ["--log-level", self.log_level, "--stop-with-parent"]
         for name, value in self.config_overrides.items():
             command += ["--set", f"{name}={value}"]
         return command
@@ -98,6 +99,7 @@ async def _start_node(settings: ClusterSettings, broker_id: int) -> asyncio.subp
     # In a session of its own: Ctrl-C reaches the parent alone, which passes it on.
     return await asyncio.create_subprocess_exec(
         *settings.command(broker_id),
+        stdin=asyncio.subprocess.PIPE,  # its end tells the node that the parent is gone
         stdout=asyncio.subprocess.PIPE,
         limit=LINE_BYTES_MAX,
         start_new_session=True,

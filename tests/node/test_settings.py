@@ -39,3 +39,10 @@ def test_every_problem_is_reported_at_once() -> None:
     text = str(raised.value)
     for part in ("99999", "'x'", "'nope'", "'bare'", "TIDELOG_CONFIG_WRONG", "'LOUD'"):
         assert part in text
+
+
+def test_a_node_on_every_address_must_say_where_it_is_reached() -> None:
+    with pytest.raises(InvalidConfig, match="advertised_host is required"):
+        parse_settings(["--host", "0.0.0.0"], {})
+    arguments = ["--host", "0.0.0.0", "--advertised-host", "node.example"]
+    assert parse_settings(arguments, {}).client_host == "node.example"

@@ -117,6 +117,25 @@ def test_a_node_that_ends_by_itself_ends_the_cluster(cluster: Cluster) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def test_nodes_stop_in_order_when_their_parent_is_killed(cluster: Cluster) -> None:
+    assert cluster.line
+    pids = cluster.node_pids()
+    cluster.process.kill()
+    cluster.process.wait()
+    deadline = time.monotonic() + SECONDS_MAX
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert cluster.log_path.read_text().count("node stopped") == NODE_COUNT
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def test_wrong_settings_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig) as raised:
         ClusterSettings(data_dir=tmp_path, node_count=0, port=70_000)
