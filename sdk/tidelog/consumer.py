@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl as ssl_module
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,7 @@ class Consumer:
         self,
         bootstrap_servers: str | Sequence[str],
         *,
+        topics: str | Iterable[str] | None = None,
         group_id: str | None = None,
         group_instance_id: str | None = None,
         client_id: str = "tidelog",
@@ -88,7 +89,8 @@ class Consumer:
     ) -> None:
         """Check the options (see ``options``); nothing is sent before ``start()``.
 
-        Raises ``InvalidConfig`` naming every problem.
+        ``topics`` is the same as ``subscribe(topics)``. Raises ``InvalidConfig`` naming
+        every problem.
         """
         client = ClientOptions(
             bootstrap=parse_bootstrap(bootstrap_servers),
@@ -150,6 +152,8 @@ class Consumer:
         self._failure: BaseException | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
+        if topics is not None:
+            self.subscribe(topics)
 
     def sync(self) -> SyncConsumer:
         """Return the plain face of this consumer; it is used through that alone from here on."""
@@ -174,9 +178,26 @@ class Consumer:
             if self._commits is not None and self._options.enable_auto_commit:
                 self._spawn(self._commits.run())
 
-    async def close(self) -> None:
-        """Commit (if that is automatic), leave the group and end. Idempotent."""
-        await self._close(has_failed=False)
+    async def close(self, *, has_failed: bool = False) -> None:
+        """Commit (if that is automatic), leave the group and end. Idempotent.
+
+        With ``has_failed`` the records in hand do not count as dealt with.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._changed.set()
+        try:
+            if self._tasks:
+                self._life.rest(has_dealt_with=not has_failed)
+                await self._leave()
+        finally:
+            await self._locator.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._positions.replace(())
+            await self._cluster.close()
 
     async def __aenter__(self) -> Consumer:
         """Start."""
@@ -190,7 +211,7 @@ class Consumer:
         traceback: TracebackType | None,
     ) -> None:
         """Close; after an exception, the record in hand is not committed."""
-        await self._close(has_failed=exc is not None)
+        await self.close(has_failed=exc is not None)
 
     # --- what to read ---
 
@@ -298,24 +319,43 @@ class Consumer:
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[ConsumerRecord]:
-        life = self._life
         while True:
-            state = await self._next_run()
-            version, records = state.version, state.records
-            last = len(records) - 1
-            # Jumps, pauses and rebalances all show in one of these conditions.
-            while (
-                state.version == version
-                and (index := state.index) <= last
-                and state.is_available
-                and not life.is_rest_wanted
-            ):
-                record = records[index]
-                state.index = index + 1
-                state.position = record.offset + 1 if index < last else state.run_end
+            for record in self.hand_out_run(await self.next_run()):
                 yield record
-                if state.version == version:
-                    state.safe_position = state.position
+
+    async def next_run(self) -> PartitionState:
+        """Return a partition with a run of records, once there is one. For the faces."""
+        await self._come_to_rest()
+        while True:
+            self._attend()
+            state = self._next_ready(may_raise=True)
+            if state is not None:
+                self._positions.rotate(state.partition)
+                self._hand_out([state])
+                return state
+            await self._wait(None)
+
+    def hand_out_run(self, state: PartitionState) -> Iterator[ConsumerRecord]:
+        """Yield the run's records until something else has to happen. For the faces.
+
+        The position is behind each record as it is handed out; asking for the next one
+        says that it is dealt with.
+        """
+        life = self._life
+        version, records = state.version, state.records
+        last = len(records) - 1
+        # Jumps, pauses and rebalances all show in one of these conditions.
+        while (
+            state.version == version
+            and (index := state.index) <= last
+            and not (state.is_paused or life.is_rest_wanted)
+        ):
+            record = records[index]
+            state.index = index + 1
+            state.position = record.offset + 1 if index < last else state.run_end
+            yield record
+            if state.version == version:
+                state.safe_position = state.position
 
     # --- positions ---
 
@@ -500,17 +540,6 @@ class Consumer:
             self._hand_out(states)
         return records
 
-    async def _next_run(self) -> PartitionState:
-        await self._come_to_rest()
-        while True:
-            self._attend()
-            state = self._next_ready(may_raise=True)
-            if state is not None:
-                self._positions.rotate(state.partition)
-                self._hand_out([state])
-                return state
-            await self._wait(None)
-
     def _hand_out(self, states: list[PartitionState]) -> None:
         self._life.hand_out(states)
         if self._membership is not None:
@@ -579,20 +608,3 @@ class Consumer:
                 await membership.leave("the consumer leaves")
         elif self._commits is not None and self._options.enable_auto_commit:
             await self._commits.commit_safely(list(self._positions))
-
-    async def _close(self, *, has_failed: bool) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._changed.set()
-        try:
-            if self._tasks:
-                self._life.rest(has_dealt_with=not has_failed)
-                await self._leave()
-        finally:
-            await self._locator.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._positions.replace(())
-            await self._cluster.close()

@@ -6,6 +6,7 @@ no one is likely to catch by name get a subclass of ``NodeError`` made on the sp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from kio.schema.errors import ErrorCode
@@ -74,6 +75,7 @@ __all__ = [
     "PolicyViolation",
     "RebalanceInProgress",
     "RequestTimedOut",
+    "SeveralFailed",
     "TidelogError",
     "TopicAlreadyExists",
     "UnknownLeaderEpoch",
@@ -114,6 +116,14 @@ class UnsupportedVersion(TidelogError):
     """Node and SDK share no version of this API."""
 
     code = ErrorCode.unsupported_version
+
+
+class SeveralFailed(TidelogError):
+    """Several of the things asked for failed, each with its own error; the others are done."""
+
+    def __init__(self, errors: Mapping[str, TidelogError]) -> None:
+        super().__init__("; ".join(map(str, errors.values())))
+        self.errors = dict(errors)
 
 
 class NodeError(TidelogError):

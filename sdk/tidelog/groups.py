@@ -43,21 +43,21 @@ class Coordinator:
     def __init__(self, cluster: Cluster, group_id: str) -> None:
         self._cluster = cluster
         self.group_id = group_id
-        self._node_id: int | None = None
+        self.node_id: int | None = None  # None: not known (any more)
 
     def forget(self) -> None:
         """Look the coordinator up again before the next request."""
-        self._node_id = None
+        self.node_id = None
 
     async def request(
         self, api: Api, message: object, *, lane: Lane = Lane.SHARED, timeout_s: float | None = None
     ) -> Any:
         """Send one request to the coordinator. One attempt, the lookup included."""
         try:
-            if self._node_id is None:
-                self._node_id = await self._cluster.find_coordinator(self.group_id)
+            if self.node_id is None:
+                self.node_id = await self._cluster.find_coordinator(self.group_id)
             return await self._cluster.request(
-                api, message, node_id=self._node_id, lane=lane, timeout_s=timeout_s
+                api, message, node_id=self.node_id, lane=lane, timeout_s=timeout_s
             )
         except TidelogError as error:
             self.note(error.code)

@@ -129,9 +129,13 @@ class Delivery:
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         """Wait for the outcome: the record's metadata, or its error is raised."""
-        while not self.done():
-            yield from self._batch.wait().__await__()
+        yield from self.wait().__await__()
         return self.result()
+
+    async def wait(self) -> None:
+        """Return when the outcome is known."""
+        while not self.done():
+            await self._batch.wait()
 
     def done(self) -> bool:
         """Whether the outcome is known."""

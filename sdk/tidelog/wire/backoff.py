@@ -26,6 +26,6 @@ class Backoff:
     def next_s(self) -> float:
         """Count one more failure and return how long to wait, in seconds."""
         # Past 2**20 any first wait is over any longest one.
-        wait_ms = min(self._max_ms, self._first_ms * 2 ** min(self.failure_count, 20))
+        wait_ms = min(self._max_ms, self._first_ms << min(self.failure_count, 20))
         self.failure_count += 1
         return wait_ms * self._uniform(0.8, 1.2) / 1000

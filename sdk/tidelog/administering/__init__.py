@@ -1,0 +1,1 @@
+"""The inside of the admin: one module per kind of thing administered."""

@@ -1,0 +1,82 @@
+"""How an admin asks: tries again what may pass, raises what will not."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from tidelog.cluster import Cluster
+from tidelog.errors import ClientClosed, RequestTimedOut, SeveralFailed, TidelogError, error_for
+
+T = TypeVar("T")
+
+
+class AdminCalls:
+    """What the parts of ``Admin`` share."""
+
+    def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._timeout_s = timeout_ms / 1000
+        self._starting = asyncio.Lock()
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Connect. Idempotent; every call does it when it was not done.
+
+        Raises ``ConnectionFailed`` if no node answers within the request timeout.
+        """
+        async with self._starting:
+            if self._is_closed:
+                raise ClientClosed("the admin is closed")
+            await self._cluster.start()
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._cluster.close()
+
+    @property
+    def _request_timeout(self) -> datetime.timedelta:
+        return datetime.timedelta(seconds=self._cluster.request_timeout_s)
+
+    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what an attempt returns, trying again while its error is retriable."""
+        await self.start()
+        backoff = self._cluster.backoff()
+        failure: TidelogError | None = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    try:
+                        return await attempt()
+                    except TidelogError as error:
+                        failure = error
+                        if not _may_pass(error):
+                            raise
+                        self._cluster.invalidate()
+                        await asyncio.sleep(backoff.next_s())
+        except TimeoutError:
+            raise failure or RequestTimedOut(f"no answer within {self._timeout_s:g} s") from None
+
+
+def _may_pass(error: TidelogError) -> bool:
+    # Clients that wait for a topic to appear retry this; who asks by name wants to know.
+    return error.retriable and error.code is not ErrorCode.unknown_topic_or_partition
+
+
+def raise_failures(failures: Mapping[object, tuple[ErrorCode, str | None]], *, what: str) -> None:
+    """Raise the errors among the answers, one by itself or several together."""
+    errors = {
+        name: error_for(code, message, about=f"{what} {name}" if what else name)
+        for name, (code, message) in failures.items()
+        if code is not ErrorCode.none
+    }
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise SeveralFailed({str(name): error for name, error in errors.items()})

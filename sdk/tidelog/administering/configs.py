@@ -1,0 +1,241 @@
+"""Configs of topics and nodes, the cluster itself, and its disks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tidelog_core.wire_messages import build
+
+from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.administering.results import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigSynonym,
+    LogDir,
+    LogDirReplica,
+    NodeDescription,
+)
+from tidelog.errors import InvalidRequest, error_for
+from tidelog.wire.requests import (
+    DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    INCREMENTAL_ALTER_CONFIGS,
+)
+
+ResourceType = Literal["topic", "node"]
+_RESOURCE_TYPES: Mapping[str, int] = {"topic": 2, "node": 4}
+_OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
+_SOURCES = {
+    1: "dynamic_topic",
+    2: "dynamic_broker",
+    3: "dynamic_default_broker",
+    4: "static_broker",
+    5: "default",
+    6: "dynamic_broker_logger",
+}
+_TYPES = {
+    1: "boolean",
+    2: "string",
+    3: "int",
+    4: "short",
+    5: "long",
+    6: "double",
+    7: "list",
+    8: "class",
+    9: "password",
+}
+
+
+class ConfigCalls(AdminCalls):
+    """The admin's calls about configs, nodes and log directories."""
+
+    async def describe_configs(
+        self,
+        resource_type: ResourceType,
+        name: str | int,
+        *,
+        keys: Iterable[str] | None = None,
+        include_documentation: bool = False,
+    ) -> dict[str, ConfigEntry]:
+        """Return a topic's or node's configs in force, by name; only these if ``keys`` are given.
+
+        A node is named by its id; ``""`` are the defaults of all nodes.
+        """
+        request = build(
+            DescribeConfigsRequest,
+            resources=(
+                build(
+                    DescribeConfigsResource,
+                    resource_type=_resource_type(resource_type),
+                    resource_name=str(name),
+                    configuration_keys=None if keys is None else tuple(keys),
+                ),
+            ),
+            include_synonyms=True,
+            include_documentation=include_documentation,
+        )
+
+        async def attempt() -> dict[str, ConfigEntry]:
+            node_id = _node_of(resource_type, name)
+            response = await self._cluster.request(DESCRIBE_CONFIGS, request, node_id=node_id)
+            result = response.results[0]
+            raise_failures({name: (result.error_code, result.error_message)}, what=resource_type)
+            return {entry.name: _config_entry(entry) for entry in result.configs}
+
+        return await self._retried(attempt)
+
+    async def alter_configs(
+        self,
+        resource_type: ResourceType,
+        name: str | int,
+        *,
+        set: Mapping[str, str] | None = None,
+        delete: Iterable[str] = (),
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Set configs, put them back to their defaults, or change lists; the others stay.
+
+        All of it or nothing. Raises ``InvalidConfig``.
+        """
+        changes = [
+            *((key, "set", value) for key, value in (set or {}).items()),
+            *((key, "delete", None) for key in delete),
+            *((key, "append", value) for key, value in (append or {}).items()),
+            *((key, "subtract", value) for key, value in (subtract or {}).items()),
+        ]
+        request = build(
+            IncrementalAlterConfigsRequest,
+            resources=(
+                build(
+                    AlterConfigsResource,
+                    resource_type=_resource_type(resource_type),
+                    resource_name=str(name),
+                    configs=tuple(
+                        build(
+                            AlterableConfig,
+                            name=key,
+                            config_operation=_OPERATIONS[operation],
+                            value=value,
+                        )
+                        for key, operation, value in changes
+                    ),
+                ),
+            ),
+            validate_only=validate_only,
+        )
+
+        async def attempt() -> None:
+            response = await self._cluster.request(
+                INCREMENTAL_ALTER_CONFIGS, request, node_id=_node_of(resource_type, name)
+            )
+            failures = {
+                r.resource_name: (r.error_code, r.error_message) for r in response.responses
+            }
+            raise_failures(failures, what=resource_type)
+
+        await self._retried(attempt)
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Return the cluster's id and its live nodes."""
+        request = build(DescribeClusterRequest, include_cluster_authorized_operations=False)
+
+        async def attempt() -> ClusterDescription:
+            response = await self._cluster.request(DESCRIBE_CLUSTER, request)
+            if response.error_code is not ErrorCode.none:
+                raise error_for(response.error_code, response.error_message, about="cluster")
+            nodes = sorted(response.brokers, key=lambda broker: int(broker.broker_id))
+            return ClusterDescription(
+                response.cluster_id,
+                int(response.controller_id),
+                tuple(
+                    NodeDescription(int(n.broker_id), n.host, int(n.port), n.rack) for n in nodes
+                ),
+            )
+
+        return await self._retried(attempt)
+
+    async def describe_log_dirs(self, node_ids: Iterable[int] | None = None) -> list[LogDir]:
+        """Return the log directories of these nodes, of all if none are named."""
+        await self.start()
+        wanted = sorted(self._cluster.nodes) if node_ids is None else list(node_ids)
+        request = build(DescribeLogDirsRequest, topics=None)
+
+        async def ask(node_id: int) -> list[LogDir]:
+            async def attempt() -> Any:
+                return await self._cluster.request(DESCRIBE_LOG_DIRS, request, node_id=node_id)
+
+            response = await self._retried(attempt)
+            if response.error_code is not ErrorCode.none:
+                raise error_for(response.error_code, None, about=f"node {node_id}")
+            return [_log_dir(node_id, result) for result in response.results]
+
+        found = await asyncio.gather(*(ask(node_id) for node_id in wanted))
+        return [log_dir for part in found for log_dir in part]
+
+
+def _resource_type(resource_type: str) -> int:
+    if resource_type not in _RESOURCE_TYPES:
+        raise InvalidRequest(
+            f"configs belong to one of {', '.join(_RESOURCE_TYPES)}, not {resource_type!r}"
+        )
+    return _RESOURCE_TYPES[resource_type]
+
+
+def _node_of(resource_type: ResourceType, name: str | int) -> int | None:
+    """Return which node must be asked: a node's own configs are known to it alone."""
+    if resource_type == "topic" or name == "":
+        return None
+    if not str(name).isdecimal():
+        raise InvalidRequest(f"a node is named by its id, not {name!r}")
+    return int(name)
+
+
+def _config_entry(entry: Any) -> ConfigEntry:
+    return ConfigEntry(
+        entry.name,
+        entry.value,
+        _SOURCES.get(int(entry.config_source), "unknown"),
+        _TYPES.get(int(entry.config_type), "unknown"),
+        bool(entry.read_only),
+        bool(entry.is_sensitive),
+        entry.documentation,
+        tuple(
+            ConfigSynonym(s.name, s.value, _SOURCES.get(int(s.source), "unknown"))
+            for s in entry.synonyms
+        ),
+    )
+
+
+def _log_dir(node_id: int, result: Any) -> LogDir:
+    return LogDir(
+        node_id,
+        result.log_dir,
+        None if result.error_code is ErrorCode.none else result.error_code.name,
+        int(result.total_bytes),
+        int(result.usable_bytes),
+        tuple(
+            LogDirReplica(
+                topic.name,
+                int(p.partition_index),
+                int(p.partition_size),
+                int(p.offset_lag),
+                bool(p.is_future_key),
+            )
+            for topic in result.topics
+            for p in topic.partitions
+        ),
+    )

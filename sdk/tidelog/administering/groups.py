@@ -1,0 +1,242 @@
+"""Groups and the offsets they have committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+from kio.schema.offset_delete.v0.request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from tidelog_core.model import TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog.administering.calls import raise_failures
+from tidelog.administering.results import (
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    OffsetSpec,
+)
+from tidelog.administering.topics import TopicCalls
+from tidelog.consuming.group_protocol import PROTOCOL_TYPE, decode_assignment, group_by_topic
+from tidelog.consuming.locating import check_offset
+from tidelog.consuming.records import OffsetAndMetadata
+from tidelog.errors import GroupIdNotFound, GroupNotEmpty, TidelogError, error_for
+from tidelog.groups import Coordinator
+from tidelog.wire.requests import DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS, OFFSET_DELETE
+
+_HAS_MEMBERS = frozenset(
+    {
+        ErrorCode.unknown_member_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.rebalance_in_progress,
+    }
+)
+
+
+class GroupCalls(TopicCalls):
+    """The admin's calls about groups; offsets are reset by what ``TopicCalls`` looks up."""
+
+    async def list_groups(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> list[GroupListing]:
+        """Return all groups by id, of these states and types if any are named."""
+        await self.start()
+        request = build(ListGroupsRequest, states_filter=tuple(states), types_filter=tuple(types))
+
+        async def ask(node_id: int) -> Any:
+            async def attempt() -> Any:
+                response = await self._cluster.request(LIST_GROUPS, request, node_id=node_id)
+                if response.error_code is not ErrorCode.none:
+                    raise error_for(response.error_code, None, about=f"node {node_id}")
+                return response.groups
+
+            return await self._retried(attempt)
+
+        answers = await asyncio.gather(*(ask(node_id) for node_id in self._cluster.nodes))
+        listed = {
+            group.group_id: GroupListing(
+                group.group_id, group.protocol_type, group.group_state, group.group_type
+            )
+            for part in answers
+            for group in part
+        }
+        return [listed[group_id] for group_id in sorted(listed)]
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Return groups with their members. Raises ``GroupIdNotFound``."""
+        wanted = list(dict.fromkeys(group_ids))
+        found = await asyncio.gather(*(self._describe_group(group_id) for group_id in wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups with what they committed.
+
+        Raises ``GroupNotEmpty`` while a group has members, ``GroupIdNotFound``.
+        """
+        wanted = list(dict.fromkeys(group_ids))
+        outcomes = await asyncio.gather(
+            *(self._delete_group(group_id) for group_id in wanted), return_exceptions=True
+        )
+        failures: dict[object, tuple[ErrorCode, str | None]] = {}
+        for group_id, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, TidelogError):
+                failures[group_id] = (outcome.code, str(outcome))
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        raise_failures(failures, what="")
+
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what the group has committed, of all partitions if none are named."""
+        await self.start()
+        wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        return await Coordinator(self._cluster, group_id).committed(
+            wanted, timeout_s=self._timeout_s
+        )
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
+    ) -> None:
+        """Commit these offsets for a group without members. Raises ``GroupNotEmpty``."""
+        await self.start()
+        given: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, offset in offsets.items():
+            commit = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            check_offset(commit.offset)
+            given[TopicPartition(*partition)] = commit
+        try:
+            await Coordinator(self._cluster, group_id).commit(given, timeout_s=self._timeout_s)
+        except TidelogError as error:
+            if error.code in _HAS_MEMBERS:
+                raise GroupNotEmpty(
+                    f"group {group_id!r} has members; stop them to change its offsets"
+                ) from error
+            raise
+
+    async def reset_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[tuple[str, int]],
+        *,
+        to: OffsetSpec,
+        is_dry_run: bool = False,
+    ) -> dict[TopicPartition, int]:
+        """Commit an end of each partition, or where a time begins; return the new offsets.
+
+        A time behind the last record gives the end. Nothing is committed in a dry run.
+        """
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        found = await self.list_offsets(dict.fromkeys(wanted, to))
+        offsets = {partition: at.offset for partition, at in found.items() if at.offset >= 0}
+        behind_end = [partition for partition in wanted if partition not in offsets]
+        if behind_end:
+            ends = await self.list_offsets(dict.fromkeys(behind_end, "latest"))
+            offsets.update((partition, at.offset) for partition, at in ends.items())
+        if not is_dry_run:
+            await self.alter_group_offsets(
+                group_id, {partition: OffsetAndMetadata(at) for partition, at in offsets.items()}
+            )
+        return offsets
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[tuple[str, int]]
+    ) -> None:
+        """Forget what the group has committed for these partitions.
+
+        Raises ``GroupSubscribedToTopic`` while members read the topic.
+        """
+        await self.start()
+        request = build(
+            OffsetDeleteRequest,
+            group_id=group_id,
+            topics=tuple(
+                build(
+                    OffsetDeleteRequestTopic,
+                    name=topic,
+                    partitions=tuple(
+                        build(OffsetDeleteRequestPartition, partition_index=number)
+                        for number in numbers
+                    ),
+                )
+                for topic, numbers in group_by_topic(
+                    TopicPartition(*partition) for partition in partitions
+                ).items()
+            ),
+        )
+        await Coordinator(self._cluster, group_id).retried(
+            OFFSET_DELETE, request, _check_offset_delete, timeout_s=self._timeout_s
+        )
+
+    async def _describe_group(self, group_id: str) -> GroupDescription:
+        await self.start()
+        coordinator = Coordinator(self._cluster, group_id)
+        request = build(
+            DescribeGroupsRequest, groups=(group_id,), include_authorized_operations=False
+        )
+        response = await coordinator.retried(
+            DESCRIBE_GROUPS, request, _check_described, timeout_s=self._timeout_s
+        )
+        group = response.groups[0]
+        is_consumer = group.protocol_type == PROTOCOL_TYPE
+        return GroupDescription(
+            group.group_id,
+            group.group_state,
+            group.protocol_type,
+            group.protocol_data,
+            -1 if coordinator.node_id is None else coordinator.node_id,
+            tuple(
+                GroupMember(
+                    m.member_id,
+                    m.group_instance_id,
+                    m.client_id,
+                    m.client_host,
+                    tuple(decode_assignment(m.member_assignment)) if is_consumer else (),
+                )
+                for m in sorted(group.members, key=lambda member: str(member.member_id))
+            ),
+        )
+
+    async def _delete_group(self, group_id: str) -> None:
+        await self.start()
+        request = build(DeleteGroupsRequest, groups_names=(group_id,))
+        await Coordinator(self._cluster, group_id).retried(
+            DELETE_GROUPS, request, _check_deleted, timeout_s=self._timeout_s
+        )
+
+
+def _check_described(response: Any, group_id: str) -> None:
+    group = response.groups[0]
+    if group.error_code is not ErrorCode.none:
+        raise error_for(group.error_code, group.error_message, about=f"group {group_id!r}")
+    # Before version 6 an unknown group is told by its state alone.
+    if group.group_state == "Dead":
+        raise GroupIdNotFound(f"group {group_id!r} is not there")
+
+
+def _check_deleted(response: Any, group_id: str) -> None:
+    code = response.results[0].error_code
+    if code is not ErrorCode.none:
+        raise error_for(code, None, about=f"group {group_id!r}")
+
+
+def _check_offset_delete(response: Any, group_id: str) -> None:
+    if response.error_code is not ErrorCode.none:
+        raise error_for(response.error_code, None, about=f"group {group_id!r}")
+    raise_failures(
+        {
+            TopicPartition(topic.name, int(p.partition_index)): (p.error_code, None)
+            for topic in response.topics
+            for p in topic.partitions
+        },
+        what=f"group {group_id!r},",
+    )

@@ -1,0 +1,309 @@
+"""Topics, partitions and their records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
+from kio.schema.create_topics.v7.request import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kio.schema.delete_records.v2.request import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from tidelog_core.model import TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.administering.results import (
+    CreatedTopic,
+    ListedOffset,
+    NewTopic,
+    OffsetSpec,
+    PartitionDescription,
+    TopicDescription,
+    TopicListing,
+)
+from tidelog.cluster import topic_id_or_none
+from tidelog.consuming.group_protocol import group_by_topic
+from tidelog.errors import InvalidRequest, error_for
+from tidelog.offsets import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    list_offsets,
+)
+from tidelog.wire.requests import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_RECORDS,
+    DELETE_TOPICS,
+    METADATA,
+)
+
+_TIMESTAMPS: Mapping[str, int] = {
+    "earliest": EARLIEST_TIMESTAMP,
+    "latest": LATEST_TIMESTAMP,
+    "max-timestamp": MAX_TIMESTAMP,
+    "earliest-local": EARLIEST_LOCAL_TIMESTAMP,
+    "latest-tiered": LATEST_TIERED_TIMESTAMP,
+}
+
+
+class TopicCalls(AdminCalls):
+    """The admin's calls about topics."""
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partition_count: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+    ) -> CreatedTopic:
+        """Create one topic. Raises ``TopicAlreadyExists``, ``InvalidTopic`` and the like."""
+        topic = NewTopic(name, partition_count, replication_factor, configs or {})
+        return (await self.create_topics([topic]))[name]
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, CreatedTopic]:
+        """Create topics; those that can be are, also if others fail. Durable on return."""
+        request = build(
+            CreateTopicsRequest,
+            topics=tuple(_creatable(topic) for topic in topics),
+            timeout=self._request_timeout,
+            validate_only=validate_only,
+        )
+
+        async def attempt() -> dict[str, CreatedTopic]:
+            response = await self._cluster.request(CREATE_TOPICS, request)
+            failures = {t.name: (t.error_code, t.error_message) for t in response.topics}
+            raise_failures(failures, what="topic")
+            return {
+                topic.name: CreatedTopic(
+                    topic.name,
+                    topic_id_or_none(topic.topic_id),
+                    int(topic.num_partitions),
+                    int(topic.replication_factor),
+                )
+                for topic in response.topics
+            }
+
+        return await self._retried(attempt)
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all their records. Raises ``UnknownTopicOrPartition``."""
+        request = build(
+            DeleteTopicsRequest,
+            topics=tuple(build(DeleteTopicState, name=name, topic_id=None) for name in names),
+            timeout=self._request_timeout,
+        )
+
+        async def attempt() -> None:
+            response = await self._cluster.request(DELETE_TOPICS, request)
+            failures = {t.name: (t.error_code, t.error_message) for t in response.responses}
+            raise_failures(failures, what="topic")
+
+        await self._retried(attempt)
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
+        """Return all topics by name."""
+        topics = await self._metadata(None)
+        return [
+            TopicListing(
+                topic.name,
+                topic_id_or_none(topic.topic_id),
+                bool(topic.is_internal),
+                len(topic.partitions),
+            )
+            for topic in sorted(topics, key=lambda topic: str(topic.name))
+            if include_internal or not topic.is_internal
+        ]
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Return topics with their partitions. Raises ``UnknownTopicOrPartition``."""
+        wanted = list(dict.fromkeys(names))
+        topics = await self._metadata(wanted) if wanted else []
+        raise_failures({t.name: (t.error_code, None) for t in topics}, what="topic")
+        return {topic.name: _describe(topic) for topic in topics}
+
+    async def create_partitions(
+        self, partition_counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> None:
+        """Raise topics' numbers of partitions to these. Raises ``InvalidPartitions``."""
+        request = build(
+            CreatePartitionsRequest,
+            topics=tuple(
+                build(CreatePartitionsTopic, name=name, count=count, assignments=None)
+                for name, count in partition_counts.items()
+            ),
+            timeout=self._request_timeout,
+            validate_only=validate_only,
+        )
+
+        async def attempt() -> None:
+            response = await self._cluster.request(CREATE_PARTITIONS, request)
+            failures = {t.name: (t.error_code, t.error_message) for t in response.results}
+            raise_failures(failures, what="topic")
+
+        await self._retried(attempt)
+
+    async def delete_records(
+        self, before: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, int]:
+        """Delete what is before each partition's offset; return the new log start offsets.
+
+        Offset -1 deletes everything there is. Raises ``NodeError`` with code
+        ``offset_out_of_range`` for offsets beyond the high watermark.
+        """
+        left = {TopicPartition(*partition): offset for partition, offset in before.items()}
+        done: dict[TopicPartition, int] = {}
+
+        async def attempt() -> None:
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for partition in left.keys() - done.keys():
+                await self._cluster.wait_for_topic(partition.topic, timeout_s=self._timeout_s)
+                leader = self._cluster.leader(partition)
+                if leader is None:
+                    topic = self._cluster.topic(partition.topic)
+                    exists = topic is not None and partition.partition in topic.partitions
+                    code = ErrorCode.unknown_topic_or_partition
+                    raise error_for(
+                        ErrorCode.leader_not_available if exists else code, None, about=partition
+                    )
+                by_leader.setdefault(leader.leader, []).append(partition)
+            answers = await asyncio.gather(
+                *(
+                    self._delete_records(node_id, {p: left[p] for p in partitions})
+                    for node_id, partitions in by_leader.items()
+                )
+            )
+            failures: dict[object, tuple[ErrorCode, str | None]] = {}
+            for part in answers:
+                for partition, (code, start) in part.items():
+                    failures[partition] = (code, None)
+                    if code is ErrorCode.none:
+                        done[partition] = start
+            raise_failures(failures, what="")
+
+        await self._retried(attempt)
+        return done
+
+    async def list_offsets(
+        self, specs: Mapping[tuple[str, int], OffsetSpec], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Return an offset of each partition: an end by name, or the first at or after a time."""
+        await self.start()
+        found = await list_offsets(
+            self._cluster,
+            {TopicPartition(*p): timestamp_of(spec) for p, spec in specs.items()},
+            read_committed=read_committed,
+            timeout_s=self._timeout_s,
+        )
+        return {partition: ListedOffset(*at) for partition, at in found.items()}
+
+    async def _delete_records(
+        self, node_id: int, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, tuple[ErrorCode, int]]:
+        request = build(
+            DeleteRecordsRequest,
+            topics=tuple(
+                build(
+                    DeleteRecordsTopic,
+                    name=topic,
+                    partitions=tuple(
+                        build(
+                            DeleteRecordsPartition,
+                            partition_index=number,
+                            offset=before[TopicPartition(topic, number)],
+                        )
+                        for number in numbers
+                    ),
+                )
+                for topic, numbers in group_by_topic(before).items()
+            ),
+            timeout=self._request_timeout,
+        )
+        response = await self._cluster.request(DELETE_RECORDS, request, node_id=node_id)
+        return {
+            TopicPartition(topic.name, int(answer.partition_index)): (
+                answer.error_code,
+                int(answer.low_watermark),
+            )
+            for topic in response.topics
+            for answer in topic.partitions
+        }
+
+    async def _metadata(self, names: list[str] | None) -> Any:
+        """Return the topics in a fresh metadata answer: what we know may be older."""
+        topics = None
+        if names is not None:
+            topics = tuple(build(MetadataRequestTopic, name=name) for name in names)
+        request = build(MetadataRequest, topics=topics, allow_auto_topic_creation=False)
+
+        async def attempt() -> Any:
+            return await self._cluster.request(METADATA, request)
+
+        return (await self._retried(attempt)).topics
+
+
+def timestamp_of(spec: OffsetSpec) -> int:
+    """Return the timestamp by which the protocol asks for the offset."""
+    if isinstance(spec, int):
+        if spec < 0:
+            raise InvalidRequest(f"a time must not be negative, is {spec}")
+        return spec
+    if spec not in _TIMESTAMPS:
+        raise InvalidRequest(
+            f"an offset is one of {', '.join(_TIMESTAMPS)} or a time in ms, not {spec!r}"
+        )
+    return _TIMESTAMPS[spec]
+
+
+def _creatable(topic: NewTopic) -> Any:
+    return build(
+        CreatableTopic,
+        name=topic.name,
+        num_partitions=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            build(CreatableReplicaAssignment, partition_index=number, broker_ids=tuple(replicas))
+            for number, replicas in topic.assignments.items()
+        ),
+        configs=tuple(
+            build(CreatableTopicConfig, name=name, value=value)
+            for name, value in topic.configs.items()
+        ),
+    )
+
+
+def _describe(topic: Any) -> TopicDescription:
+    partitions = sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
+    return TopicDescription(
+        topic.name,
+        topic_id_or_none(topic.topic_id),
+        bool(topic.is_internal),
+        tuple(
+            PartitionDescription(
+                int(p.partition_index),
+                int(p.leader_id),
+                int(p.leader_epoch),
+                tuple(map(int, p.replica_nodes)),
+                tuple(map(int, p.isr_nodes)),
+            )
+            for p in partitions
+        ),
+    )
