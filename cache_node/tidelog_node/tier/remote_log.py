@@ -35,7 +35,7 @@ from tidelog_node.tier.protocol import ByteRange
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 CURSORS_MAX = 64  # readers of one partition that are read ahead for
-RELOADS_MAX = 3
+READ_ATTEMPTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +111,39 @@ class RemoteLog:
         the client raises.
         """
         ahead_count = self._cursors.pop(offset, 0)
-        for attempt in range(RELOADS_MAX):
-            segment, index, row = await self._find(offset)
-            last = row if min_one_batch else row - 1
-            rows = _chunk_rows(index, row, self._reader.chunk_bytes)
-            last = max(last, _last_row(index, rows, row, max_bytes))
-            if last < row:
-                return RemoteRead(None, index.batches[row].base_offset, ())
+        for attempt in range(1, READ_ATTEMPTS_MAX + 1):
             try:
-                file, rows = await self._chunk(segment, index, row, ahead_count=ahead_count)
+                return await self._read(
+                    offset,
+                    ahead_count=ahead_count,
+                    max_bytes=max_bytes,
+                    min_one_batch=min_one_batch,
+                    include_aborted=include_aborted,
+                )
             except ObjectNotFound:
                 # Retention was faster, or someone rewrote the segment: look again.
-                if attempt == RELOADS_MAX - 1:
+                if attempt == READ_ATTEMPTS_MAX:
                     raise
                 self.invalidate()
-                continue
-            break
-        first, end = index.batches[row], index.batches[last]
+        raise AssertionError("unreachable")
+
+    async def _read(
+        self,
+        offset: int,
+        *,
+        ahead_count: int,
+        max_bytes: int,
+        min_one_batch: bool,
+        include_aborted: bool,
+    ) -> RemoteRead:
+        segment, index, row = await self._find(offset)
+        rows = _chunk_rows(index, row, self._reader.chunk_bytes)
+        last = max(row if min_one_batch else row - 1, _last_row(index, rows, row, max_bytes))
+        first = index.batches[row]
+        if last < row:
+            return RemoteRead(None, first.base_offset, ())
+        file = await self._chunk(segment, index, rows, ahead_count=ahead_count)
+        end = index.batches[last]
         position = first.position - index.batches[rows.start].position
         size_bytes = end.position + end.size_bytes - first.position
         self._move_cursor(ahead_count, end.last_offset + 1, is_chunk_end=last == rows.stop - 1)
@@ -194,13 +210,14 @@ class RemoteLog:
         return segment_keys(self._reader.cluster_id, self._partition.topic, segment)
 
     async def _chunk(
-        self, segment: SegmentMeta, index: IndexFile, row: int, *, ahead_count: int
-    ) -> tuple[ReadableFile, range]:
-        """Return the cache file of the chunk that holds ``row``, and the chunk's rows."""
-        rows = _chunk_rows(index, row, self._reader.chunk_bytes)
+        self, segment: SegmentMeta, index: IndexFile, rows: range, *, ahead_count: int
+    ) -> ReadableFile:
+        """Return the cache file of the chunk that has these rows."""
         wanted = _byte_range(index, self._keys(segment).log, rows)
-        ahead = await self._ranges_behind(segment, index, rows.stop, ahead_count)
-        return await self._reader.client.read(wanted, ahead), rows
+        ahead: tuple[ByteRange, ...] = ()
+        if ahead_count:
+            ahead = await self._ranges_behind(segment, index, rows.stop, ahead_count)
+        return await self._reader.client.read(wanted, ahead)
 
     async def _ranges_behind(
         self, segment: SegmentMeta, index: IndexFile, row: int, count: int
@@ -228,7 +245,8 @@ class RemoteLog:
         self, segment: SegmentMeta, index: IndexFile, row: int, wanted: tuple[int, int]
     ) -> tuple[int, int] | None:
         """Return the batch's first record at or after the wanted timestamp and offset."""
-        file, rows = await self._chunk(segment, index, row, ahead_count=0)
+        rows = _chunk_rows(index, row, self._reader.chunk_bytes)
+        file = await self._chunk(segment, index, rows, ahead_count=0)
         loop = asyncio.get_running_loop()
         batch, first = index.batches[row], index.batches[rows.start]
         return await loop.run_in_executor(
