@@ -144,6 +144,7 @@ def _properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "log.cleaner.dedupe.buffer.size": "16777216",
