@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import select
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,7 +50,7 @@ class Limits:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="Topic to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     from_beginning: Annotated[
@@ -142,6 +146,7 @@ async def _consume(reading: _Reading, limits: Limits, writer: RecordFormat) -> i
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
+        _watch_pipe(stop)
         if sys.stdout.isatty():
             return await _print_records(consumer, limits, writer, stop, lambda _: None)
         with progress(f"from {reading.topic}", total=limits.records, unit="records") as advance:
@@ -252,6 +257,8 @@ async def _print_records(
             advance(len(records))
     finally:
         stopping.cancel()
+    if _is_pipe_closed():
+        raise BrokenPipeError(errno.EPIPE, "nobody reads what is printed")
     return count
 
 
@@ -267,6 +274,20 @@ async def _poll(
         await asyncio.gather(polling, return_exceptions=True)
         return None
     return polling.result() or None
+
+
+def _watch_pipe(stop: asyncio.Event) -> None:
+    """Set ``stop`` when the program behind the pipe ends: there may be no next write to tell."""
+    descriptor = sys.stdout.fileno()
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        # Our end is for writing: it becomes «readable» only by its error.
+        asyncio.get_running_loop().add_reader(descriptor, stop.set)
+
+
+def _is_pipe_closed() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # Errors are always reported.
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 def _write(data: bytes) -> None:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any, NoReturn
 
@@ -35,6 +36,8 @@ class CommandGroup(TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
         """Run the command that the arguments name and exit with its status."""
+        # What the SDK would log is told by the command itself, in its one line.
+        logging.getLogger("tidelog").addHandler(logging.NullHandler())
         options.setdefault("prog_name", "tidelog")
         options["standalone_mode"] = False  # Errors come to us instead of being printed.
         try:

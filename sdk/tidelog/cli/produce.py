@@ -55,9 +55,9 @@ class LineRules:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Topic to write to.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
     file: Annotated[
-        Path | None, typer.Argument(help="File to read; stdin by default.", show_default=False)
+        Path | None, typer.Argument(metavar="[FILE]", help="File to read; stdin by default.")
     ] = None,
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -137,15 +137,20 @@ async def _write_lines(
     producer: Producer, topic: str, source: BufferedReader, rules: LineRules, advance: Advance
 ) -> int:
     """Write every line and return how many there were, all acknowledged."""
+    from tidelog.errors import TidelogError
+
     waiting: deque[tuple[int, Delivery]] = deque()
     number = 0
     async for lines, size_bytes in _read_lines(source):
         for line in lines:
             number += 1
             key, value = rules.parse(line, number)
-            delivery = await producer.send(
-                topic, value, key=key, headers=rules.headers, partition=rules.partition
-            )
+            try:
+                delivery = await producer.send(
+                    topic, value, key=key, headers=rules.headers, partition=rules.partition
+                )
+            except TidelogError as error:
+                raise CommandFailed(f"line {number} was not written: {error}") from error
             waiting.append((number, delivery))
         while waiting and waiting[0][1].done():
             _require_written(*waiting.popleft())

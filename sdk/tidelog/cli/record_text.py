@@ -24,7 +24,8 @@ RecordFormat = Callable[["ConsumerRecord"], bytes]
 """Returns what is printed of a record, its newline included where it has one."""
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-_TOKEN = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+_ESCAPE = r"\\(x[0-9a-fA-F]{2}|.?)"
+_TOKEN = re.compile(rf"%(.?)|{_ESCAPE}", re.DOTALL)
 _FIELDS: dict[str, RecordFormat] = {
     "s": lambda record: record.value or b"",
     "S": lambda record: _size(record.value),
@@ -96,16 +97,12 @@ def split_line(line: bytes, separator: bytes | None) -> tuple[bytes | None, byte
 
 def unescape(text: str) -> str:
     """Return the text with its escapes, such as ``\\t``, made what they stand for."""
-
-    def replace(match: re.Match[str]) -> str:
-        return match[0] if match[2] is None else _unescape_one(match).decode("latin-1")
-
-    return _TOKEN.sub(replace, text)
+    return re.sub(_ESCAPE, lambda match: _unescape(match[1]).decode("latin-1"), text)
 
 
 def _parse_token(match: re.Match[str]) -> RecordFormat:
     if match[2] is not None:
-        return _constant(_unescape_one(match))
+        return _constant(_unescape(match[2]))
     field = _FIELDS.get(match[1])
     if field is None:
         allowed = ", ".join(f"%{name}" for name in _FIELDS)
@@ -113,12 +110,11 @@ def _parse_token(match: re.Match[str]) -> RecordFormat:
     return field
 
 
-def _unescape_one(match: re.Match[str]) -> bytes:
-    escape = match[2]
+def _unescape(escape: str) -> bytes:
     if escape.startswith("x") and len(escape) == 3:
         return bytes.fromhex(escape[1:])
     if escape not in _ESCAPES:
-        raise UsageError(f"'{match[0]}' is no escape; allowed are \\n, \\t, \\r, \\0, \\\\, \\xNN")
+        raise UsageError(f"'\\{escape}' is no escape; allowed are \\n, \\t, \\r, \\0, \\\\, \\xNN")
     return _ESCAPES[escape]
 
 

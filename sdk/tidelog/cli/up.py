@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,6 +65,7 @@ def up(
     overrides = parse_settings(setting or [])
     _require_node()
     _check_data_dir(data_dir, nodes)
+    _require_free_ports(host, range(port, min(port + nodes, 65_536)))
     # By name: the node sits on the SDK, so the SDK must not import it.
     supervisor: Any = importlib.import_module("tidelog_node.supervisor")
     importlib.import_module("tidelog_node.log_format").configure_logging(
@@ -124,3 +127,13 @@ def _check_data_dir(data_dir: Path, node_count: int) -> None:
             f"{data_dir} holds logs of node {', '.join(map(str, absent))} too, which will not run: "
             "their partitions are offline"
         )
+
+
+def _require_free_ports(host: str, ports: Iterable[int]) -> None:
+    """Say which port is taken before any node has started."""
+    for port in ports:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            raise CommandFailed(f"cannot listen on {host}, port {port}: {error.strerror}") from None
