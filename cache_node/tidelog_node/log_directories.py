@@ -4,12 +4,13 @@
     <data dir>/node                            whose directory it is: cluster id, broker id
     <data dir>/clean-shutdown                  there while every log was closed cleanly
     <data dir>/<topic>-<partition>/            a log
-    <data dir>/<topic>-<partition>/topic-id    the id of the topic that the log belongs to
+    <data dir>/<topic>-<partition>/topic-<id>  empty; says which topic the log belongs to
     <data dir>/<topic>-<partition>.<id>-stray  a log of a topic that had the same name before
 
 A log whose topic id is not the one expected is moved aside, never removed: it may be
-the only copy of something, so a person decides. The topic id is written before the
-log's first file, so a directory without one holds nothing yet.
+the only copy of something, so a person decides. The file that names the topic is made
+before the log's first file, so a directory without one holds nothing yet; being a name
+alone it becomes durable with the first fsync of the directory, as the log's files do.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = "lock"
 NODE_FILE = "node"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
-TOPIC_ID_FILE = "topic-id"
+TOPIC_ID_PREFIX = "topic-"
 
 
 class HeldPartition(Protocol):
@@ -63,7 +64,7 @@ class LogDirectories:
             raise StorageError(f"another node uses the data directory {path}") from None
         remove_deleted_logs(path)
         mark = path / CLEAN_SHUTDOWN_FILE
-        self.was_clean = mark.exists() or not any(path.glob(f"*/{TOPIC_ID_FILE}"))
+        self.was_clean = mark.exists() or not any(path.glob(f"*/{TOPIC_ID_PREFIX}*"))
         mark.unlink(missing_ok=True)
 
     def belongs_to(self, cluster_id: str, broker_id: int) -> bool:
@@ -90,37 +91,40 @@ class LogDirectories:
     def claim(self, partition: TopicPartition, topic_id: UUID) -> Path:
         """Return the partition's directory, made and labelled if it was not there."""
         directory = self.path / str(partition)
-        found = _read_topic_id(directory)
-        if found is not None and found != topic_id:
-            stray = self.path / f"{partition}.{found}-stray"
-            directory.rename(stray)
-            logger.warning("log of another topic moved aside", extra={"to": str(stray)})
-            found = None
-        if found is None:
-            directory.mkdir(exist_ok=True)
-            _write_durably(directory / TOPIC_ID_FILE, f"{topic_id}\n")
+        label = _label(directory, topic_id)
+        if label.exists():
+            return directory
+        if directory.exists():
+            self._move_aside(directory)
+        directory.mkdir()
+        label.touch()
         return directory
 
     def holds(self, held: HeldPartition) -> bool:
         """Return whether there is a directory of this partition of this very topic."""
-        return _read_topic_id(self.path / str(held.partition)) == held.topic_id
+        return _label(self.path / str(held.partition), held.topic_id).exists()
 
     def mark_clean(self) -> None:
         """Note that every log was closed cleanly. Nothing is appended after."""
         (self.path / CLEAN_SHUTDOWN_FILE).touch()
+
+    def _move_aside(self, directory: Path) -> None:
+        labels = [path.name for path in directory.glob(f"{TOPIC_ID_PREFIX}*")]
+        if not labels and not any(directory.iterdir()):
+            directory.rmdir()
+            return
+        owner = labels[0].removeprefix(TOPIC_ID_PREFIX) if labels else "unlabelled"
+        stray = directory.with_name(f"{directory.name}.{owner}-stray")
+        directory.rename(stray)
+        logger.warning("log of another topic moved aside", extra={"to": str(stray)})
 
     def close(self) -> None:
         """Give the directory up."""
         os.close(self._lock)
 
 
-def _read_topic_id(directory: Path) -> UUID | None:
-    try:
-        return UUID((directory / TOPIC_ID_FILE).read_text().strip())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise StorageError(f"{directory / TOPIC_ID_FILE} is damaged: {error}") from None
+def _label(directory: Path, topic_id: UUID) -> Path:
+    return directory / f"{TOPIC_ID_PREFIX}{topic_id}"
 
 
 def _node_line(cluster_id: str, broker_id: int) -> str:

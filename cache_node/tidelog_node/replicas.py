@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol
 from uuid import UUID
 
@@ -33,6 +33,8 @@ from tidelog_node.log_directories import LogDirectories
 
 logger = logging.getLogger(__name__)
 
+CLOSE_THREADS = 16  # an fsync waits for the disk, and the disk takes several at once
+CLOSE_SECONDS_MAX = 15.0
 WAKE_BYTES = 2**31  # more than any fetch can wait for
 
 
@@ -185,24 +187,33 @@ class ReplicaManager:
             await self._recover()
         self._unsubscribe = self._view.subscribe(self._on_image)
 
-    def close(self) -> None:
-        """Close every log cleanly and leave the mark that says so."""
+    async def close(self) -> None:
+        """Close every log cleanly and leave the mark that says so. Nobody uses them any more.
+
+        Many at once, since closing waits for the disk; what is not closed in time is
+        recovered by the next start.
+        """
         if self._unsubscribe is not None:
             self._unsubscribe()
-        is_clean = True
-        for replica in self._all():
-            replica.wake()
-            try:
-                replica.close()
-            except (TidelogError, OSError) as error:
+        replicas = [replica for replica in self._all() if replica.opened_log is not None]
+        loop = asyncio.get_running_loop()
+        pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
+        closing = {loop.run_in_executor(pool, replica.close): replica for replica in replicas}
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_SECONDS_MAX)
+        pool.shutdown(wait=True, cancel_futures=True)
+        late = sum(not future.done() for future in closing)
+        if late:
+            logger.warning("logs not closed in time", extra={"count": late})
+        is_clean = late == 0
+        for future, replica in closing.items():
+            problem = future.exception() if future.done() and not future.cancelled() else None
+            if problem is not None:
                 is_clean = False
                 logger.error(
                     "log could not be closed",
-                    extra={"partition": str(replica.partition), "reason": str(error)},
+                    extra={"partition": str(replica.partition), "reason": str(problem)},
                 )
-        self._by_topic.clear()
-        self.led_by_name.clear()
-        self.led_by_id.clear()
         if is_clean:
             self._directories.mark_clean()
 

@@ -103,7 +103,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         executor=executor,
     )
     await replicas.start()
-    stack.callback(replicas.close)
+    stack.push_async_callback(replicas.close)
     flusher = Flusher(executor)
     stack.push_async_callback(flusher.close)
     clock_ms = _wall_clock_ms

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.node.node_process import NodeProcess
 
 RECORD_COUNT = 200
+CRASH_EVERY = 20_000
 
 
 def create_topic(node: NodeProcess, name: str, partitions: int = 1, **config: str) -> None:
@@ -137,3 +139,33 @@ def test_a_stopped_node_comes_back_without_recovery(tmp_path: Path) -> None:
     with node:
         expected = [b"value-%d" % index for index in range(RECORD_COUNT)]
         assert read_values(node, "t", RECORD_COUNT) == expected
+
+
+def test_no_acknowledged_record_is_lost_or_doubled_by_kill_9_under_load(tmp_path: Path) -> None:
+    """Idempotent producers go on over the crash; what they were told is what is there."""
+    node = NodeProcess(tmp_path / "node").start()
+    try:
+        create_topic(node, "t")
+        acknowledged: dict[int, bytes] = {}
+        config = {"bootstrap.servers": node.address, "enable.idempotence": True, "linger.ms": 1}
+        producer = Producer({**config, "reconnect.backoff.max.ms": 200, "log_level": 0})
+
+        def delivered(error: object, message: Message) -> None:
+            assert error is None
+            acknowledged[message.offset() or 0] = message.value() or b""
+
+        for index in range(3 * CRASH_EVERY):
+            producer.produce("t", b"%d" % index, on_delivery=delivered)
+            producer.poll(0)
+            if index % CRASH_EVERY == CRASH_EVERY // 2:
+                time.sleep(0.05)
+                node.kill()
+                node.start()
+        assert producer.flush(60) == 0
+        assert sorted(acknowledged) == list(range(3 * CRASH_EVERY))
+        values = read_values(node, "t", 3 * CRASH_EVERY)
+        assert values == [acknowledged[offset] for offset in range(3 * CRASH_EVERY)]
+        assert values == [b"%d" % index for index in range(3 * CRASH_EVERY)]
+    finally:
+        if node.process is not None:
+            node.stop()

@@ -19,13 +19,16 @@ from tidelog_core.errors import (
     InvalidRecord,
     InvalidTopic,
     InvalidTxnState,
+    MessageTooLarge,
     NotEnoughReplicas,
+    RecordListTooLarge,
     StorageError,
     TidelogError,
+    TransactionalIdAuthorizationFailed,
     UnsupportedCompression,
 )
 from tidelog_core.log.values import AppendInfo
-from tidelog_core.records.batch import HEADER_SIZE, MAGIC
+from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
 
 from tidelog_node.connection import CloseConnection, Reply
 from tidelog_node.dispatch import HotRoute
@@ -50,6 +53,7 @@ ADVERTISED_MIN_VERSION = 0
 ZSTD_FROM = 7
 LEADER_FROM = 10
 ERROR_MESSAGE_LENGTH_MAX = 1000
+RECORD_ERRORS_MAX = 1000  # of one partition; a batch can hold 100,000 records
 _NONE: Mapping[int, Replica] = {}
 _BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attributes
 _BATCH_OVERHEAD = 17  # base offset, length, leader epoch, magic: what every format has
@@ -114,7 +118,7 @@ class ProduceHandler:
                 try:
                     if replica is None:
                         raise self._refusal(name, index, has_ids=has_ids)
-                    info = _append(replica, records, acks, version)
+                    info = _append(replica, records, request, version)
                 except TidelogError as error:
                     failures.append((index, error))
                     results.append(_failed(index, replica, error))
@@ -190,17 +194,19 @@ class ProduceHandler:
         return self._replicas.leaders.refusal(name, index, is_id=has_ids)
 
 
-def _append(replica: Replica, records: memoryview | None, acks: int, version: int) -> AppendInfo:
+def _append(
+    replica: Replica, records: memoryview | None, request: ProduceRequest, version: int
+) -> AppendInfo:
     if records is None or len(records) < HEADER_SIZE:
         raise _refuse_short(records)
     size_bytes, magic, attributes = _BATCH_HEAD.unpack_from(records, 8)
     if size_bytes + 12 != len(records) or magic != MAGIC:
         raise _refuse_shape(size_bytes + 12, len(records), magic)
     if attributes & (_TRANSACTIONAL_BIT | _ZSTD):
-        _require_allowed(attributes, version)
+        _require_allowed(attributes, request, version)
     if replica.is_internal:
         raise InvalidTopic(f"{replica.partition.topic} is not for clients to write")
-    if acks == ACKS_ALL and replica.isr_size < replica.config.min_insync_replicas:
+    if request.acks == ACKS_ALL and replica.isr_size < replica.config.min_insync_replicas:
         raise NotEnoughReplicas(
             f"{replica.isr_size} replicas of {replica.partition} are in sync, "
             f"{replica.config.min_insync_replicas} are required"
@@ -215,39 +221,72 @@ def _append(replica: Replica, records: memoryview | None, acks: int, version: in
 # What follows says what Kafka's ``ProduceRequest.validateRecords`` says.
 
 
+class _NoSuchRecords(InvalidRecord):
+    """The request's records are no single batch; the log was not asked."""
+
+
+class _CodecTooNew(UnsupportedCompression):
+    """The request's version has no such codec; the log was not asked."""
+
+
+# After these a producer is not told where the log starts. Source: ``ReplicaManager``.
+_WITHOUT_LOG_START = (
+    _NoSuchRecords,
+    _CodecTooNew,
+    CorruptRecordBatch,
+    InvalidTopic,
+    MessageTooLarge,
+    RecordListTooLarge,
+    StorageError,
+    TransactionalIdAuthorizationFailed,
+)
+
+
 def _refuse_short(records: memoryview | None) -> TidelogError:
-    if records is None or len(records) < _BATCH_OVERHEAD:
-        return InvalidRecord("no record batch in the request")
+    if records is None or len(records) < LOG_OVERHEAD:
+        return _NoSuchRecords("no record batch in the request")
     (size_bytes,) = INT32.unpack_from(records, 8)
-    return _refuse_shape(size_bytes + 12, len(records), records[16])
+    magic = records[16] if len(records) >= _BATCH_OVERHEAD else MAGIC
+    return _refuse_shape(size_bytes + LOG_OVERHEAD, len(records), magic)
 
 
 def _refuse_shape(batch_size_bytes: int, size_bytes: int, magic: int) -> TidelogError:
     if batch_size_bytes < _LEGACY_BATCH_SIZE_MIN:
         return CorruptRecordBatch(f"a record batch claims to be {batch_size_bytes} bytes long")
+    if not 0 <= magic <= MAGIC:
+        return CorruptRecordBatch(f"magic {magic} is no format of records, the newest is {MAGIC}")
     if batch_size_bytes > size_bytes:
-        return InvalidRecord("the record batch is cut short")
+        return _NoSuchRecords("the record batch is cut short")
     if magic != MAGIC:
-        return InvalidRecord(f"record batches of magic {magic} are not accepted, only {MAGIC}")
+        return _NoSuchRecords(f"record batches of magic {magic} are not accepted, only {MAGIC}")
     if batch_size_bytes < HEADER_SIZE:
         return CorruptRecordBatch(f"a record batch claims to be {batch_size_bytes} bytes long")
-    return InvalidRecord("a request may carry one record batch for a partition, not several")
+    return _NoSuchRecords("a request may carry one record batch for a partition, not several")
 
 
-def _require_allowed(attributes: int, version: int) -> None:
+def _require_allowed(attributes: int, request: ProduceRequest, version: int) -> None:
     if attributes & _CODEC_MASK == _ZSTD and version < ZSTD_FROM:
-        raise UnsupportedCompression(f"Produce version {version} may not carry zstd, 7 and up may")
+        raise _CodecTooNew(f"Produce version {version} may not carry zstd, 7 and up may")
     if attributes & _TRANSACTIONAL_BIT:
+        if request.transactional_id is None:
+            raise TransactionalIdAuthorizationFailed(
+                "a transactional batch came in a request without a transactional id"
+            )
         raise InvalidTxnState("the batch belongs to no transaction that this cluster knows of")
 
 
 def _failed(index: int, replica: Replica | None, error: TidelogError) -> ProduceResult:
-    log = None if replica is None else replica.opened_log
+    log = None
+    if replica is not None and not isinstance(error, _WITHOUT_LOG_START):
+        log = replica.opened_log
+    message = str(error)[:ERROR_MESSAGE_LENGTH_MAX].encode()
+    wrong = error.record_indexes if isinstance(error, InvalidRecord) else ()
     return ProduceResult(
         index,
         error.code,
         log_start_offset=-1 if log is None else log.log_start_offset,
-        error_message=str(error)[:ERROR_MESSAGE_LENGTH_MAX].encode(),
+        error_message=message,
+        record_errors=[(record_index, message) for record_index in wrong[:RECORD_ERRORS_MAX]],
     )
 
 
