@@ -1,0 +1,62 @@
+"""One node for all tests of the SDK that do not break it, and topics of their own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidelog import Admin
+
+from tests.node.node_process import NodeProcess
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node that every test shares; tests use topics and groups of their own."""
+    config = {"group.min.session.timeout.ms": "500"}
+    with NodeProcess(tmp_path_factory.mktemp("sdk") / "node", config=config) as process:
+        yield process
+
+
+@pytest.fixture
+def own_node(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node of this test's own, to be killed."""
+    process = NodeProcess(tmp_path / "node").start()
+    yield process
+    if process.process is not None:
+        process.stop()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses, for topics and groups."""
+    return f"n{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(node: NodeProcess, name: str) -> str:
+    """A topic of one partition."""
+    return make_topic(node, f"{name}-topic", 1)
+
+
+@pytest.fixture
+def new_topic(node: NodeProcess, name: str) -> Callable[..., str]:
+    """Makes topics of this test's own: ``new_topic(partitions, **configs)``."""
+    numbers = itertools.count()
+
+    def make(partition_count: int = 1, **configs: str) -> str:
+        return make_topic(node, f"{name}-{next(numbers)}", partition_count, **configs)
+
+    return make
+
+
+def make_topic(node: NodeProcess, name: str, partition_count: int = 1, **configs: str) -> str:
+    """Create a topic on the node; config names have underscores for dots."""
+    dotted = {key.replace("_", "."): value for key, value in configs.items()}
+    with Admin(node.address).sync() as admin:
+        admin.create_topic(name, partition_count=partition_count, configs=dotted)
+    return name
