@@ -106,7 +106,10 @@ class TestSqliteMetadataStore(MetadataStoreContract):
         assert victim.stdout is not None
         reported = [int(victim.stdout.readline()) for _ in range(after)][-1]
         victim.send_signal(signal.SIGKILL)
-        rest, _ = victim.communicate(timeout=60)
+        # Not communicate: it would pass over the lines that are buffered already.
+        rest = victim.stdout.read()
+        victim.stdout.close()
+        victim.wait(timeout=60)
         reported = max([reported, *map(int, rest.split("\n")[:-1])])
         survivor.communicate(timeout=60)
         assert survivor.returncode == 0
