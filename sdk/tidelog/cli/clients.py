@@ -1,15 +1,17 @@
-"""A bare view of the cluster, for commands that ask nodes without a producer or consumer."""
+"""The clients of commands: how long they wait, and what they call themselves."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tidelog.admin import Admin
 from tidelog.cluster import Cluster
 from tidelog.options import ClientOptions, check, parse_bootstrap
 
 CLIENT_ID = "tidelog-cli"
 REQUEST_TIMEOUT_MS = 15_000
+ADMIN_TIMEOUT_MS = 30_000
 
 
 @asynccontextmanager
@@ -33,3 +35,13 @@ async def opened_cluster(bootstrap: str) -> AsyncIterator[Cluster]:
         yield cluster
     finally:
         await cluster.close()
+
+
+def opened_admin(bootstrap: str) -> Admin:
+    """Return an admin for one command, to be entered with ``async with``."""
+    return Admin(
+        bootstrap,
+        client_id=CLIENT_ID,
+        timeout_ms=ADMIN_TIMEOUT_MS,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+    )

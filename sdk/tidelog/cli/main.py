@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from tidelog.cli import groups, topics
 from tidelog.cli.consume import consume
 from tidelog.cli.failures import CommandGroup
 from tidelog.cli.produce import produce
@@ -11,21 +12,36 @@ from tidelog.cli.tier import status
 from tidelog.cli.up import up
 from tidelog.cli.verify import verify
 
+EXIT_STATUS = "Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted."
+
 app = typer.Typer(
     name="tidelog",
     cls=CommandGroup,
     help="A log that speaks Kafka's protocol and keeps its history in an object store.",
-    epilog="Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted.",
+    epilog=EXIT_STATUS,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+topic = typer.Typer(cls=CommandGroup, help="Topics and their settings.")
+topic.command("create")(topics.create)
+topic.command("list")(topics.list_)
+topic.command("describe")(topics.describe)
+topic.command("alter")(topics.alter)
+topic.command("delete")(topics.delete)
+
+group = typer.Typer(cls=CommandGroup, help="Consumer groups, their lag and their offsets.")
+group.command("list")(groups.list_)
+group.command("describe")(groups.describe)
+group.command("reset-offsets")(groups.reset_offsets)
 
 tier = typer.Typer(cls=CommandGroup, help="What lies in the object store.")
 tier.command("status")(status)
 
-app.add_typer(tier, name="tier")
 app.command("up")(up)
+app.add_typer(topic, name="topic")
 app.command("produce")(produce)
 app.command("consume")(consume)
+app.add_typer(group, name="group")
+app.add_typer(tier, name="tier")
 app.command("verify")(verify)

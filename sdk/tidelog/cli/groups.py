@@ -1,0 +1,318 @@
+"""``tidelog group``: list and describe consumer groups, and move what they have committed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.failures import CommandFailed, UsageError
+from tidelog.cli.offset_targets import Target, new_offset, parse_time
+from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog.cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from tidelog_core.model import TopicPartition
+
+    from tidelog.admin import Admin
+    from tidelog.administering.results import GroupDescription
+    from tidelog.consuming.records import OffsetAndMetadata
+
+NO_MEMBERS_STATES = frozenset({"Empty", "Dead"})
+
+
+def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """List the groups."""
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            return [
+                {"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type}
+                for g in await admin.list_groups()
+            ]
+
+    rows = asyncio.run(run())
+    if json:
+        print_json(rows)
+    else:
+        columns = ("group", "state", "protocol type")
+        print_table(columns, [(r["group"], r["state"], r["protocol_type"]) for r in rows])
+
+
+def describe(
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUP]...", help="Only these; all by default.")
+    ] = None,
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Show what each group has committed, how far it is behind, and who reads what."""
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            names = groups or [listed.group_id for listed in await admin.list_groups()]
+            described = await admin.describe_groups(names)
+            return [await _describe(admin, group) for group in described.values()]
+
+    documents = asyncio.run(run())
+    if json:
+        print_json(documents)
+        return
+    for number, document in enumerate(documents):
+        if number:
+            print()
+        members = len(document["members"])
+        print(
+            f"group {document['group']}, {document['state']}, {members} "
+            f"member{'s' * (members != 1)}, node {document['coordinator']}, lag {document['lag']}"
+        )
+        columns = ("topic", "partition", "committed", "end", "lag", "member", "host")
+        fields = (
+            "topic",
+            "partition",
+            "committed_offset",
+            "end_offset",
+            "lag",
+            "member_id",
+            "host",
+        )
+        print_table(columns, [[row[name] for name in fields] for row in document["partitions"]])
+
+
+def reset_offsets(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    *,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC[:P,…]", help="A topic, or some of its partitions; may be repeated."
+        ),
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Everything the group has committed.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last one.")] = False,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="As committed, brought within what there is.")
+    ] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="This offset.")] = None,
+    to_timestamp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The first record at or after it: ms since 1970, or 2026-01-31T12:00:00Z.",
+        ),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(help="So many records on, or back where negative.")
+    ] = None,
+    is_executed: Annotated[
+        bool,
+        typer.Option("--execute/--dry-run", help="Commit, or only show what would be."),
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Move what GROUP has committed. Only shows what would be, unless with --execute.
+
+    The group must have no members. Offsets outside of what there is are brought to the
+    nearest end.
+    """
+    chosen = [
+        *([Target("earliest")] if to_earliest else []),
+        *([Target("latest")] if to_latest else []),
+        *([Target("current")] if to_current else []),
+        *([Target("offset", to_offset)] if to_offset is not None else []),
+        *([Target("time", parse_time(to_timestamp))] if to_timestamp is not None else []),
+        *([Target("shift", shift_by)] if shift_by is not None else []),
+    ]
+    if len(chosen) != 1:
+        raise UsageError(
+            "give one of --to-earliest, --to-latest, --to-current, --to-offset, --to-timestamp, "
+            "--shift-by"
+        )
+    if bool(topic) == all_topics:
+        raise UsageError("give either --topic or --all-topics")
+    wanted = [parse_topic(text) for text in topic or ()]
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            return await _reset(admin, group, wanted, chosen[0], is_executed=is_executed)
+
+    rows = asyncio.run(run())
+    if json:
+        print_json({"group": group, "executed": is_executed, "partitions": rows})
+    else:
+        columns = ("topic", "partition", "before", "after", "end", "lag")
+        fields = ("topic", "partition", "before", "after", "end_offset", "lag")
+        print_table(columns, [[row[name] for name in fields] for row in rows])
+    if not is_executed:
+        note("nothing was committed: --execute does it")
+
+
+def parse_topic(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return the topic and its partitions, none for all, that ``TOPIC[:P,…]`` spells."""
+    name, colon, numbers = text.partition(":")
+    partitions = [part.strip() for part in numbers.split(",")] if colon else []
+    if not name or not all(part.isascii() and part.isdecimal() for part in partitions):
+        raise UsageError(f"--topic {text!r} must be TOPIC or TOPIC:P,P,…")
+    return name, tuple(map(int, partitions))
+
+
+async def _describe(admin: Admin, group: GroupDescription) -> dict[str, Any]:
+    committed = await admin.list_group_offsets(group.group_id)
+    owners = {partition: member for member in group.members for partition in member.assignment}
+    partitions = sorted({*committed, *owners})
+    ends = await _ends(admin, partitions, "latest")
+    rows = []
+    for partition in partitions:
+        offset = committed[partition].offset if partition in committed else None
+        owner = owners.get(partition)
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "committed_offset": offset,
+                "end_offset": ends.get(partition),
+                "lag": _lag(offset, ends.get(partition)),
+                "metadata": committed[partition].metadata if partition in committed else None,
+                "member_id": None if owner is None else owner.member_id,
+                "client_id": None if owner is None else owner.client_id,
+                "host": None if owner is None else owner.client_host,
+            }
+        )
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "assignor": group.assignor or None,
+        "coordinator": group.coordinator,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "host": member.client_host,
+                "partitions": len(member.assignment),
+            }
+            for member in group.members
+        ],
+        "partitions": rows,
+        "lag": sum(row["lag"] for row in rows if isinstance(row["lag"], int)),
+    }
+
+
+async def _reset(
+    admin: Admin,
+    group: str,
+    wanted: list[tuple[str, tuple[int, ...]]],
+    target: Target,
+    *,
+    is_executed: bool,
+) -> list[dict[str, Any]]:
+    await _require_no_members(admin, group)
+    committed = await admin.list_group_offsets(group)
+    partitions = await _select(admin, group, wanted, committed)
+    starts = await _ends(admin, partitions, "earliest")
+    ends = await _ends(admin, partitions, "latest")
+    found: dict[TopicPartition, int] = {}
+    if target.kind == "time":
+        at = await admin.list_offsets(dict.fromkeys(partitions, target.number))
+        found = {p: listed.offset for p, listed in at.items() if listed.offset >= 0}
+    rows: list[dict[str, Any]] = []
+    moved: dict[tuple[str, int], int | OffsetAndMetadata] = {}
+    for partition in partitions:
+        before = committed[partition].offset if partition in committed else None
+        after = new_offset(
+            target,
+            committed=before,
+            start=starts[partition],
+            end=ends[partition],
+            found=found.get(partition),
+        )
+        if after is None:
+            raise CommandFailed(
+                f"group {group!r} has committed nothing for {partition}, so there is nothing "
+                "to go from: --to-current and --shift-by need an offset"
+            )
+        moved[partition] = after
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "before": before,
+                "after": after,
+                "end_offset": ends[partition],
+                "lag": _lag(after, ends[partition]),
+            }
+        )
+    if is_executed and moved:
+        await admin.alter_group_offsets(group, moved)
+    return rows
+
+
+async def _require_no_members(admin: Admin, group: str) -> None:
+    """Raise where members would go on from where they are; a group may be new."""
+    from tidelog.errors import GroupIdNotFound
+
+    try:
+        state = (await admin.describe_groups([group]))[group].state
+    except GroupIdNotFound:
+        return
+    if state not in NO_MEMBERS_STATES:
+        raise CommandFailed(f"group {group!r} has members ({state}); stop them first")
+
+
+async def _select(
+    admin: Admin,
+    group: str,
+    wanted: list[tuple[str, tuple[int, ...]]],
+    committed: dict[TopicPartition, OffsetAndMetadata],
+) -> list[TopicPartition]:
+    """Return the partitions meant: those named, else those committed that are still there."""
+    from tidelog_core.model import TopicPartition
+
+    if not wanted:
+        known = await _existing(admin, list(committed))
+        if not known:
+            raise CommandFailed(f"group {group!r} has committed nothing; name topics with --topic")
+        return sorted(known)
+    topics = await admin.describe_topics(name for name, _ in wanted)
+    selected: set[TopicPartition] = set()
+    for name, numbers in wanted:
+        count = len(topics[name].partitions)
+        for number in numbers:
+            if number >= count:
+                raise CommandFailed(f"topic {name!r} has partitions 0 to {count - 1}, not {number}")
+        selected.update(TopicPartition(name, number) for number in numbers or range(count))
+    return sorted(selected)
+
+
+async def _ends(
+    admin: Admin, partitions: list[TopicPartition], end: str
+) -> dict[TopicPartition, int]:
+    """Return one end of each partition that is there."""
+    known = await _existing(admin, partitions)
+    spec: Any = end
+    return {
+        p: at.offset for p, at in (await admin.list_offsets(dict.fromkeys(known, spec))).items()
+    }
+
+
+async def _existing(admin: Admin, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """Return those whose topic was not deleted since they were committed."""
+    listed = await admin.list_topics(include_internal=True)
+    counts = {topic.name: topic.partition_count for topic in listed}
+    return [p for p in partitions if p.partition < counts.get(p.topic, 0)]
+
+
+def _lag(committed: int | None, end: int | None) -> int | None:
+    return None if committed is None or end is None else max(0, end - committed)
+
+
+def _admin(bootstrap: str) -> Admin:
+    from tidelog.cli.clients import opened_admin
+
+    return opened_admin(bootstrap)
