@@ -198,8 +198,9 @@ class LocalLog:
         """Return the bytes from the batch with ``offset`` on, and that batch's base offset.
 
         None if no batch lies in ``[offset, up_to)``. The bytes belong to one segment
-        and end before the first batch that reaches ``up_to``; the last batch may be
-        cut, the first is whole with ``min_one_batch``.
+        and end before the first batch that reaches ``up_to``. The last batch may be
+        cut, the first never: without ``min_one_batch`` it is left out where it does not
+        fit, since clients take bytes without a whole batch for a broken broker.
         """
         for index in range(self.floor_index(offset), len(self.segments)):
             segment = self.segments[index]
@@ -214,10 +215,12 @@ class LocalLog:
                 if available <= 0:
                     return None
                 size_bytes = min(available, max_bytes)
-                if size_bytes < available and min_one_batch:
-                    size_bytes = max(size_bytes, segment.batch_size_bytes(position))
-                if size_bytes <= 0:
-                    return None
+                if size_bytes < available:
+                    first_size_bytes = segment.batch_size_bytes(position)
+                    if size_bytes < first_size_bytes:
+                        if not min_one_batch:
+                            return None
+                        size_bytes = first_size_bytes
                 self._note_open(segment)
                 return FileSlice(segment.reader, position, size_bytes), base_offset
         return None

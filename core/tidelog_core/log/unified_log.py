@@ -373,8 +373,8 @@ class UnifiedLog:
     ) -> LogRead:
         """Return the bytes from the batch that holds ``offset`` on, all below ``up_to``.
 
-        The bytes are of one segment; the last batch may be cut, and with
-        ``min_one_batch`` the first is whole even if it is over ``max_bytes``. Raises
+        The bytes are of one segment; the last batch may be cut, the first is whole:
+        with ``min_one_batch`` even if it is over ``max_bytes``, else it must fit. Raises
         ``OffsetOutOfRange`` outside ``[log start, log end]``, ``OffsetNotLocal`` if
         the tier has it, ``StorageError``.
         """

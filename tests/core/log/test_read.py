@@ -47,7 +47,7 @@ def check_read(
 ) -> None:
     read = log.read(offset, max_bytes=max_bytes, up_to=up_to, min_one_batch=is_whole)
     allowed = [one for one in stored if one.last_offset >= offset and one.last_offset < up_to]
-    if not allowed or (max_bytes == 0 and not is_whole):
+    if not allowed or (max_bytes < len(allowed[0].content) and not is_whole):
         assert read.slice is None
         return
     assert read.slice is not None
@@ -59,8 +59,7 @@ def check_read(
     assert everything.startswith(content)
     first = len(allowed[0].content)
     assert len(content) <= max(max_bytes, first if is_whole else 0)
-    if is_whole:
-        assert len(content) >= first
+    assert len(content) >= first
     # What fits and lies in the same segment is not withheld.
     if len(content) < max_bytes and len(content) < len(everything):
         bases = {segment.base_offset for segment in log.sealed_segments()}
