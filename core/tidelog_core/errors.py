@@ -43,9 +43,16 @@ class CorruptRecordBatch(TidelogError):
 
 
 class InvalidRecord(TidelogError):
-    """The batch is whole, but the broker must not store it."""
+    """The batch is whole, but the broker must not store it.
+
+    ``record_indexes`` are the records at fault, where the broker looked at records.
+    """
 
     code = ErrorCode.invalid_record
+
+    def __init__(self, problem: str, *, record_indexes: Sequence[int] = ()) -> None:
+        super().__init__(problem)
+        self.record_indexes = tuple(record_indexes)
 
 
 class UnsupportedMagic(TidelogError):
@@ -94,6 +101,18 @@ class UnknownProducerId(TidelogError):
     """The producer id is not known where it must be."""
 
     code = ErrorCode.unknown_producer_id
+
+
+class TransactionalIdAuthorizationFailed(TidelogError):
+    """The caller may not use the transactional id, or gave none where one is needed."""
+
+    code = ErrorCode.transactional_id_authorization_failed
+
+
+class InvalidProducerIdMapping(TidelogError):
+    """The transactional id belongs to no producer, or to another one."""
+
+    code = ErrorCode.invalid_producer_id_mapping
 
 
 class InvalidTxnState(TidelogError):

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from tidelog_core.errors import (
     CorruptRecordBatch,
     ErrorCode,
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidTopic,
-    InvalidTxnState,
     MessageTooLarge,
     NotEnoughReplicas,
     RecordListTooLarge,
@@ -234,6 +234,7 @@ _WITHOUT_LOG_START = (
     _NoSuchRecords,
     _CodecTooNew,
     CorruptRecordBatch,
+    InvalidProducerIdMapping,
     InvalidTopic,
     MessageTooLarge,
     RecordListTooLarge,
@@ -272,7 +273,7 @@ def _require_allowed(attributes: int, request: ProduceRequest, version: int) -> 
             raise TransactionalIdAuthorizationFailed(
                 "a transactional batch came in a request without a transactional id"
             )
-        raise InvalidTxnState("the batch belongs to no transaction that this cluster knows of")
+        raise InvalidProducerIdMapping("this cluster knows of no such transactional id")
 
 
 def _failed(index: int, replica: Replica | None, error: TidelogError) -> ProduceResult:

@@ -87,14 +87,18 @@ def validate_records(
     except CorruptRecordBatch as error:
         raise InvalidRecord(str(error)) from None
     max_timestamp = NO_TIMESTAMP
+    without_key: list[int] = []
     for expected, (offset, timestamp, key, _, _) in enumerate(records, header.base_offset):
         if offset != expected:
             raise InvalidRecord(f"a record has offset {offset} where {expected} is due")
         if requires_keys and key is None:
-            raise InvalidRecord(
-                f"record {expected - header.base_offset} has no key, which a compacted topic needs"
-            )
+            without_key.append(expected - header.base_offset)
         max_timestamp = max(max_timestamp, timestamp)
+    if without_key:
+        raise InvalidRecord(
+            f"record {without_key[0]} has no key, which a compacted topic needs",
+            record_indexes=without_key,
+        )
     return max_timestamp
 
 
