@@ -1,0 +1,143 @@
+"""The same requests to Apache Kafka and to Tidelog, and the answers side by side.
+
+A case is a generator that takes a ``Peer`` and yields (label, answer) pairs; it runs
+once against each broker. ``@compared`` makes a test of it: what may differ between any
+two clusters (ids, addresses, clocks) is normalised, and the rest must be equal, field by
+field, but for what ``allowed.py`` names with a reason.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.kafka.allowed import ALLOWED, Allowed
+from tests.kafka.peer import Peer
+
+Case = Callable[[Peer], Iterator[tuple[str, Any]]]
+
+# Fields that hold what is a broker's own affair; compared only by whether they are there.
+PRESENCE = frozenset(
+    {
+        "cluster_id",
+        "error_message",
+        "batch_index_error_message",
+        "host",
+        "log_dir",
+        "member_id",
+        "leader",
+        "client_host",
+        "coordinator_host",
+        "log_append_time_ms",
+        "log_append_time",
+    }
+)
+# Where Kafka only has a code, Tidelog may say more.
+MESSAGE = "error_message"
+# Left out: how long a broker throttles, how big a disk is, and what it says in prose.
+LEFT_OUT = frozenset({"throttle_time", "total_bytes", "usable_bytes", "documentation"})
+POSITIVE = frozenset({"port", "producer_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two brokers."""
+
+    kafka: Peer
+    tidelog: Peer
+
+
+def compared(case: Case) -> Callable[[Pair], None]:
+    """Return the test that runs ``case`` against both brokers and compares."""
+
+    def test(pair: Pair) -> None:
+        expected = _observe(case, pair.kafka)
+        actual = _observe(case, pair.tidelog)
+        differences = list(_differences(expected, actual))
+        allowed = [entry for entry in ALLOWED if entry.case == case.__name__]
+        left = [d for d in differences if not any(_is_allowed(d, entry) for entry in allowed)]
+        stale = [a for a in allowed if not any(_is_allowed(d, a) for d in differences)]
+        lines = [f"{path}: kafka {one!r}, tidelog {two!r}" for path, one, two in left]
+        lines += [f"allowed but equal now: {entry.path}" for entry in stale]
+        if lines:
+            pytest.fail("\n".join(lines), pytrace=False)
+
+    test.__name__ = case.__name__
+    test.__doc__ = case.__doc__
+    test.__module__ = case.__module__
+    return test
+
+
+def _observe(case: Case, peer: Peer) -> dict[str, Any]:
+    try:
+        observed: dict[str, Any] = {}
+        for label, answer in case(peer):
+            assert label not in observed, f"two observations are called {label}"
+            observed[label] = _normalised(answer, peer)
+        return observed
+    finally:
+        peer.close()
+
+
+def _normalised(value: Any, peer: Peer, name: str = "") -> Any:
+    if isinstance(value, dict):
+        if value.get("error_code", "none") != "none" and "aborted_transactions" in value:
+            # Kafka has one or the other, by where the error arose; clients do not look.
+            value = {**value, "aborted_transactions": value["aborted_transactions"] or []}
+        return {k: _normalised(v, peer, k) for k, v in value.items() if k not in LEFT_OUT}
+    if isinstance(value, list):
+        items = [_normalised(item, peer, name) for item in value]
+        # Brokers answer in the order of their hash tables.
+        return sorted(items, key=_order) if items and isinstance(items[0], dict) else items
+    if name in PRESENCE:
+        return "absent" if value in {None, "", -1} else "present"
+    if name in POSITIVE and isinstance(value, int):
+        return "some" if value >= 0 else value
+    if isinstance(value, uuid.UUID):
+        known = {topic_id: topic for topic, topic_id in peer.topic_ids.items()}
+        return f"id of {known[value]}" if value in known else "unknown id"
+    return value
+
+
+def _order(item: dict[str, Any]) -> str:
+    keys = (
+        "name",
+        "topic",
+        "group_id",
+        "resource_name",
+        "api_key",
+        "partition_index",
+        "partition",
+    )
+    return repr([item.get(key) for key in keys]) + repr(item)
+
+
+def _differences(expected: Any, actual: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for key in expected.keys() | actual.keys():
+            yield from _differences(
+                expected.get(key, "absent"), actual.get(key, "absent"), f"{path}/{key}"
+            )
+    elif isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        for index, (one, two) in enumerate(zip(expected, actual, strict=True)):
+            yield from _differences(one, two, f"{path}/{index}")
+    elif expected != actual and not (path.endswith(MESSAGE) and expected == "absent"):
+        yield path, expected, actual
+
+
+def _is_allowed(difference: tuple[str, Any, Any], entry: Allowed) -> bool:
+    path, kafka, tidelog = difference
+    return (
+        fnmatch.fnmatch(path, entry.path)
+        and entry.kafka in {..., kafka if _hashable(kafka) else ...}
+        and entry.tidelog in {..., tidelog if _hashable(tidelog) else ...}
+    )
+
+
+def _hashable(value: object) -> bool:
+    return not isinstance(value, dict | list)

@@ -1,0 +1,90 @@
+"""Any request from plain values, any response as plain values, through kio."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import typing
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Any
+
+from kio.index import load_request_schema
+from kio.schema import errors
+from tidelog_core.wire_messages import build
+
+API_KEYS = {
+    "produce": 0,
+    "fetch": 1,
+    "list_offsets": 2,
+    "metadata": 3,
+    "offset_commit": 8,
+    "offset_fetch": 9,
+    "find_coordinator": 10,
+    "join_group": 11,
+    "heartbeat": 12,
+    "leave_group": 13,
+    "sync_group": 14,
+    "describe_groups": 15,
+    "list_groups": 16,
+    "api_versions": 18,
+    "create_topics": 19,
+    "delete_topics": 20,
+    "delete_records": 21,
+    "init_producer_id": 22,
+    "offset_for_leader_epoch": 23,
+    "describe_configs": 32,
+    "alter_configs": 33,
+    "describe_log_dirs": 35,
+    "create_partitions": 37,
+    "delete_groups": 42,
+    "incremental_alter_configs": 44,
+    "offset_delete": 47,
+    "describe_cluster": 60,
+    "describe_topic_partitions": 75,
+}
+
+
+def request(api: str, version: int, fields: Mapping[str, object]) -> Any:
+    """Return the request entity; nested messages are given as mappings and sequences."""
+    return entity(load_request_schema(API_KEYS[api], version), fields)
+
+
+def entity(schema: Any, fields: Mapping[str, object]) -> Any:
+    """Return an entity of ``schema``. Raises ``TypeError`` for a field that it has not."""
+    hints = typing.get_type_hints(schema)
+    unknown = fields.keys() - hints.keys()
+    if unknown:
+        raise TypeError(f"{schema.__module__} has no {sorted(unknown)}")
+    return build(schema, **{name: _value(hints[name], fields[name]) for name in fields})
+
+
+def plain(value: object) -> Any:
+    """Return a response as mappings, lists and scalars; error codes by name."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, errors.ErrorCode):
+        return value.name
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(milliseconds=1)
+    if isinstance(value, datetime.datetime):
+        return int(value.timestamp() * 1000)
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value
+
+
+def _value(hint: Any, value: object) -> object:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if value is None:
+        return None
+    if origin in (typing.Union, UnionType):
+        return _value(next(a for a in arguments if a is not type(None)), value)
+    if origin is tuple:
+        assert isinstance(value, Sequence)
+        return tuple(_value(arguments[0], item) for item in value)
+    if isinstance(value, Mapping):
+        return entity(hint, value)
+    if isinstance(hint, type) and issubclass(hint, datetime.timedelta) and isinstance(value, int):
+        return datetime.timedelta(milliseconds=value)
+    return value
