@@ -30,6 +30,7 @@ class Server:
         request_bytes_max: int,
         queued_requests_max: int,
         idle_seconds_max: float,
+        send_buffer_bytes: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handle = handle
@@ -37,6 +38,7 @@ class Server:
             request_bytes_max=request_bytes_max, queued_requests_max=queued_requests_max
         )
         self._idle_seconds_max = idle_seconds_max
+        self._send_buffer_bytes = send_buffer_bytes
         self._listeners: list[socket.socket] = []
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,10 +49,11 @@ class Server:
         """How many connections are open."""
         return len(self._connections)
 
-    def listen(self, host: str, port: int) -> int:
-        """Bind and accept from now on; return the port (the system's choice for 0).
+    def bind(self, host: str, port: int) -> int:
+        """Take the address and return the port (the system's choice for 0).
 
-        Raises ``OSError`` where the address cannot be had.
+        Clients are refused until ``start_accepting``. Raises ``OSError`` where the
+        address cannot be had.
         """
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -59,17 +62,21 @@ class Server:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(BACKLOG)
             listener.setblocking(False)
         except OSError:
             listener.close()
             raise
         self._listeners.append(listener)
-        self._loop.add_reader(listener.fileno(), self._accept, listener)
-        if self._sweep_timer is None:
-            self._sweep()
         bound: int = listener.getsockname()[1]
         return bound
+
+    def start_accepting(self) -> None:
+        """Let clients in at every address taken."""
+        for listener in self._listeners:
+            listener.listen(BACKLOG)
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
+        if self._sweep_timer is None:
+            self._sweep()
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; open connections go on."""
@@ -130,6 +137,8 @@ class Server:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._send_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         peer = Peer(address[0], address[1], sock.getsockname()[0])
         self._connections.add(
             Connection(

@@ -156,6 +156,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         request_bytes_max=static_config.socket_request_max_bytes,
         queued_requests_max=static_config.queued_max_requests,
         idle_seconds_max=static_config.connections_max_idle_ms / 1000,
+        send_buffer_bytes=static_config.socket_send_buffer_bytes,
     )
     stack.push_async_callback(server.close, grace_seconds=SHUTDOWN_GRACE_SECONDS)
     # Those who wait are answered first, so that the server has nothing to wait for.
@@ -166,7 +167,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     stack.push_async_callback(tasks.close)
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
     tasks.add(flusher.run(replicas))
-    port = server.listen(settings.host, settings.port)
+    port = server.bind(settings.host, settings.port)
     await register_broker(
         store,
         broker_id=settings.broker_id,
@@ -176,6 +177,8 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         rack=settings.rack,
     )
     await view.refresh()
+    # Not before: a client that is told of a cluster without nodes waits long to ask again.
+    server.start_accepting()
     logger.info("node serves", extra={"broker_id": settings.broker_id, "port": port})
     return port
 

@@ -169,6 +169,7 @@ class NodeConfig:
     remote_task_interval_ms: int = _setting("remote.task.interval.ms", "int", 1000, "How often sealed segments are looked for and copied, milliseconds.", at_least=1, is_read_only=True)
     remote_upload_concurrency: int = _setting("remote.upload.concurrency", "int", 4, "Segments that may be uploaded at once.", at_least=1, at_most=64, is_read_only=True)
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", "int", 104_857_600, "The largest request; a larger one closes its connection.", at_least=1, is_read_only=True)
+    socket_send_buffer_bytes: int = _setting("socket.send.buffer.bytes", "int", 102_400, "SO_SNDBUF of client connections, bytes; -1 leaves it to the system. Small buffers keep what is sent in the processor's cache; long fat networks need more.", at_least=-1, is_read_only=True)
     tier_key_filter_records_max: int = _setting("tier.key.filter.records.max", "int", 250_000, "Tiered segments of at most this many records get a filter of their keys, about 3 microseconds a record; 0 for none.", at_least=0)
     tier_multipart_threshold: int = _setting("tier.multipart.threshold", "long", 1_073_741_824, "Objects up to this many bytes are sent in one PUT.", at_least=5_242_880, is_read_only=True)
     transaction_max_timeout_ms: int = _setting("transaction.max.timeout.ms", "int", 900_000, "The longest transaction timeout, milliseconds.", at_least=1)
