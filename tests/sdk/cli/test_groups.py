@@ -1,0 +1,162 @@
+"""``tidelog group`` over a real node."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from tidelog.cli.failures import UsageError
+from tidelog.cli.groups import parse_topic
+from tidelog.cli.offset_targets import Target, new_offset, parse_time
+
+from tests.sdk.cli.command import COMMAND, called, environment, tidelog
+
+
+def offsets(document: Any, field: str) -> list[int]:
+    return [row[field] for row in document["partitions"]]
+
+
+@pytest.fixture(scope="module")
+def group(cli_node: Any) -> str:
+    """A group without members that has read 6 of 10 records."""
+    bootstrap = cli_node.address
+    tidelog("produce", "g-topic", bootstrap=bootstrap, given=b"x\n" * 10)
+    options = ("--group", "g-readers", "--from-beginning", "-n", 6)
+    tidelog("consume", "g-topic", *options, bootstrap=bootstrap)
+    return "g-readers"
+
+
+def test_group_is_listed_and_described_with_its_lag(group: str, bootstrap: str) -> None:
+    listed = called("group", "list", "--json", bootstrap=bootstrap).document
+    assert {"group": group, "state": "Empty", "protocol_type": "consumer"} in listed
+    (found,) = called("group", "describe", group, "--json", bootstrap=bootstrap).document
+    assert (found["state"], found["lag"], found["members"]) == ("Empty", 4, [])
+    (row,) = found["partitions"]
+    assert (row["committed_offset"], row["end_offset"], row["lag"]) == (6, 10, 4)
+    lines = called("group", "describe", group, bootstrap=bootstrap).lines
+    assert lines[0].startswith(f"group {group}, Empty, 0 members")
+    assert lines[2].split() == ["g-topic", "0", "6", "10", "4", "-", "-"]
+
+
+def test_offsets_move_only_when_executed(group: str, bootstrap: str) -> None:
+    def reset(*arguments: object) -> Any:
+        return called(
+            "group", "reset-offsets", group, "--json", *arguments, bootstrap=bootstrap
+        ).document
+
+    planned = reset("--topic", "g-topic", "--to-earliest")
+    assert (planned["executed"], offsets(planned, "after"), offsets(planned, "lag")) == (
+        False,
+        [0],
+        [10],
+    )
+    assert offsets(reset("--all-topics", "--to-current"), "before") == [6]
+    for arguments, after in (
+        (("--to-latest",), 10),
+        (("--shift-by", -3), 7),
+        (("--shift-by", -300), 0),
+        (("--to-timestamp", "2100-01-01"), 10),
+        (("--to-timestamp", "0"), 0),
+        (("--to-offset", 6), 6),
+    ):
+        done = reset("--topic", "g-topic:0", "--execute", *arguments)
+        assert (done["executed"], offsets(done, "after")) == (True, [after])
+        (found,) = called("group", "describe", group, "--json", bootstrap=bootstrap).document
+        assert offsets(found, "committed_offset") == [after]
+
+
+def test_group_with_members_is_shown_with_them_and_cannot_be_moved(bootstrap: str) -> None:
+    tidelog("produce", "g-live", bootstrap=bootstrap, given=b"x\n")
+    process = subprocess.Popen(
+        [COMMAND, "consume", "g-live", "--group", "g-alive", "--from-beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(bootstrap),
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"x\n"
+        (found,) = called("group", "describe", "g-alive", "--json", bootstrap=bootstrap).document
+        outcome = called(
+            "group", "reset-offsets", "g-alive", "--all-topics", "--to-earliest", "--execute",
+            bootstrap=bootstrap, status=1,
+        )  # fmt: skip
+        process.terminate()
+        process.wait(30)
+    assert found["state"] == "Stable"
+    assert [member["client_id"] for member in found["members"]] == ["tidelog-cli"]
+    assert found["partitions"][0]["host"]
+    assert "has members" in outcome.errors
+    assert process.returncode == 0
+
+
+def test_committed_topic_that_was_deleted_does_not_hide_the_others(bootstrap: str) -> None:
+    tidelog("produce", "g-gone", bootstrap=bootstrap, given=b"x\n")
+    tidelog("produce", "g-kept", bootstrap=bootstrap, given=b"x\n")
+    for topic in ("g-gone", "g-kept"):
+        called(
+            "group", "reset-offsets", "g-both", "--topic", topic, "--to-earliest", "--execute",
+            bootstrap=bootstrap,
+        )  # fmt: skip
+    called("topic", "delete", "g-gone", bootstrap=bootstrap)
+    deadline = time.monotonic() + 10
+    while True:
+        (found,) = called("group", "describe", "g-both", "--json", bootstrap=bootstrap).document
+        rows = {row["topic"]: row for row in found["partitions"]}
+        # What the coordinator still remembers of the deleted topic has no end.
+        if rows.get("g-gone", {"end_offset": None})["end_offset"] is None:
+            break
+        assert time.monotonic() < deadline
+    assert (rows["g-kept"]["end_offset"], rows["g-kept"]["lag"]) == (1, 1)
+
+
+def test_what_cannot_be_moved_is_named(group: str, bootstrap: str) -> None:
+    for arguments, said, status in (
+        (("--topic", "g-topic"), "give one of --to-earliest", 2),
+        (("--topic", "g-topic", "--to-latest", "--shift-by", "1"), "give one of", 2),
+        (("--to-latest",), "--all-topics", 2),
+        (("--topic", "g-topic:x", "--to-latest"), "TOPIC:P", 2),
+        (("--topic", "g-topic:7", "--to-latest"), "partitions 0 to 0, not 7", 1),
+        (("--topic", "nowhere", "--to-latest"), "nowhere", 1),
+        (("--topic", "g-topic", "--to-timestamp", "tomorrow"), "2026-01-31T12:00:00Z", 2),
+    ):
+        outcome = called(
+            "group", "reset-offsets", group, *arguments, bootstrap=bootstrap, status=status
+        )
+        assert said in outcome.errors
+    outcome = called("group", "describe", "nobody", bootstrap=bootstrap, status=1)
+    assert "nobody" in outcome.errors
+
+
+def test_new_offset_stays_within_what_there_is() -> None:
+    def at(target: Target, committed: int | None = 50, found: int | None = None) -> int | None:
+        return new_offset(target, committed=committed, start=10, end=100, found=found)
+
+    assert at(Target("offset", 5)) == 10
+    assert at(Target("offset", 500)) == 100
+    assert at(Target("shift", 7)) == 57
+    assert at(Target("shift", -70)) == 10
+    assert at(Target("current"), committed=3) == 10
+    assert at(Target("current"), committed=None) is None
+    assert at(Target("shift", 1), committed=None) is None
+    assert at(Target("time"), found=42) == 42
+    assert at(Target("time"), found=None) == 100
+
+
+def test_time_is_in_utc_unless_it_says_otherwise() -> None:
+    assert parse_time("1000") == 1000
+    assert parse_time("1970-01-01T00:00:01") == 1000
+    assert parse_time("1970-01-01T01:00:01+01:00") == 1000
+    for text in ("1969-12-31", "soon", "-5"):
+        with pytest.raises(UsageError, match="--to-timestamp"):
+            parse_time(text)
+
+
+def test_topic_option_names_partitions_after_a_colon() -> None:
+    assert parse_topic("a") == ("a", ())
+    assert parse_topic("a:0,2") == ("a", (0, 2))
+    for text in ("", ":1", "a:", "a:1,", "a:-1"):
+        with pytest.raises(UsageError, match="--topic"):
+            parse_topic(text)
