@@ -26,8 +26,8 @@ from typing import Any
 
 from confluent_kafka import Consumer
 from tidelog.admin import Admin
-from tidelog.producer import Producer
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from tidelog.producer import Producer
 
 from tools.content import Content
 from tools.demo_spark import read_with_spark

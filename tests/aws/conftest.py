@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
-from tools import dynamodb_local, ministack
+from tools import dynamodb_local, localstack, ministack
 from tools.places import ToolAbsent
 
 
 @pytest.fixture(scope="session")
 def dynamodb_local_endpoint() -> Iterator[str]:
     """The URL of a DynamoDB Local server."""
-    try:
-        server = dynamodb_local.serve()
-        url = server.__enter__()
-    except ToolAbsent as absent:
-        pytest.skip(str(absent))
-    yield url
-    server.__exit__(None, None, None)
+    yield from _serve_or_skip(dynamodb_local.serve())
 
 
 @pytest.fixture(scope="session")
 def ministack_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a MiniStack server: S3, DynamoDB and more."""
+    yield from _serve_or_skip(ministack.serve(tmp_path_factory.mktemp("ministack")))
+
+
+@pytest.fixture(scope="session")
+def localstack_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a LocalStack server."""
+    yield from _serve_or_skip(localstack.serve(tmp_path_factory.mktemp("localstack")))
+
+
+def _serve_or_skip(server: AbstractContextManager[str]) -> Iterator[str]:
     try:
-        server = ministack.serve(tmp_path_factory.mktemp("ministack"))
         url = server.__enter__()
     except ToolAbsent as absent:
         pytest.skip(str(absent))

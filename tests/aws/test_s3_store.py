@@ -28,21 +28,37 @@ CREDENTIALS = {
 
 @pytest.fixture
 def s3_endpoint(ministack_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    _make_bucket(ministack_endpoint, monkeypatch)
+    return ministack_endpoint
+
+
+def _make_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    s3 = boto3.client("s3", endpoint_url=ministack_endpoint, region_name="us-east-1")
+    s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
     try:
         if BUCKET not in [b["Name"] for b in s3.list_buckets()["Buckets"]]:
             s3.create_bucket(Bucket=BUCKET)
     finally:
         s3.close()
-    return ministack_endpoint
 
 
 class TestS3ObjectStore(ObjectStoreContract):
     @pytest.fixture(autouse=True)
     def _fresh(self, s3_endpoint: str) -> None:
         self.endpoint, self.prefix = s3_endpoint, uuid.uuid4().hex
+
+    def open_store(self) -> ObjectStore:
+        return S3ObjectStore(BUCKET, prefix=self.prefix, endpoint=self.endpoint)
+
+
+class TestS3ObjectStoreOnLocalStack(ObjectStoreContract):
+    """A second server's idea of S3."""
+
+    @pytest.fixture(autouse=True)
+    def _fresh(self, localstack_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        _make_bucket(localstack_endpoint, monkeypatch)
+        self.endpoint, self.prefix = localstack_endpoint, uuid.uuid4().hex
 
     def open_store(self) -> ObjectStore:
         return S3ObjectStore(BUCKET, prefix=self.prefix, endpoint=self.endpoint)
