@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from tidelog.consuming.fetched import Chunk
 from tidelog.consuming.locating import RESET_TIMESTAMPS
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.errors import OffsetOutOfRange, TidelogError, error_for
+from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Connection
@@ -106,7 +108,8 @@ class Fetcher:
             ):
                 continue
             if state.retry_at_s > now_s:
-                self._wake_at(state.retry_at_s)
+                if state.retry_at_s < math.inf:
+                    self._wake_at(state.retry_at_s)
                 continue
             node_id = self._node_for(state, now_s)
             if node_id is None:
@@ -225,7 +228,7 @@ class Fetcher:
         is_leader = state.read_replica is None or state.read_replica[0] != node_id
         state.read_replica = None
         if code is ErrorCode.offset_out_of_range and is_leader:
-            self._on_out_of_range(state, answer)
+            self._on_out_of_range(state)
         elif code in _LEADER_MOVED or code is ErrorCode.offset_out_of_range:
             self._cluster.invalidate()
             self._retry_later(state)
@@ -256,24 +259,42 @@ class Fetcher:
         state.chunks.append(chunk)
         state.fetch_position = max(state.fetch_position, chunk.next_offset)
 
-    def _on_out_of_range(self, state: PartitionState, answer: Any) -> None:
+    def _on_out_of_range(self, state: PartitionState) -> None:
         if state.chunks or state.index < len(state.records):
             self._retry_later(state)  # What was fetched before it is still to be handed out.
             return
         policy = self._options.auto_offset_reset
         if policy == "none":
-            state.error = OffsetOutOfRange(
-                state.partition,
-                state.position,
-                start=int(answer.log_start_offset),
-                end=int(answer.high_watermark),
-            )
+            self._spawn(self._report_out_of_range(state, state.version))
             return
         logger.warning(
             "offset out of range, will reset",
             extra={"partition": str(state.partition), "offset": state.position, "to": policy},
         )
         state.forget(RESET_TIMESTAMPS[policy])
+
+    async def _report_out_of_range(self, state: PartitionState, version: int) -> None:
+        """Have poll raise, saying what there is: the node's answer did not."""
+        state.retry_at_s = math.inf
+        ends = []
+        try:
+            for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+                found = await list_offsets(
+                    self._cluster,
+                    {state.partition: timestamp},
+                    read_committed=self._read_committed,
+                    timeout_s=self._cluster.request_timeout_s,
+                )
+                ends.append(found[state.partition].offset)
+        except TidelogError as error:
+            logger.info("cannot say what is there", extra={"error": str(error)})
+            ends = [UNKNOWN, UNKNOWN]
+        if state.version == version:
+            state.retry_at_s = 0.0
+            state.error = OffsetOutOfRange(
+                state.partition, state.position, start=ends[0], end=ends[1]
+            )
+            self._on_arrival()
 
     def _retry_later(self, state: PartitionState) -> None:
         state.retry_at_s = asyncio.get_running_loop().time() + _RETRIED_S
