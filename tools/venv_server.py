@@ -47,7 +47,7 @@ class VenvServer:
         run([sys.executable, "-m", "venv", "--clear", self._venv])
         program = self._venv / "bin"
         run([program / "pip", "install", "--quiet", "--disable-pip-version-check", "uv"])
-        options = ["--quiet", "--python", program / "python"]
+        options = ["--quiet", "--python", str(program / "python")]
         options += ["--exclude-newer", self.as_of] if self.as_of else []
         run([program / "uv", "pip", "install", *options, *self.requirements])
         self._stamp.touch()
@@ -69,7 +69,7 @@ class VenvServer:
             **{name: value.format(port=port) for name, value in self.environment.items()},
         }
         log_path = directory / f"{self.name}.log"
-        command = [self._venv / "bin" / self.command[0], *self.command[1:]]
+        command = [str(self._venv / "bin" / self.command[0]), *self.command[1:]]
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=directory, env=environment, stdout=log, stderr=subprocess.STDOUT
