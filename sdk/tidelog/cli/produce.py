@@ -182,7 +182,9 @@ async def _read_lines(source: BufferedReader) -> AsyncIterator[tuple[list[bytes]
         while chunk and isinstance(chunk, bytes):
             room.acquire()
             try:
-                chunk = source.read1(READ_SIZE_BYTES)
+                # Not through the buffer: its lock, held by a read that waits, would make
+                # the interpreter abort at exit.
+                chunk = os.read(source.fileno(), READ_SIZE_BYTES)
             except OSError as error:
                 chunk = error
             try:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.sdk.cli.command import COMMAND, environment, tidelog
+from tests.sdk.cli.command import COMMAND, called, environment, tidelog
 
 
 def produce(topic: str, lines: bytes, bootstrap: str, *options: str) -> None:
@@ -109,6 +109,32 @@ def test_line_that_cannot_be_written_is_named(bootstrap: str) -> None:
     huge = b"ok\n" + b"x" * 2_000_000 + b"\n"
     outcome = tidelog("produce", "lines", bootstrap=bootstrap, given=huge, status=1)
     assert "line 2" in outcome.errors
+
+
+def test_producer_ends_though_more_may_come(bootstrap: str) -> None:
+    """A record is written as soon as its line is there; Ctrl-C and errors need no more input."""
+    called("topic", "create", "typed", bootstrap=bootstrap)
+    for options, status in ((), 130), (("--partition", "9"), 1):
+        process = subprocess.Popen(
+            [COMMAND, "produce", "typed", *options],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(bootstrap),
+        )
+        with process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(b"typed\n")
+            process.stdin.flush()
+            if not options:
+                read = tidelog("consume", "typed", "-n", 1, "--from-beginning", "--timeout", 20,
+                               bootstrap=bootstrap)  # fmt: skip
+                assert read.out == b"typed\n"
+                process.send_signal(signal.SIGINT)
+            assert process.wait(30) == status
+            errors = process.stderr.read().decode()
+            assert "Fatal" not in errors
+            assert errors.count("\n") == (status == 1)
 
 
 def test_unknown_topic_partition_and_node_are_named(bootstrap: str) -> None:
