@@ -109,7 +109,7 @@ class TierNode:
 
     async def stop(self) -> None:
         await self.tier.close()
-        self.replicas.close()
+        await self.replicas.close()
         self.directories.close()
         await self.store.close()
         self.executor.shutdown()
