@@ -361,7 +361,7 @@ class Consumer:
 
     async def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record, once it is known. Raises ``NotAssigned``."""
-        await self.start()
+        await self._begin()
         timeout_s = self._cluster.request_timeout_s
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         while (state := self._state(partition)).position == UNKNOWN:
@@ -409,7 +409,7 @@ class Consumer:
         for partition, timestamp in timestamps_ms.items():
             if timestamp < 0:
                 raise InvalidRequest(f"{TopicPartition(*partition)}: time {timestamp} is negative")
-        await self.start()
+        await self._begin()
         found = await list_offsets(
             self._cluster,
             {TopicPartition(*partition): t for partition, t in timestamps_ms.items()},
@@ -431,7 +431,7 @@ class Consumer:
         Durable on return. Raises ``CommitFailed`` if the group has moved on,
         ``RebalanceInProgress`` if it is about to, ``InvalidRequest`` without a ``group_id``.
         """
-        await self.start()
+        await self._begin()
         given: dict[TopicPartition, OffsetAndMetadata] = {}
         if offsets is None:
             given = {
@@ -453,7 +453,7 @@ class Consumer:
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return what the group has committed for each partition, None if nothing."""
-        await self.start()
+        await self._begin()
         if self._coordinator is None:
             raise InvalidRequest("committed needs a group_id")
         wanted = [TopicPartition(*partition) for partition in partitions]
@@ -462,13 +462,18 @@ class Consumer:
 
     # --- inside: waiting and handing out ---
 
-    async def _come_to_rest(self) -> None:
+    async def _begin(self) -> None:
+        """Start if that was not done; while closing, listeners may still call us."""
         if not self._tasks:
             await self.start()
+
+    async def _come_to_rest(self) -> None:
+        await self._begin()
         self._check_open()
         self._life.rest()
+        self._attend()
         # Others must get their turn even if there always are records; who waited for the
-        # user to come to rest goes first.
+        # user to come to rest, and a rebalance that this poll begins, go first.
         await asyncio.sleep(0)
 
     async def _wait(self, deadline_s: float | None) -> bool:
@@ -560,7 +565,7 @@ class Consumer:
     async def _ends(
         self, partitions: Iterable[tuple[str, int]], timestamp: int
     ) -> dict[TopicPartition, int]:
-        await self.start()
+        await self._begin()
         found = await list_offsets(
             self._cluster,
             {TopicPartition(*partition): timestamp for partition in partitions},

@@ -77,6 +77,10 @@ class GroupLife:
         self._subscription.want(self._cluster)
         return self._subscription.topics(self._cluster)
 
+    def hold(self) -> None:
+        """Hand out nothing more: no partition is certainly ours."""
+        _hold(self._positions)
+
     async def let_go(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
         """Wait until the user is at rest, then commit, tell the listener and drop these."""
         states = [s for p in partitions if (s := self._positions.get(p)) is not None]

@@ -71,6 +71,9 @@ class Member(Protocol):
     async def topics(self) -> frozenset[str]:
         """Return the topics subscribed to now."""
 
+    def hold(self) -> None:
+        """Hand out nothing more: no partition is certainly ours."""
+
     async def let_go(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
         """Wait until the user is at rest, then commit, tell the listener and drop these."""
 
@@ -274,6 +277,7 @@ class Membership:
         """Be no member any more: what we hold may be someone else's already."""
         self._is_stable = False
         self.is_lost = True
+        self._member.hold()
         self.generation = NO_GENERATION
         if code is ErrorCode.unknown_member_id:
             self.member_id = ""
