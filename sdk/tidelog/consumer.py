@@ -312,6 +312,8 @@ class Consumer:
             if records:
                 return records
             if not await self._wait(deadline_s):
+                if self._membership is not None:
+                    self._membership.on_unrest()  # The next poll must come in time as well.
                 return []
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
