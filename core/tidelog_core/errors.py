@@ -341,3 +341,15 @@ class TierUnavailable(TidelogError):
     """The tier worker cannot serve just now (it is starting, restarting or overloaded)."""
 
     code = ErrorCode.kafka_storage_error
+
+
+class NotEnoughReplicasAfterAppend(TidelogError):
+    """The records were written, but fewer replicas than ``min.insync.replicas`` have them."""
+
+    code = ErrorCode.not_enough_replicas_after_append
+
+
+class NoReassignmentInProgress(TidelogError):
+    """There is no reassignment of the partition to cancel."""
+
+    code = ErrorCode.no_reassignment_in_progress

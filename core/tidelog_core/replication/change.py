@@ -1,0 +1,39 @@
+"""A decided change of one partition's item: what to write, and on which conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tidelog_core.metadata.records import Partition, put
+from tidelog_core.metadata.store import Check, Write
+
+
+class ChangeReason(Enum):
+    """Why a partition's item is written, for logs and metrics."""
+
+    TAKEOVER = "takeover"
+    UNCLEAN_TAKEOVER = "unclean-takeover"
+    HAND_OVER = "hand-over"
+    LEAVE_ISR = "leave-isr"
+    ALTER_ISR = "alter-isr"
+    REASSIGNMENT_STARTED = "reassignment-started"
+    REASSIGNMENT_ENDED = "reassignment-ended"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """One conditional write: ``after`` replaces the item at ``after.version``.
+
+    ``checks`` belong into the same commit: they are what the decision rests on besides
+    the partition's own item.
+    """
+
+    after: Partition
+    reason: ChangeReason
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def write(self) -> Write:
+        """The write to commit, together with ``checks``."""
+        return put(self.after)

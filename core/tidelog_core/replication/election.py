@@ -1,0 +1,213 @@
+"""Who leads a partition next: decided by each node for itself, settled by one conditional write.
+
+Theory of operation. There is no controller. Every node looks at the partitions that it
+holds a replica of and asks whether it should be the one to act:
+
+- A leader is gone when its lease is dead, or when nobody leads. The first member of the
+  ISR in replica order that is not dead takes over at once; the second steps in a delay
+  later, the third two delays later. Several may act at the same time all the same: the
+  write is conditional on the partition's version, so one wins and the others read again.
+- The write is committed with a check that the dead leader's lease item has not moved.
+  A leader that has renewed meanwhile keeps its partition: it acts again only after that
+  renewal, and from then on no takeover decided earlier can land (see ``leases``).
+- Only a member of the *stored* ISR takes over. The leader counts every replica that the
+  store may name towards the high watermark (``LeaderState.maximal_isr``), so every such
+  member has every acknowledged record; and a successor does not fetch from the leader
+  any more, so a leader that has not heard of it cannot commit anything either.
+- Dead members leave the ISR with the takeover; a new leader would wait for them in vain.
+- A node that has restarted never goes on in the epoch that it led before: its followers
+  may have more of that epoch than it has left. ``ElectionClerk.start`` notes the epochs
+  of the first reading, and a partition that names this node leader in such an epoch is
+  taken over again, one epoch on. A later epoch was written after this process had
+  started, so no earlier process has led in it.
+- A node whose disk may have lost records that it had told the leader of (the machine went
+  down, see ``leave_isr``) must leave every ISR before it renews its lease the first time.
+- Without any live member of the ISR the partition waits, unless the topic allows unclean
+  elections: then the first live replica takes over with itself as the only member,
+  provided (checked in the commit) that no lease of an ISR member has moved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from uuid import UUID
+
+from tidelog_core.metadata.records import Partition
+from tidelog_core.model import NO_LEADER
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.leases import PeerLeases
+
+STEP_IN_DELAY_MS = 1_000
+PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
+
+PartitionKey = tuple[UUID, int]
+
+
+class ElectionClerk:
+    """Decides, for one process of one broker, when it takes a partition over."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        step_in_delay_ms: int = STEP_IN_DELAY_MS,
+        preferred_stable_ms: int = PREFERRED_STABLE_MS,
+    ) -> None:
+        self._broker_id = broker_id
+        self._step_in_delay_ms = step_in_delay_ms
+        self._preferred_stable_ms = preferred_stable_ms
+        self._start_epochs: dict[PartitionKey, int] = {}
+        self._vacant_since: dict[PartitionKey, tuple[int, float]] = {}  # leader epoch, time
+        self._preferred_since: dict[PartitionKey, float] = {}
+
+    def start(self, partitions: Iterable[Partition]) -> None:
+        """Take the first reading of the cluster after this process has registered."""
+        for partition in partitions:
+            self._start_epochs[_key(partition)] = partition.leader_epoch
+
+    def leads(self, partition: Partition) -> bool:
+        """Whether this process leads the partition as the record has it."""
+        return (
+            partition.leader == self._broker_id
+            and partition.leader_epoch > self._start_epochs.get(_key(partition), -1)
+        )
+
+    def takeover(
+        self,
+        partition: Partition,
+        peers: PeerLeases,
+        *,
+        is_unclean_allowed: bool,
+        now_ms: float,
+    ) -> PartitionChange | None:
+        """Return the write by which this broker takes the partition over now, if it should.
+
+        The caller's own lease must allow it to act.
+        """
+        key = _key(partition)
+        if not self._is_vacant(partition, peers):
+            self._vacant_since.pop(key, None)
+            return None
+        if self._broker_id not in partition.replicas:
+            return None
+        epoch, since_ms = self._vacant_since.get(key, (partition.leader_epoch, now_ms))
+        if epoch != partition.leader_epoch:
+            since_ms = now_ms
+        self._vacant_since[key] = (partition.leader_epoch, since_ms)
+        candidates = self.candidates(partition, peers)
+        is_clean = bool(candidates)
+        if not is_clean and is_unclean_allowed:
+            candidates = self._live(partition.replicas, peers)
+        if self._broker_id not in candidates:
+            return None
+        place = 0 if partition.leader == self._broker_id else candidates.index(self._broker_id)
+        if now_ms < since_ms + place * self._step_in_delay_ms:
+            return None
+        return self._change(partition, peers, is_clean=is_clean)
+
+    def candidates(self, partition: Partition, peers: PeerLeases) -> list[int]:
+        """Return who may take over without loss, the first choice first."""
+        members = [broker_id for broker_id in partition.replicas if broker_id in partition.isr]
+        return self._live(members, peers)
+
+    def preferred_successor(
+        self, partition: Partition, peers: PeerLeases, *, now_ms: float
+    ) -> int | None:
+        """Return the preferred leader if it has been able to lead for the stable interval.
+
+        For the partition's leader, which then hands over to it.
+        """
+        key = _key(partition)
+        preferred = partition.replicas[0]
+        if (
+            preferred == self._broker_id
+            or preferred not in partition.isr
+            or not peers.is_live(preferred)
+        ):
+            self._preferred_since.pop(key, None)
+            return None
+        since_ms = self._preferred_since.setdefault(key, now_ms)
+        return preferred if now_ms >= since_ms + self._preferred_stable_ms else None
+
+    def drain_successor(self, partition: Partition, peers: PeerLeases) -> int | None:
+        """Return who should lead instead of this broker, ``None`` where nobody else can."""
+        others = (b for b in self.candidates(partition, peers) if b != self._broker_id)
+        return next(others, None)
+
+    def forget(self, partition: Partition) -> None:
+        """Drop what is remembered of a partition that this node no longer holds."""
+        for kept in (self._start_epochs, self._vacant_since, self._preferred_since):
+            kept.pop(_key(partition), None)
+
+    def _is_vacant(self, partition: Partition, peers: PeerLeases) -> bool:
+        if partition.leader == self._broker_id:
+            return not self.leads(partition)
+        return partition.leader == NO_LEADER or peers.is_dead(partition.leader)
+
+    def _live(self, broker_ids: Iterable[int], peers: PeerLeases) -> list[int]:
+        return [b for b in broker_ids if b == self._broker_id or not peers.is_dead(b)]
+
+    def _change(
+        self, partition: Partition, peers: PeerLeases, *, is_clean: bool
+    ) -> PartitionChange:
+        isr: tuple[int, ...] = (self._broker_id,)
+        must_stay_dead = {partition.leader} - {NO_LEADER, self._broker_id}
+        if is_clean:
+            isr = tuple(self._live(partition.isr, peers))
+        else:
+            must_stay_dead |= set(partition.isr) - {self._broker_id}
+        return PartitionChange(
+            dataclasses.replace(
+                partition,
+                leader=self._broker_id,
+                leader_epoch=partition.leader_epoch + 1,
+                isr=isr,
+            ),
+            ChangeReason.TAKEOVER if is_clean else ChangeReason.UNCLEAN_TAKEOVER,
+            tuple(peers.check(broker_id) for broker_id in sorted(must_stay_dead)),
+        )
+
+
+def leave_isr(partition: Partition, broker_id: int) -> PartitionChange | None:
+    """Return the write that takes a broker out of the ISR, ``None`` where there is none.
+
+    For a broker that drains (it must have stopped fetching the partition), and for one
+    that starts after its machine went down without flushing: it may lack records that
+    the ISR vouches for. The last member stays, as in Kafka: nobody else has the records.
+    A leader that leaves leaves the partition without one, one epoch on.
+    """
+    if broker_id not in partition.isr or len(partition.isr) == 1:
+        return None
+    is_leader = partition.leader == broker_id
+    return PartitionChange(
+        dataclasses.replace(
+            partition,
+            isr=tuple(member for member in partition.isr if member != broker_id),
+            leader=NO_LEADER if is_leader else partition.leader,
+            leader_epoch=partition.leader_epoch + is_leader,
+        ),
+        ChangeReason.LEAVE_ISR,
+    )
+
+
+def hand_over(partition: Partition, successor: int, *, is_leaving: bool = False) -> PartitionChange:
+    """Return the write by which the leader makes a member of the ISR leader.
+
+    With ``is_leaving`` the old leader leaves the ISR too.
+    """
+    assert successor in partition.isr
+    assert successor != partition.leader
+    isr = partition.isr
+    if is_leaving:
+        isr = tuple(member for member in isr if member != partition.leader)
+    return PartitionChange(
+        dataclasses.replace(
+            partition, leader=successor, leader_epoch=partition.leader_epoch + 1, isr=isr
+        ),
+        ChangeReason.HAND_OVER,
+    )
+
+
+def _key(partition: Partition) -> PartitionKey:
+    return partition.topic_id, partition.partition

@@ -1,0 +1,267 @@
+"""What a follower asks its leader for, and what it does with the answer.
+
+Theory of operation. One fetch at a time, always from the own log end, with the latest
+leader epoch of the own log. The leader compares the two with its epochs; where they do
+not fit it answers with the end of the greatest epoch that both may share, the follower
+truncates to where its log can still agree and asks again. So the logs are equal up to the
+fetch offset whenever the leader takes note of it, and a record is cut only if the leader
+of a later epoch does not have it. The high watermark plays no part in this: it may lag
+behind what is committed, and cutting there has lost acknowledged records (KIP-101).
+
+Answers come late, twice or never. One is used only if it answers a fetch of the current
+leader epoch and the log still ends where that fetch began.
+
+Where the leader no longer has the offset locally, the follower starts anew where the tier
+ends: everything below is committed and in the object store, so a new or empty replica
+copies the local tail only. A replica that has started anew is never in the ISR: a member
+has everything below the high watermark, and the tier ends below it.
+
+Source: KIP-101, KIP-279, KIP-405, KIP-595; Kafka's ``AbstractFetcherThread``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidelog_core.errors import ErrorCode
+from tidelog_core.metadata.records import Partition
+from tidelog_core.model import NO_LEADER, NO_LEADER_EPOCH, NO_OFFSET
+
+
+class ReplicaLog(Protocol):
+    """What the state machines look at in a log; ``UnifiedLog`` has it all."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read, here or from the tier."""
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset that may be read here."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is known to be committed, exclusive."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The latest leader epoch that the log has seen, -1 if none."""
+
+    def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the greatest epoch at or below ``epoch`` and its end, else (-1, -1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetch:
+    """What a follower asks for."""
+
+    leader_id: int
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int  # the log's latest epoch, -1 for none
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """What came back, without the records."""
+
+    error: ErrorCode = ErrorCode.none
+    high_watermark: int = 0
+    log_start_offset: int = 0
+    diverging: tuple[int, int] | None = None  # an epoch and where it ends at the leader
+
+
+@dataclass(frozen=True, slots=True)
+class TierEnd:
+    """The end of what the tier holds of a partition without gaps."""
+
+    offset: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Do nothing; fetch again after a pause if ``must_wait``, or once the leader changes."""
+
+    must_wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append the answer's records, then take over these, as far as the log reaches."""
+
+    high_watermark: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut the log (and its leader epochs, also where no record goes) at ``offset``."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAnew:
+    """Drop the local log and go on at ``offset``.
+
+    Everything in ``[log_start_offset, offset)`` is in the tier; its leader epochs and
+    producers come from the last tiered segment.
+    """
+
+    offset: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskOffsets:
+    """Ask the leader for its log start, local start and end, and the store for the tier's end."""
+
+
+Action = Ignore | Append | Truncate | StartAnew | AskOffsets
+
+_NOT_LOCAL = frozenset({ErrorCode.offset_out_of_range, ErrorCode.offset_moved_to_tiered_storage})
+
+
+class FollowerState:
+    """One partition followed in one leader epoch."""
+
+    def __init__(self, partition: Partition, broker_id: int) -> None:
+        assert partition.leader != broker_id
+        self.partition = partition
+        self.broker_id = broker_id
+        self.leader_epoch = partition.leader_epoch
+        self._is_stopped = False
+
+    @property
+    def leader_id(self) -> int:
+        """Whom to fetch from; ``NO_LEADER`` while nobody leads."""
+        return self.partition.leader
+
+    def on_partition(self, partition: Partition) -> None:
+        """Take a newer record of the same leader epoch."""
+        assert partition.leader_epoch == self.leader_epoch
+        if partition.version > self.partition.version:
+            self.partition = partition
+
+    def stop(self) -> None:
+        """Fetch no more: this broker takes over, drains, or no longer holds a replica."""
+        self._is_stopped = True
+
+    def next_fetch(self, log: ReplicaLog) -> ReplicaFetch | None:
+        """Return what to ask for now, ``None`` where there is nobody to ask."""
+        if self._is_stopped or self.leader_id == NO_LEADER:
+            return None
+        end_offset = log.log_end_offset
+        return ReplicaFetch(
+            leader_id=self.leader_id,
+            leader_epoch=self.leader_epoch,
+            offset=end_offset,
+            # Not the last record's epoch: a leader that was deposed before it had appended
+            # anything has noted an epoch that nobody else knows, and must drop it. Records
+            # of older epochs that come next would otherwise be taken for that epoch's.
+            last_fetched_epoch=log.leader_epoch,
+            log_start_offset=log.log_start_offset,
+        )
+
+    def on_answer(self, fetch: ReplicaFetch, answer: FetchAnswer, log: ReplicaLog) -> Action:
+        """Return what to do about an answer."""
+        if not self._is_current(fetch, log):
+            return Ignore(must_wait=False)
+        if answer.error in _NOT_LOCAL:
+            return AskOffsets()
+        if answer.error is not ErrorCode.none:
+            # FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER: one of the
+            # two is behind the metadata store, and will not be for long.
+            return Ignore()
+        if answer.diverging is not None:
+            epoch, end_offset = answer.diverging
+            return Truncate(self.truncation_offset(epoch, end_offset, log))
+        return Append(answer.high_watermark, answer.log_start_offset)
+
+    def truncation_offset(self, epoch: int, end_offset: int, log: ReplicaLog) -> int:
+        """Return where the log can still agree with a leader whose ``epoch`` ends there."""
+        own_epoch, own_end = log.offset_for_leader_epoch(epoch)
+        if own_epoch == NO_LEADER_EPOCH:
+            # The own log knows only older epochs, or none: all that it can share ends there.
+            return min(end_offset, log.log_end_offset)
+        if own_epoch != epoch:
+            # The leader has an epoch that this log lacks: what both can share is older.
+            return min(own_end, log.log_end_offset)
+        return min(own_end, end_offset, log.log_end_offset)
+
+    def on_offsets(
+        self,
+        fetch: ReplicaFetch,
+        log: ReplicaLog,
+        *,
+        leader_start: int,
+        leader_local_start: int,
+        leader_end: int,
+        tier_end: TierEnd | None,
+    ) -> Action:
+        """Return what to do about an offset that the leader does not have locally.
+
+        ``fetch`` is the one that was refused; the offsets are of the same leader epoch.
+        """
+        if not self._is_current(fetch, log):
+            return Ignore(must_wait=False)
+        end_offset = log.log_end_offset
+        action: Action = Ignore()
+        if end_offset > leader_end:
+            # An unclean leader knows less than this log, and its epochs do not reach back.
+            action = Truncate(leader_end)
+            if leader_end < log.local_log_start_offset:
+                action = StartAnew(leader_end, min(leader_start, leader_end))
+        elif end_offset < leader_local_start:
+            # Where neither holds, the catalogue is older than the leader's eviction: look again.
+            if tier_end is not None and tier_end.offset >= leader_local_start:
+                action = StartAnew(tier_end.offset, tier_end.log_start_offset)
+            elif leader_local_start <= leader_start:
+                action = StartAnew(leader_start, leader_start)  # All below has been deleted.
+        return action
+
+    def on_empty_log(self, log: ReplicaLog, tier_end: TierEnd | None) -> Action:
+        """Return what to do before the first fetch of a replica that has no records."""
+        if (
+            tier_end is not None
+            and self.broker_id not in self.partition.isr
+            and log.log_end_offset == log.local_log_start_offset
+            and tier_end.offset > log.log_end_offset
+        ):
+            return StartAnew(tier_end.offset, tier_end.log_start_offset)
+        return Ignore(must_wait=False)
+
+    def _is_current(self, fetch: ReplicaFetch, log: ReplicaLog) -> bool:
+        return (
+            not self._is_stopped
+            and fetch.leader_epoch == self.leader_epoch
+            and fetch.offset == log.log_end_offset
+        )
+
+
+def find_divergence(
+    log: ReplicaLog, *, fetch_offset: int, last_fetched_epoch: int
+) -> tuple[int, int] | None:
+    """Return from where the fetching log is not the leader's ``log``, ``None`` if it is.
+
+    (-1, -1) says that the leader cannot tell, or does not have the offset here:
+    OFFSET_OUT_OF_RANGE or OFFSET_MOVED_TO_TIERED_STORAGE. For the leader, before it notes a
+    fetch. Source: Kafka's ``Partition.readRecords``.
+    """
+    if fetch_offset < log.local_log_start_offset:
+        return NO_LEADER_EPOCH, NO_OFFSET
+    if last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = log.offset_for_leader_epoch(last_fetched_epoch)
+    if epoch < 0:
+        return epoch, end_offset
+    if epoch < last_fetched_epoch or end_offset < fetch_offset:
+        return epoch, end_offset
+    return None

@@ -1,0 +1,517 @@
+"""What the leader of one partition knows: followers, ISR, high watermark, owed acks.
+
+Theory of operation. Followers fetch; the offset of a fetch says what its sender holds,
+once the fetch has passed the check for divergence (``LeaderState.on_fetch`` must not be
+called before). The high watermark is the lowest log end in the ISR and never goes back.
+
+What may interleave with what, and why it is safe:
+
+- *ISR writes.* The store may apply a write before, after or without the leader learning
+  of it, and other writers (takeovers, members that leave, reassignments) may come first.
+  The leader therefore counts the **maximal ISR**: the members of the last stored ISR that
+  it knows and of every ISR that it has proposed since and that may still land. Whoever the
+  store makes a member is then counted, at every moment (KIP-497 with unknown outcomes).
+- A proposal may still land as long as the item's version is the one it was made on; a
+  reading that shows the old version proves nothing. Only an item at a higher version
+  settles it. So after an unknown outcome the leader writes again, the same version
+  expected, until the version moves: one of the writes lands and the others cannot.
+- *Growth.* A replica may join when its log reaches both the high watermark and the start
+  of this leader's epoch. The second matters in a new leader: its high watermark may lag
+  behind what the last leader committed, but its log end cannot. The fetch must have come
+  from the replica's current registration (KIP-903): a broker that has restarted may lack
+  what its earlier life had fetched. The commit checks that registration, too.
+- *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``, or its
+  lease is dead. It counts until the store has agreed.
+- *A new leader* knows of nobody's log end, so its high watermark stays where it was until
+  every ISR member has fetched in this epoch (or has left the ISR).
+- *Fencing.* The caller asks its lease before each call that answers somebody. While a hand
+  over may have landed nothing is acknowledged (``is_serving``): the successor may lead.
+- Acks are owed by offset. They are released when the high watermark passes them, and all
+  fail when the leadership ends: the producer asks the next leader, which has the records
+  if they were committed and knows the producer's sequence numbers if it has them.
+
+Source: Kafka's ``Partition`` and ``Replica``; KIP-497, KIP-903, KIP-966.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from tidelog_core.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    TidelogError,
+)
+from tidelog_core.metadata.records import Broker, Partition, check
+from tidelog_core.metadata.store import Check
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.reassignment import end_reassignment
+
+LAG_TIME_MAX_MS = 30_000  # Kafka's replica.lag.time.max.ms
+RETRY_MS = 500  # before a write that the store refused is tried again
+HAND_OVER_MS = 2_000  # how long appends are refused at most while the successor catches up
+UNKNOWN_OFFSET = -1
+NO_REPLICA_EPOCH = -1
+
+Token = TypeVar("Token")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationRules:
+    """The settings that replication follows; new ones may be given at any time."""
+
+    min_insync_replicas: int = 1
+    lag_time_max_ms: int = LAG_TIME_MAX_MS
+    retry_ms: int = RETRY_MS
+    hand_over_ms: int = HAND_OVER_MS
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """How far one follower is, by its fetches in this leader epoch."""
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    replica_epoch: int = NO_REPLICA_EPOCH  # the version of its registration
+    last_fetch_ms: float = 0
+    last_fetch_leader_end: int = 0  # the leader's log end at that fetch
+    last_caught_up_ms: float = float("-inf")
+    wants_in: bool = False  # its last fetch was good enough to join the ISR
+
+    def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_ms: float) -> bool:
+        """Whether it has the whole log, or had all of it within the last ``lag_ms``."""
+        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _HandOver:
+    successor: int
+    is_leaving: bool
+    deadline_ms: float
+
+
+@dataclass(order=True, slots=True)
+class _OwedAck(Generic[Token]):
+    required_offset: int
+    order: int
+    token: Token = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedAck(Generic[Token]):
+    """An ack to give now: ``error`` is ``None`` where the records are safe."""
+
+    token: Token
+    error: TidelogError | None
+
+
+class LeaderState(Generic[Token]):
+    """One partition in one leader epoch of this broker. ``Token`` is who waits for an ack."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        *,
+        log_end_offset: int,
+        high_watermark: int,
+        rules: ReplicationRules,
+        now_ms: float,
+    ) -> None:
+        self.partition = partition  # the newest record that is known
+        self.broker_id = partition.leader
+        self.leader_epoch = partition.leader_epoch
+        self.epoch_start_offset = log_end_offset
+        self.rules = rules
+        self.high_watermark = high_watermark
+        self.log_end_offset = log_end_offset
+        self.is_deposed = False
+        self.needs_read = False  # the item must be read: someone else has written it
+        self._in_flight: PartitionChange | None = None
+        self._proposed: list[PartitionChange] = []  # may have landed or land yet
+        self._maximal_isr: frozenset[int] = frozenset(partition.isr)
+        self._retry_from_ms = 0.0
+        self._hand_over: _HandOver | None = None
+        self._owed: list[_OwedAck[Token]] = []
+        self._order = itertools.count()
+        self._released: list[ReleasedAck[Token]] = []
+        self.followers: dict[int, FollowerProgress] = {}
+        self._follow_replicas(partition, now_ms)
+        self.advance(now_ms)
+
+    # -- what holds now --
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """Every broker that the store may hold to be in sync, this one included."""
+        return self._maximal_isr
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this leader may answer: nobody else can have been made leader by it."""
+        return not self.is_deposed and not any(
+            change.after.leader != self.broker_id for change in self._proposed
+        )
+
+    @property
+    def is_high_watermark_settled(self) -> bool:
+        """Whether everything that earlier leaders committed is below the high watermark.
+
+        Until then the end of the partition is not known to consumers (KIP-207).
+        """
+        return self.high_watermark >= self.epoch_start_offset
+
+    @property
+    def in_sync_count(self) -> int:
+        """How many replicas are in sync for certain, whichever proposals land."""
+        sizes = [len(change.after.isr) for change in self._proposed]
+        return min([len(self.partition.isr), *sizes])
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """Whether too few replicas are in sync to commit anything."""
+        required = min(self.rules.min_insync_replicas, len(self.partition.replicas))
+        return self.in_sync_count < required
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start among the replicas that have fetched, for DeleteRecords."""
+        starts = [
+            follower.log_start_offset
+            for follower in self.followers.values()
+            if follower.log_start_offset != UNKNOWN_OFFSET
+        ]
+        return min([self.partition.log_start_offset, *starts])
+
+    # -- producing --
+
+    def require_appendable(self, *, needs_all: bool) -> None:
+        """Raise where a produce request must be refused before anything is written.
+
+        ``needs_all`` is acks=all. Raises ``NotLeaderOrFollower``, ``NotEnoughReplicas``.
+        """
+        if not self.is_serving or self._hand_over is not None:
+            raise NotLeaderOrFollower("the partition is changing its leader")
+        if needs_all and self.is_under_min_isr:
+            raise NotEnoughReplicas(
+                f"{self.in_sync_count} replicas are in sync,"
+                f" {self.rules.min_insync_replicas} are required"
+            )
+
+    def on_append(self, log_end_offset: int, now_ms: float) -> bool:
+        """Note the log's new end. Returns whether the high watermark moved."""
+        self.log_end_offset = log_end_offset
+        return self.advance(now_ms)
+
+    def owe_ack(self, required_offset: int, token: Token) -> None:
+        """Release ``token`` once every record below ``required_offset`` is committed."""
+        heapq.heappush(self._owed, _OwedAck(required_offset, next(self._order), token))
+        self._release()
+
+    def take_released(self) -> list[ReleasedAck[Token]]:
+        """Return the acks to give, each once. None while this leader may not answer."""
+        if not self.is_serving and not self.is_deposed:
+            return []
+        released, self._released = self._released, []
+        return released
+
+    # -- followers --
+
+    def on_fetch(
+        self,
+        follower_id: int,
+        fetch_offset: int,
+        *,
+        replica_epoch: int,
+        log_start_offset: int,
+        now_ms: float,
+    ) -> bool:
+        """Note a fetch whose sender's log does not diverge. Returns whether the HW moved.
+
+        Raises ``NotLeaderOrFollower`` for a broker without a replica or a fetch of an
+        earlier life, ``OffsetOutOfRange`` past the log end; nothing is noted then.
+        """
+        follower = self.followers.get(follower_id)
+        if follower is None:
+            raise NotLeaderOrFollower(f"broker {follower_id} holds no replica")
+        if replica_epoch < follower.replica_epoch:
+            raise NotLeaderOrFollower(f"broker {follower_id} has registered again since")
+        if fetch_offset > self.log_end_offset:
+            raise OffsetOutOfRange(
+                "the leader's log", fetch_offset, start=log_start_offset, end=self.log_end_offset
+            )
+        # Kafka's rule: caught up at this fetch, or this fetch has what the last one lacked.
+        if fetch_offset >= self.log_end_offset:
+            follower.last_caught_up_ms = max(follower.last_caught_up_ms, now_ms)
+        elif fetch_offset >= follower.last_fetch_leader_end:
+            follower.last_caught_up_ms = max(follower.last_caught_up_ms, follower.last_fetch_ms)
+        follower.log_end_offset = fetch_offset
+        follower.log_start_offset = log_start_offset
+        follower.replica_epoch = replica_epoch
+        follower.last_fetch_ms = now_ms
+        follower.last_fetch_leader_end = max(self.log_end_offset, follower.last_fetch_leader_end)
+        follower.wants_in = self._may_join(follower_id, follower)
+        return self.advance(now_ms)
+
+    def _may_join(self, follower_id: int, follower: FollowerProgress) -> bool:
+        return (
+            follower_id not in self.partition.isr
+            and follower.log_end_offset >= self.high_watermark
+            and follower.log_end_offset >= self.epoch_start_offset
+        )
+
+    def advance(self, now_ms: float) -> bool:
+        """Move the high watermark as far as it may go. Returns whether it moved."""
+        if self.is_deposed or self.is_under_min_isr:
+            return False
+        offset = self.log_end_offset
+        for follower_id, follower in self.followers.items():
+            if follower.log_end_offset < offset and (
+                follower_id in self._maximal_isr or self._is_about_to_join(follower, now_ms)
+            ):
+                offset = follower.log_end_offset
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        self._release()
+        return True
+
+    def _is_about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:
+        # Were the leader not to wait for it, it would always be a little behind and never
+        # join under a steady load.
+        return follower.wants_in and follower.is_caught_up(
+            self.log_end_offset, now_ms, self.rules.lag_time_max_ms
+        )
+
+    def resume(self, now_ms: float) -> None:
+        """Give every follower its time again, after this process was fenced or stopped."""
+        for follower_id in self.partition.isr:
+            if follower_id in self.followers:
+                self.followers[follower_id].last_caught_up_ms = now_ms
+
+    # -- handing over --
+
+    def begin_hand_over(
+        self, successor: int, *, is_leaving: bool, now_ms: float, time_ms: float | None = None
+    ) -> None:
+        """Stop appending and hand over as soon as everything is replicated.
+
+        At the latest after ``time_ms`` (the rules' by default): then a leader that leaves
+        hands over what there is, and one that need not leave goes on.
+        """
+        if time_ms is None:
+            time_ms = self.rules.hand_over_ms
+        self._hand_over = _HandOver(successor, is_leaving, now_ms + time_ms)
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether appends are refused because the leadership is on its way elsewhere."""
+        return self._hand_over is not None
+
+    def _handing_over(self, now_ms: float) -> PartitionChange | None:
+        wanted = self._hand_over
+        if wanted is None:
+            return None
+        follower = self.followers.get(wanted.successor)
+        if follower is None or wanted.successor not in self.partition.isr:
+            self._hand_over = None
+            return None
+        is_late = now_ms >= wanted.deadline_ms
+        if self.high_watermark < self.log_end_offset:
+            if not is_late:
+                return None
+            if not wanted.is_leaving:
+                self._hand_over = None
+                return None
+        return hand_over(self.partition, wanted.successor, is_leaving=wanted.is_leaving)
+
+    # -- changing the partition's item --
+
+    def propose(
+        self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float
+    ) -> PartitionChange | None:
+        """Return a write to commit now, ``None`` where there is nothing to write.
+
+        One at a time: tell its outcome to ``on_written``, ``on_conflict``, ``on_unknown``
+        or ``on_refused`` before the next. The caller's lease must allow it to act.
+        """
+        if self.is_deposed or self.needs_read or self._in_flight is not None:
+            return None
+        if now_ms < self._retry_from_ms:
+            return None
+        self._turn_away(brokers, peers, now_ms)
+        ending = end_reassignment(self.partition, peers)
+        if ending is not None and ending.after.leader != self.broker_id:
+            if self._must_wait(ending.after.leader, now_ms):
+                return None
+            change: PartitionChange | None = ending
+        else:
+            change = (
+                self._handing_over(now_ms) or ending or self._altered_isr(brokers, peers, now_ms)
+            )
+        if change is None and self._proposed:
+            # Whatever is still under way must be overtaken by something.
+            change = PartitionChange(self.partition, ChangeReason.ALTER_ISR)
+        if change is None:
+            return None
+        self._in_flight = change
+        self._proposed.append(change)
+        self._count_maximal_isr()
+        return change
+
+    def _must_wait(self, successor: int, now_ms: float) -> bool:
+        """Whether a reassignment that takes this leader out waits for the last records."""
+        if self._hand_over is None:
+            self.begin_hand_over(successor, is_leaving=True, now_ms=now_ms)
+        assert self._hand_over is not None
+        return self.high_watermark < self.log_end_offset and now_ms < self._hand_over.deadline_ms
+
+    def _turn_away(self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float) -> None:
+        """Stop waiting for replicas that cannot join just now."""
+        for follower_id, follower in self.followers.items():
+            if follower.wants_in and not self._is_current(follower_id, follower, brokers, peers):
+                follower.wants_in = False
+                self.advance(now_ms)
+
+    def _altered_isr(
+        self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float
+    ) -> PartitionChange | None:
+        isr = self.partition.isr
+        joining = [
+            follower_id
+            for follower_id, follower in self.followers.items()
+            if follower.wants_in
+            and self._may_join(follower_id, follower)
+            and self._is_current(follower_id, follower, brokers, peers)
+        ]
+        leaving = [b for b in isr if self._is_out_of_sync(b, peers, now_ms)]
+        if not joining and not leaving:
+            return None
+        after = tuple(b for b in isr if b not in leaving) + tuple(joining)
+        return PartitionChange(
+            dataclasses.replace(self.partition, isr=after),
+            ChangeReason.ALTER_ISR,
+            self._joining_checks(joining, brokers),
+        )
+
+    def _joining_checks(
+        self, joining: list[int], brokers: Mapping[int, Broker]
+    ) -> tuple[Check, ...]:
+        return tuple(check(brokers[follower_id]) for follower_id in joining)
+
+    def _is_current(
+        self,
+        follower_id: int,
+        follower: FollowerProgress,
+        brokers: Mapping[int, Broker],
+        peers: PeerLeases,
+    ) -> bool:
+        broker = brokers.get(follower_id)
+        return (
+            broker is not None
+            and broker.version == follower.replica_epoch
+            and peers.is_live(follower_id)
+        )
+
+    def _is_out_of_sync(self, follower_id: int, peers: PeerLeases, now_ms: float) -> bool:
+        if follower_id == self.broker_id:
+            return False
+        follower = self.followers.get(follower_id)
+        return (
+            follower is None
+            or peers.is_dead(follower_id)
+            or not follower.is_caught_up(self.log_end_offset, now_ms, self.rules.lag_time_max_ms)
+        )
+
+    def on_written(self, change: PartitionChange, now_ms: float) -> None:
+        """Note that the change is stored."""
+        self._in_flight = None
+        after = dataclasses.replace(change.after, version=change.after.version + 1)
+        self.on_partition(after, now_ms)
+
+    def on_conflict(self) -> None:
+        """Note that someone else has written the item: read it, then ``on_partition``."""
+        self._in_flight = None
+        self.needs_read = True
+
+    def on_unknown(self, now_ms: float) -> None:
+        """Note that the change may have been stored or may be yet."""
+        self._in_flight = None
+        self.needs_read = True
+        self._retry_from_ms = now_ms + self.rules.retry_ms
+
+    def on_refused(self, change: PartitionChange, now_ms: float) -> None:
+        """Note that the store has written nothing and will not."""
+        self._in_flight = None
+        self._proposed = [other for other in self._proposed if other is not change]
+        self._count_maximal_isr()
+        self._retry_from_ms = now_ms + self.rules.retry_ms
+        self.advance(now_ms)
+
+    def on_read(self, partition: Partition, now_ms: float) -> None:
+        """Take the item as a reading begun after the last outcome shows it."""
+        self.needs_read = False
+        self.on_partition(partition, now_ms)
+
+    def on_partition(self, partition: Partition, now_ms: float) -> None:
+        """Take the item as anyone has seen it; older versions change nothing."""
+        if partition.version <= self.partition.version or self.is_deposed:
+            return
+        if partition.leader_epoch != self.leader_epoch:
+            self.depose()
+            return
+        # Whatever was proposed on an earlier version has landed in this one or never will.
+        self._proposed = [
+            change for change in self._proposed if change.after.version >= partition.version
+        ]
+        before, self.partition = self.partition, partition
+        for follower_id in before.isr:
+            if follower_id not in partition.isr and follower_id in self.followers:
+                self.followers[follower_id].wants_in = False  # It has to fetch again.
+        self._follow_replicas(partition, now_ms)
+        self._count_maximal_isr()
+        self.advance(now_ms)
+
+    def depose(self) -> None:
+        """End this leadership: someone else leads, or this broker must not any more."""
+        self.is_deposed = True
+        error = NotLeaderOrFollower("another broker leads the partition")
+        tokens = [ack.token for ack in self._released]
+        tokens += [ack.token for ack in sorted(self._owed)]
+        self._owed.clear()
+        self._released = [ReleasedAck(token, error) for token in tokens]
+
+    def _count_maximal_isr(self) -> None:
+        members = set(self.partition.isr)
+        for change in self._proposed:
+            members.update(change.after.isr)
+        self._maximal_isr = frozenset(members)
+
+    def _follow_replicas(self, partition: Partition, now_ms: float) -> None:
+        for follower_id in partition.replicas:
+            if follower_id != self.broker_id and follower_id not in self.followers:
+                progress = FollowerProgress()
+                if follower_id in partition.isr:
+                    progress.last_caught_up_ms = now_ms  # It gets its time to find us.
+                self.followers[follower_id] = progress
+        for follower_id in list(self.followers):
+            if follower_id not in partition.replicas:
+                del self.followers[follower_id]
+
+    def _release(self) -> None:
+        while self._owed and self._owed[0].required_offset <= self.high_watermark:
+            ack = heapq.heappop(self._owed)
+            error: TidelogError | None = None
+            if self.is_under_min_isr:
+                error = NotEnoughReplicasAfterAppend(
+                    f"written, but only {self.in_sync_count} replicas are in sync"
+                )
+            self._released.append(ReleasedAck(ack.token, error))

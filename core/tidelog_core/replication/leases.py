@@ -1,0 +1,239 @@
+"""Who is alive: a broker's own lease, and what it makes of the others'.
+
+Theory of operation. A broker renews its lease by writing its item with the counter one
+higher; another broker takes it for dead when a reading, begun a whole lease after the
+counter was first seen, still shows the same item version. Nobody compares clocks: each
+side measures on its own monotonic clock, and only the rates have to agree (see
+``LeaseTimes.margin_ms``).
+
+- The holder counts its lease from *before* it sent the renewal, and a margin less; the
+  observer counts from *after* its reading came back. So the holder stops acting before
+  any observer's lease is over, whatever the network and the store delay.
+- A takeover is committed together with a check on the dead leader's lease item
+  (``PeerLeases.check``). A renewal and a takeover therefore cannot both win: once a
+  renewal is in, no takeover that was decided before can land any more.
+- The holder asks ``may_act`` before every answer, so a process that was stopped (SIGSTOP,
+  a suspended machine) learns from its clock that it is late before it acts on anything.
+  What it renews afterwards does not count until it has read the cluster again: others may
+  have taken over meanwhile. Because of the check above, a reading begun after the renewal
+  shows every takeover that can still be.
+- A renewal whose outcome is unknown extends nothing, although others may see it: that
+  only makes them wait longer.
+- An observer that was stopped itself, or that could not read, sees nobody as dead until
+  it has read again.
+
+The clock must go on while the process or the machine is suspended (``CLOCK_BOOTTIME``).
+A broker whose lease item was written by another process of the same id must see that
+incarnation dead first, unless it knows that process to be gone (it holds the lock of the
+data directory that the incarnation used).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.metadata.records import BrokerLease, broker_lease_key, check
+from tidelog_core.metadata.store import ABSENT, Check
+
+RELEASED = 0  # the counter of a broker that has left in order; it starts again at 1
+LEASE_MS = 9_000
+RENEW_MS = 3_000
+RENEWALS_RETRIED_PER_INTERVAL = 6
+MARGIN_PARTS = 9  # the margin is this part of the lease: 1 s of 9 s
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How long a lease lasts and how often it is renewed, milliseconds."""
+
+    lease_ms: int = LEASE_MS
+    renew_ms: int = RENEW_MS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.renew_ms * 2 <= self.lease_ms:
+            raise ValueError(
+                f"a lease of {self.lease_ms} ms must last at least two renewals,"
+                f" and renewing every {self.renew_ms} ms does not leave that"
+            )
+
+    @property
+    def margin_ms(self) -> int:
+        """How much earlier the holder stops than the others' lease ends.
+
+        Covers clocks whose rates differ by up to a tenth, and the time between an
+        answer that ``may_act`` allowed and its leaving the process.
+        """
+        return self.lease_ms // MARGIN_PARTS
+
+    @property
+    def retry_ms(self) -> int:
+        """How long to wait after a renewal that failed."""
+        return max(1, self.renew_ms // RENEWALS_RETRIED_PER_INTERVAL)
+
+
+class OwnLease:
+    """This process's lease. One renewal at a time; the caller does the I/O.
+
+    Fenced from the start: it acts after its first renewal and a reading after that.
+    """
+
+    def __init__(
+        self, broker_id: int, incarnation: UUID, *, times: LeaseTimes, found: BrokerLease | None
+    ) -> None:
+        self._times = times
+        self._record = BrokerLease(
+            broker_id=broker_id,
+            incarnation=incarnation,
+            counter=RELEASED if found is None else found.counter,
+            version=ABSENT if found is None else found.version,
+        )
+        self._valid_until_ms: float | None = None  # None: never renewed
+        self._reread_from_ms: float = 0  # a reading begun then or later ends the fencing
+        self._is_fenced = True  # a lapse has not been followed by a renewal and a reading yet
+        self._next_renewal_ms: float | None = None  # None: at once
+        self.is_superseded = False  # another process has this broker id: leave for good
+        self.needs_read = False  # the item must be read before the next renewal
+
+    def may_act(self, now_ms: float) -> bool:
+        """Whether this broker may acknowledge, serve and decide at this moment."""
+        return (
+            not self._is_fenced
+            and self._valid_until_ms is not None
+            and now_ms < self._valid_until_ms
+        )
+
+    @property
+    def valid_until_ms(self) -> float | None:
+        """When the lease lapses on the own clock; ``None`` before the first renewal."""
+        return self._valid_until_ms
+
+    def is_renewal_due(self, now_ms: float) -> bool:
+        """Whether to begin a renewal now."""
+        if self.is_superseded:
+            return False
+        return self._next_renewal_ms is None or now_ms >= self._next_renewal_ms
+
+    def begin_renewal(self, now_ms: float) -> BrokerLease:
+        """Return the record to put. Tell its outcome to one of the ``on_`` methods."""
+        assert not self.needs_read, "read the lease item first"
+        self._next_renewal_ms = now_ms + self._times.renew_ms
+        return BrokerLease(
+            broker_id=self._record.broker_id,
+            incarnation=self._record.incarnation,
+            counter=self._record.counter + 1,
+            version=self._record.version,
+        )
+
+    def release(self) -> BrokerLease:
+        """Return the record that tells everyone at once that this broker leaves."""
+        self._is_fenced, self._valid_until_ms = True, None
+        return BrokerLease(
+            broker_id=self._record.broker_id,
+            incarnation=self._record.incarnation,
+            counter=RELEASED,
+            version=self._record.version,
+        )
+
+    def on_renewed(self, record: BrokerLease, *, started_ms: float, now_ms: float) -> bool:
+        """Note that the renewal begun at ``started_ms`` is in.
+
+        Returns whether the cluster must be read before this broker acts again.
+        """
+        if self._valid_until_ms is None or now_ms >= self._valid_until_ms:
+            self._is_fenced, self._reread_from_ms = True, now_ms
+        self._record = _at_version(record, record.version + 1)
+        self._valid_until_ms = started_ms + self._times.lease_ms - self._times.margin_ms
+        return self._is_fenced
+
+    def on_refused(self, now_ms: float) -> None:
+        """Note that the store wrote nothing (``StoreUnavailable``)."""
+        self._retry(now_ms)
+
+    def on_unknown(self, now_ms: float) -> None:
+        """Note that nobody knows whether it was written, or that it conflicted."""
+        self.needs_read = True
+        self._retry(now_ms)
+
+    def on_read(self, found: BrokerLease | None) -> None:
+        """Take the item as it is now."""
+        self.needs_read = False
+        if found is None:
+            self._record = _at_version(self._record, ABSENT)
+        elif found.incarnation == self._record.incarnation or self._valid_until_ms is None:
+            # Our own lost renewal; before the first one, what an earlier process left.
+            self._record = BrokerLease(
+                broker_id=found.broker_id,
+                incarnation=self._record.incarnation,
+                counter=found.counter,
+                version=found.version,
+            )
+        else:
+            self.is_superseded = self._is_fenced = True
+
+    def on_cluster_read(self, started_ms: float) -> None:
+        """Note that the cluster was read by a reading begun at ``started_ms``."""
+        if self._valid_until_ms is not None and started_ms >= self._reread_from_ms:
+            self._is_fenced = self.is_superseded
+
+    def _retry(self, now_ms: float) -> None:
+        self._next_renewal_ms = now_ms + self._times.retry_ms
+
+
+def _at_version(record: BrokerLease, version: int) -> BrokerLease:
+    return BrokerLease(
+        broker_id=record.broker_id,
+        incarnation=record.incarnation,
+        counter=record.counter,
+        version=version,
+    )
+
+
+@dataclass(slots=True)
+class _Sighting:
+    record: BrokerLease
+    first_seen_ms: float
+    confirmed_ms: float  # when the last reading that still showed it was begun
+
+
+class PeerLeases:
+    """What this broker has seen of the leases, on its own clock."""
+
+    def __init__(self, times: LeaseTimes) -> None:
+        self._times = times
+        self._sightings: dict[int, _Sighting] = {}
+        self._has_read = False
+
+    def observe(self, leases: Iterable[BrokerLease], *, started_ms: float, now_ms: float) -> None:
+        """Take a reading of all leases, begun at ``started_ms`` and back at ``now_ms``."""
+        self._has_read = True
+        for lease in leases:
+            known = self._sightings.get(lease.broker_id)
+            if known is None or lease.version > known.record.version:
+                self._sightings[lease.broker_id] = _Sighting(lease, now_ms, now_ms)
+            elif lease.version == known.record.version:
+                known.confirmed_ms = max(known.confirmed_ms, started_ms)
+
+    def is_dead(self, broker_id: int) -> bool:
+        """Whether the broker can no longer act: it has left, or its lease is over.
+
+        False as long as too little is known.
+        """
+        known = self._sightings.get(broker_id)
+        if known is None:
+            return self._has_read
+        if known.record.counter == RELEASED:
+            return True
+        return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
+
+    def is_live(self, broker_id: int) -> bool:
+        """Whether the broker has been seen and not been found dead."""
+        return broker_id in self._sightings and not self.is_dead(broker_id)
+
+    def check(self, broker_id: int) -> Check:
+        """Return the condition that the broker has not renewed since it was last seen."""
+        known = self._sightings.get(broker_id)
+        if known is None:
+            return Check(broker_lease_key(broker_id), ABSENT)
+        return check(known.record)

@@ -1,0 +1,155 @@
+"""Moving a partition to other replicas: decisions on its item, nothing written here.
+
+Theory of operation. ``start_reassignment`` puts the new replicas beside the old ones
+(``replicas`` is the target followed by what will go, ``adding`` and ``removing`` say
+which is which). The new ones fetch like any follower and join the ISR when they have
+caught up. Once every replica of the target is in the stored ISR, the leader swaps the
+set in one write (``end_reassignment``), handing over in the same write where it goes
+itself. Between the two writes nothing but the leader's ordinary ISR changes happens, so
+a crash of anyone leaves a state that goes on, and a target can be replaced or cancelled
+at any time: whoever writes second loses on the version and reads again.
+Source: KIP-455, ``PartitionReassignmentReplicas``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from tidelog_core.errors import InvalidReplicaAssignment, NoReassignmentInProgress
+from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.leases import PeerLeases
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingReassignment:
+    """What ``ListPartitionReassignments`` shows of a partition."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+def is_reassigning(partition: Partition) -> bool:
+    """Whether a reassignment is under way."""
+    return bool(partition.adding or partition.removing)
+
+
+def ongoing_reassignment(partition: Partition) -> OngoingReassignment | None:
+    """Return the reassignment that is under way, or ``None``."""
+    if not is_reassigning(partition):
+        return None
+    return OngoingReassignment(partition.replicas, partition.adding, partition.removing)
+
+
+def target_replicas(partition: Partition) -> tuple[int, ...]:
+    """Return the replicas that the partition has once nothing moves any more."""
+    return tuple(b for b in partition.replicas if b not in partition.removing)
+
+
+def start_reassignment(
+    partition: Partition, target: Sequence[int], *, broker_ids: Set[int]
+) -> PartitionChange | None:
+    """Return the write that makes ``target`` the goal; ``None`` where it is reached already.
+
+    A target that only orders the replicas anew takes effect with this write. Raises
+    ``InvalidReplicaAssignment``.
+    """
+    _require_valid(target, broker_ids)
+    current = partition.replicas
+    removing = tuple(sorted(set(current) - set(target)))
+    # What an earlier target was adding is not a replica yet, and stays «adding».
+    adding = tuple(b for b in target if b not in current or b in partition.adding)
+    after = dataclasses.replace(
+        partition, replicas=(*target, *removing), adding=adding, removing=removing
+    )
+    if after == partition:
+        return None
+    return PartitionChange(after, ChangeReason.REASSIGNMENT_STARTED)
+
+
+def cancel_reassignment(partition: Partition) -> PartitionChange:
+    """Return the write that takes the added replicas out again.
+
+    Where one of them leads already, it first has to hand back: then the original replicas
+    become the target of a reassignment in the other direction. Raises
+    ``NoReassignmentInProgress``, or ``InvalidReplicaAssignment`` where no original replica
+    is in sync (Kafka would need an unclean election there).
+    """
+    if not is_reassigning(partition):
+        raise NoReassignmentInProgress("No partition reassignment is in progress.")
+    original = tuple(b for b in partition.replicas if b not in partition.adding)
+    isr = tuple(b for b in partition.isr if b in original)
+    if not isr:
+        raise InvalidReplicaAssignment(
+            "Unable to revert partition assignment: no original replica is in sync."
+        )
+    if partition.leader in partition.adding:
+        after = dataclasses.replace(
+            partition, replicas=(*original, *partition.adding), adding=(), removing=partition.adding
+        )
+    else:
+        after = dataclasses.replace(partition, replicas=original, isr=isr, adding=(), removing=())
+    return PartitionChange(after, ChangeReason.REASSIGNMENT_ENDED)
+
+
+def end_reassignment(
+    partition: Partition, peers: PeerLeases | None = None
+) -> PartitionChange | None:
+    """Return the write that swaps the set, ``None`` while some of the target is not in sync.
+
+    For the leader. Where it is not part of the target, the first member of the new ISR
+    that lives leads, one epoch on; ``None`` too while none of them does.
+    """
+    if not is_reassigning(partition):
+        return None
+    target = target_replicas(partition)
+    if not target or not set(target) <= set(partition.isr):
+        return None
+    leader, epoch = partition.leader, partition.leader_epoch
+    if leader not in target:
+        live = (b for b in target if peers is None or peers.is_live(b))
+        leader, epoch = next(live, leader), epoch + 1
+        if leader == partition.leader:
+            return None
+    return PartitionChange(
+        dataclasses.replace(
+            partition,
+            replicas=target,
+            isr=tuple(b for b in partition.isr if b in target),
+            leader=leader,
+            leader_epoch=epoch,
+            adding=(),
+            removing=(),
+        ),
+        ChangeReason.REASSIGNMENT_ENDED,
+    )
+
+
+def _require_valid(target: Sequence[int], broker_ids: Set[int]) -> None:
+    if not target:
+        raise InvalidReplicaAssignment(
+            "The manual partition assignment includes an empty replica list."
+        )
+    for broker_id in target:
+        if broker_id not in broker_ids:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes broker {broker_id},"
+                " but no such broker is registered."
+            )
+    repeated = _first_repeated(target)
+    if repeated is not None:
+        raise InvalidReplicaAssignment(
+            f"The manual partition assignment includes the broker {repeated} more than once."
+        )
+
+
+def _first_repeated(values: Iterable[int]) -> int | None:
+    seen: set[int] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None
