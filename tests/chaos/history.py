@@ -1,0 +1,169 @@
+"""What was done to the cluster and what it answered: the only thing the checker looks at.
+
+A history is kept as JSON lines, one event a line with its kind first, so that a run can
+be checked again without being run again. Times are seconds since the run began.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+UNKNOWN_OFFSET = -1
+
+
+class PartitionKey(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Outcome(StrEnum):
+    """What a producer knows of a write, in Jepsen's words."""
+
+    OK = "ok"  # acknowledged
+    FAIL = "fail"  # certainly not in the log, and never will be
+    INFO = "info"  # nobody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One record that a producer session tried to write, once its outcome was known.
+
+    ``number`` counts the records of one session to one partition, from 0: the order in
+    which they were handed to the client.
+    """
+
+    session: str
+    topic: str
+    partition: int
+    number: int
+    value: str  # unique in the run
+    is_idempotent: bool
+    acks: int  # -1: all
+    invoked_s: float
+    completed_s: float
+    outcome: Outcome
+    offset: int = UNKNOWN_OFFSET  # a leader need not know it any more for a duplicate
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Positioned:
+    """A consumer session starts (again) somewhere in these partitions, no one says where."""
+
+    session: str
+    at_s: float
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What one poll handed out: (topic, partition, offset, value), in this order."""
+
+    session: str
+    group: str  # empty: assigned by hand
+    at_s: float
+    records: tuple[tuple[str, int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinalLog:
+    """A partition as a fresh consumer read it after all faults had ended."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int  # exclusive: the high watermark
+    records: tuple[tuple[int, str], ...]  # offset, value; in the order they were handed out
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault, from its start to its end."""
+
+    kind: str
+    target: str
+    started_s: float
+    ended_s: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth a line in the report: an admin action, a consumer that had to start over."""
+
+    at_s: float
+    about: str
+    text: str
+
+
+Event = Write | Positioned | Poll | FinalLog | Fault | Note
+_KINDS: dict[str, type[Any]] = {
+    cls.__name__: cls for cls in (Write, Positioned, Poll, FinalLog, Fault, Note)
+}
+
+
+@dataclass(slots=True)
+class History:
+    """All events of a run; the polls and positions of one session in their order."""
+
+    writes: list[Write] = field(default_factory=list)
+    readings: list[Poll | Positioned] = field(default_factory=list)
+    finals: list[FinalLog] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        """Take one event. Safe from any thread."""
+        match event:
+            case Write():
+                self.writes.append(event)
+            case Poll() | Positioned():
+                self.readings.append(event)
+            case FinalLog():
+                self.finals.append(event)
+            case Fault():
+                self.faults.append(event)
+            case Note():
+                self.notes.append(event)
+
+    def events(self) -> Iterable[Event]:
+        """Yield every event, kind by kind."""
+        yield from self.faults
+        yield from self.notes
+        yield from self.writes
+        yield from self.readings
+        yield from self.finals
+
+
+def save(history: History, path: Path) -> None:
+    """Write the history as JSON lines."""
+    with path.open("w") as file:
+        for event in history.events():
+            fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
+            file.write(json.dumps([type(event).__name__, fields]) + "\n")
+
+
+def load(path: Path) -> History:
+    """Read back what ``save`` has written."""
+    history = History()
+    with path.open() as file:
+        for line in file:
+            kind, fields = json.loads(line)
+            for name in ("records", "partitions"):
+                if name in fields:
+                    fields[name] = tuple(tuple(item) for item in fields[name])
+            if "outcome" in fields:
+                fields["outcome"] = Outcome(fields["outcome"])
+            history.add(_KINDS[kind](**fields))
+    return history

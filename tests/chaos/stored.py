@@ -1,0 +1,142 @@
+"""What lies on the disks and in the object store after a run, against each other and the history.
+
+Pure but for the two functions that read files. Batches are compared byte for byte, by
+their digest; where segments are cut does not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_core.errors import TidelogError
+from tidelog_core.log.paths import LOG_SUFFIX, parse_segment_name
+from tidelog_core.records.batch import decode_records, iter_headers
+
+from tests.chaos.checker import Anomaly, Kind
+from tests.chaos.history import FinalLog
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """One record batch, ``[base_offset, next_offset)``."""
+
+    base_offset: int
+    next_offset: int
+    digest: str  # of all its bytes
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """The batches that one holder has of a partition, in order."""
+
+    holder: str  # "node 1", or the key of a segment object
+    batches: tuple[StoredBatch, ...]
+    problem: str = ""  # what keeps the rest from being read
+
+    def between(self, start: int, end: int) -> list[StoredBatch]:
+        """Return the batches that lie wholly in ``[start, end)``."""
+        return [b for b in self.batches if start <= b.base_offset and b.next_offset <= end]
+
+    @property
+    def start_offset(self) -> int | None:
+        """The first offset that is here; None for an empty log."""
+        return self.batches[0].base_offset if self.batches else None
+
+
+def parse_log(holder: str, content: bytes) -> StoredLog:
+    """Return the log in the bytes of its segments, back to back."""
+    batches: list[StoredBatch] = []
+    problem = ""
+    try:
+        for position, header in iter_headers(content):
+            whole = content[position : position + header.size_bytes]
+            digest = hashlib.sha256(whole).hexdigest()
+            values = tuple((r.value or b"").decode() for r in decode_records(content, position))
+            batches.append(StoredBatch(header.base_offset, header.next_offset, digest, values))
+    except TidelogError as error:
+        problem = str(error)
+    return StoredLog(holder, tuple(batches), problem)
+
+
+def read_local_log(holder: str, directory: Path) -> StoredLog:
+    """Return a partition's log as its directory has it; empty where there is none."""
+    if not directory.is_dir():
+        return StoredLog(holder, ())
+    segments = sorted(path for path in directory.glob(f"*{LOG_SUFFIX}") if _is_segment(path))
+    return parse_log(holder, b"".join(path.read_bytes() for path in segments))
+
+
+def _is_segment(path: Path) -> bool:
+    return parse_segment_name(path.name) is not None
+
+
+def compare_stored(
+    final: FinalLog, replicas: Sequence[StoredLog], tier: Sequence[StoredLog]
+) -> list[Anomaly]:
+    """Return where replicas, tier and what was served differ.
+
+    ``tier`` has one log a finished segment, in order. Only what is below the high
+    watermark, which is the end of ``final``, is compared.
+    """
+    where = f"{final.topic}-{final.partition}"
+    found = [
+        Anomaly(Kind.STORED_DIFFERS, where, f"{log.holder} cannot be read: {log.problem}")
+        for log in (*replicas, *tier)
+        if log.problem
+    ]
+    held = [log for log in replicas if log.batches]
+    for other in held[1:]:
+        found += _compare_pair(where, Kind.DIVERGENCE, held[0], other, final.end_offset)
+    for segment in tier:
+        for replica in held:
+            found += _compare_pair(where, Kind.TIER_DIFFERS, segment, replica, final.end_offset)
+    found += _compare_ends(where, final, held)
+    found += _compare_served(where, final, (*replicas, *tier))
+    return found
+
+
+def _compare_pair(
+    where: str, kind: Kind, one: StoredLog, other: StoredLog, high_watermark: int
+) -> Iterator[Anomaly]:
+    """Compare over the offsets that both have; tell the first difference."""
+    if not one.batches or not other.batches:
+        return
+    start = max(one.batches[0].base_offset, other.batches[0].base_offset)
+    ends = one.batches[-1].next_offset, other.batches[-1].next_offset
+    end = min(high_watermark, *ends)
+    first, second = one.between(start, end), other.between(start, end)
+    for mine, theirs in zip(first, second, strict=False):
+        if (mine.base_offset, mine.digest) != (theirs.base_offset, theirs.digest):
+            detail = f"{one.holder} and {other.holder} differ at offset {mine.base_offset}"
+            yield Anomaly(kind, where, f"{detail} (of {end})")
+            return
+    if len(first) != len(second):
+        detail = f"{one.holder} has {len(first)} batches in [{start}, {end})"
+        yield Anomaly(kind, where, f"{detail}, {other.holder} {len(second)}")
+
+
+def _compare_ends(where: str, final: FinalLog, held: Sequence[StoredLog]) -> Iterator[Anomaly]:
+    """Every replica that is in sync reaches the high watermark once all is quiet."""
+    for log in held:
+        if log.batches[-1].next_offset < final.end_offset:
+            detail = f"{log.holder} ends at {log.batches[-1].next_offset}"
+            yield Anomaly(
+                Kind.DIVERGENCE, where, f"{detail}, the high watermark is {final.end_offset}"
+            )
+
+
+def _compare_served(where: str, final: FinalLog, logs: Sequence[StoredLog]) -> Iterator[Anomaly]:
+    """Every record that was served is stored somewhere, and nothing else at its offset."""
+    stored: dict[int, str] = {}
+    for log in logs:
+        for batch in log.batches:
+            stored.update(enumerate(batch.values, batch.base_offset))
+    for offset, value in final.records:
+        if stored.get(offset) != value:
+            detail = f"offset {offset} was served as {value!r}, stored is {stored.get(offset)!r}"
+            yield Anomaly(Kind.STORED_DIFFERS, where, detail)
+            return

@@ -1,0 +1,144 @@
+"""The byte-level proxy between a client and an echoing server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.chaos.proxy import CLIENT, Behaviour, ByteProxy
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+WAIT_S = 5.0
+
+
+def run(scenario: Callable[[ByteProxy], Awaitable[None]], **options: object) -> None:
+    async def main() -> None:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while data := await reader.read(1 << 16):
+                    writer.write(data)
+            except ConnectionError:
+                pass
+            finally:
+                writer.transport.abort()
+
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with asyncio.timeout(30), ByteProxy(port, **options) as proxy:  # type: ignore[arg-type]
+            await scenario(proxy)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())
+
+
+async def ask(streams: Streams, data: bytes) -> bytes:
+    streams[1].write(data)
+    async with asyncio.timeout(WAIT_S):
+        return await streams[0].readexactly(len(data))
+
+
+async def connect(proxy: ByteProxy) -> Streams:
+    return await asyncio.open_connection("127.0.0.1", proxy.port)
+
+
+async def expect_reset(streams: Streams) -> None:
+    try:
+        async with asyncio.timeout(WAIT_S):
+            assert await streams[0].read() == b""
+    except ConnectionResetError:
+        pass
+    streams[1].transport.abort()
+
+
+def test_bytes_pass_both_ways() -> None:
+    async def scenario(proxy: ByteProxy) -> None:
+        streams = await connect(proxy)
+        payload = os.urandom(1 << 20)
+        assert await ask(streams, payload) == payload
+        streams[1].close()
+
+    run(scenario)
+
+
+def test_a_delayed_link_answers_later() -> None:
+    async def scenario(proxy: ByteProxy) -> None:
+        proxy.behave(Behaviour(delay_s=0.1))
+        streams = await connect(proxy)
+        started = time.monotonic()
+        await ask(streams, b"late")
+        assert time.monotonic() - started >= 0.2
+        streams[1].close()
+
+    run(scenario)
+
+
+def test_a_throttled_link_takes_its_time() -> None:
+    async def scenario(proxy: ByteProxy) -> None:
+        proxy.behave(Behaviour(bytes_per_s=100_000))
+        streams = await connect(proxy)
+        started = time.monotonic()
+        await ask(streams, bytes(20_000))
+        assert time.monotonic() - started >= 0.3
+        streams[1].close()
+
+    run(scenario)
+
+
+def test_a_cut_link_resets_old_connections_and_new_ones_until_it_heals() -> None:
+    async def scenario(proxy: ByteProxy) -> None:
+        streams = await connect(proxy)
+        await ask(streams, b"before")
+        proxy.behave(Behaviour(is_cut=True))
+        await expect_reset(streams)
+        await expect_reset(await connect(proxy))
+        proxy.heal()
+        streams = await connect(proxy)
+        assert await ask(streams, b"after") == b"after"
+        streams[1].close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("direction", ["holds_requests", "holds_answers"])
+def test_a_held_direction_keeps_its_bytes_until_it_heals(direction: str) -> None:
+    async def scenario(proxy: ByteProxy) -> None:
+        streams = await connect(proxy)
+        await ask(streams, b"before")
+        proxy.behave(Behaviour(**{direction: True}))
+        streams[1].write(b"held")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await streams[0].readexactly(4)
+        proxy.heal()
+        async with asyncio.timeout(WAIT_S):
+            assert await streams[0].readexactly(4) == b"held"
+        streams[1].close()
+
+    run(scenario)
+
+
+def test_a_reset_can_come_in_the_middle_of_what_is_sent() -> None:
+    async def scenario(proxy: ByteProxy) -> None:
+        streams = await connect(proxy)
+        await ask(streams, b"before")
+        proxy.reset(after_bytes=3)
+        streams[1].write(b"abcdef")
+        await expect_reset(streams)
+
+    run(scenario)
+
+
+def test_links_are_told_apart_by_the_process_that_connects() -> None:
+    async def scenario(proxy: ByteProxy) -> None:
+        proxy.behave(Behaviour(is_cut=True), CLIENT)
+        mine = await connect(proxy)
+        assert await ask(mine, b"from a node") == b"from a node"
+        proxy.behave(Behaviour(is_cut=True), "node 7")
+        await expect_reset(mine)
+
+    run(scenario, pids=lambda: {os.getpid(): "node 7"})

@@ -1,0 +1,88 @@
+"""Replicas, tier and served records against each other: each difference and its twin without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidelog_core.records.batch import Record, build_batch
+
+from tests.chaos.checker import Kind
+from tests.chaos.history import FinalLog
+from tests.chaos.stored import StoredLog, compare_stored, parse_log, read_local_log
+
+
+def batch(base_offset: int, *values: str, epoch: int = 0) -> bytes:
+    records = [Record(base_offset + i, 1, None, v.encode(), ()) for i, v in enumerate(values)]
+    return build_batch(records, base_offset=base_offset, leader_epoch=epoch)
+
+
+def final(*values: str) -> FinalLog:
+    return FinalLog("t", 0, 0, len(values), tuple(enumerate(values)))
+
+
+def node(number: int, *batches: bytes) -> StoredLog:
+    return parse_log(f"node {number}", b"".join(batches))
+
+
+def kinds(log: FinalLog, replicas: list[StoredLog], tier: list[StoredLog]) -> list[Kind]:
+    return [anomaly.kind for anomaly in compare_stored(log, replicas, tier)]
+
+
+ONE, TWO = batch(0, "a", "b"), batch(2, "c")
+
+
+def test_replicas_with_the_same_bytes_agree() -> None:
+    assert kinds(final("a", "b", "c"), [node(1, ONE, TWO), node(2, ONE, TWO)], []) == []
+
+
+def test_a_batch_with_other_bytes_is_a_divergence() -> None:
+    other = batch(2, "c", epoch=1)
+    found = kinds(final("a", "b", "c"), [node(1, ONE, TWO), node(2, ONE, other)], [])
+    assert found == [Kind.DIVERGENCE]
+
+
+def test_records_batched_otherwise_are_a_divergence() -> None:
+    split = node(2, batch(0, "a"), batch(1, "b"))
+    assert kinds(final("a", "b"), [node(1, ONE), split], []) == [Kind.DIVERGENCE]
+
+
+def test_replicas_may_differ_past_the_high_watermark() -> None:
+    assert kinds(final("a", "b"), [node(1, ONE, TWO), node(2, ONE, batch(2, "x"))], []) == []
+    assert kinds(final("a", "b"), [node(1, ONE, TWO), node(2, ONE)], []) == []
+
+
+def test_a_replica_that_ends_below_the_high_watermark_is_a_divergence() -> None:
+    found = kinds(final("a", "b", "c"), [node(1, ONE, TWO), node(2, ONE)], [])
+    assert found == [Kind.DIVERGENCE]
+
+
+def test_a_replica_whose_start_is_in_the_tier_agrees() -> None:
+    segment = parse_log("segment", ONE)
+    assert kinds(final("a", "b", "c"), [node(1, ONE, TWO), node(2, TWO)], [segment]) == []
+
+
+def test_a_tiered_segment_with_other_bytes_differs() -> None:
+    segment = parse_log("segment", batch(0, "a", "x"))
+    found = kinds(final("a", "b", "c"), [node(1, ONE, TWO)], [segment])
+    assert Kind.TIER_DIFFERS in found
+
+
+def test_a_log_cut_inside_a_batch_cannot_be_read() -> None:
+    found = kinds(final("a", "b"), [node(1, ONE, TWO[:-1])], [])
+    assert found == [Kind.STORED_DIFFERS]
+
+
+def test_what_was_served_is_what_is_stored() -> None:
+    assert kinds(final("a", "x"), [node(1, ONE)], []) == [Kind.STORED_DIFFERS]
+    evicted = [node(1, TWO)]
+    assert kinds(final("a", "b", "c"), evicted, [parse_log("segment", ONE)]) == []
+    assert kinds(final("a", "b", "c"), evicted, []) == [Kind.STORED_DIFFERS]
+
+
+def test_segments_of_a_directory_are_read_back_to_back(tmp_path: Path) -> None:
+    (tmp_path / f"{2:020d}.log").write_bytes(TWO)
+    (tmp_path / f"{0:020d}.log").write_bytes(ONE)
+    (tmp_path / f"{0:020d}.index").write_bytes(b"not a log")
+    log = read_local_log("node 1", tmp_path)
+    assert [b.values for b in log.batches] == [("a", "b"), ("c",)]
+    assert read_local_log("node 2", tmp_path / "absent").batches == ()
