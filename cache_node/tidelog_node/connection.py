@@ -9,10 +9,13 @@ never copied once more than its first part.
 The handler answers at once (the usual case for Produce and Fetch, and no task or future
 is made), or later (a future: long polls, acks that wait), or by a call that must be run
 (control requests: one after the other per connection, as clients expect of their own
-requests). An answer that is ready waits for those before it. Answers are written by this
-object alone: bytes gathered into one send, file slices with ``sendfile``; where the
-socket is full it waits to be writable. While too many answers are waiting or unsent,
-nothing more is read.
+requests, and only while the answers before are out). An answer that is ready waits for
+those before it. Answers are written by this object alone: bytes gathered into one send,
+file slices with ``sendfile``; where the socket is full it waits to be writable. While too
+many requests or answers wait, nothing more is read.
+
+Requests that came in whole are carried out even if the client has left meanwhile: who
+sends LeaveGroup and hangs up means it.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ DeferredCall = Callable[[], Coroutine[Any, Any, Reply]]
 SCRATCH_BYTES = 131_072
 KEPT_BYTES_MAX = 4_194_304  # a larger buffer is let go once its frame is handled
 KEPT_BYTES_MIN = 4_096
+KEPT_GROWTH = 4  # times what has come: a size field alone costs no memory
+QUEUED_CONTROL_BYTES_MAX = 1_048_576  # of requests that wait for those before them
 UNSENT_SEGMENTS_MAX = 128  # more than this, and no further request is read
 GATHER_SEGMENTS_MAX = 64
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
@@ -106,9 +111,11 @@ class Connection:
     __slots__ = (
         "_buffers",
         "_control",
+        "_control_bytes",
         "_fd",
         "_handle",
         "_is_closed",
+        "_is_leaving",
         "_is_reading",
         "_is_running_control",
         "_is_writing",
@@ -149,13 +156,15 @@ class Connection:
         self._kept_end = 0
         self._needed = 0  # bytes of the unfinished frame, its size field included
         self._waiting: deque[Reply | asyncio.Future[Reply]] = deque()
-        self._control: deque[tuple[DeferredCall, asyncio.Future[Reply]]] = deque()
+        self._control: deque[tuple[DeferredCall, asyncio.Future[Reply], int]] = deque()
+        self._control_bytes = 0  # of the requests in the queue and of the one under way
         self._is_running_control = False
         self._unsent: deque[Segment] = deque()
         self._sent_of_slice = 0  # bytes of the first unsent slice that are out already
         self._is_writing = False  # whether the loop watches for writability
         self._is_closed = False
         self._is_reading = True
+        self._is_leaving = False  # never reads again
         loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -163,13 +172,26 @@ class Connection:
         """Whether every request so far has had its answer sent."""
         return not self._waiting and not self._unsent
 
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing happens here until the client sends a request or takes an answer."""
+        return bool(self._unsent) or not self._waiting
+
+    def stop_reading(self) -> None:
+        """Take no further request; answer those that came."""
+        self._is_leaving = True
+        self._pause()
+
     def release_idle_buffer(self) -> None:
         """Let go of the receive buffer where no frame is unfinished."""
         if self._kept_end == 0:
             self._kept = None
 
     def close(self, reason: str = "", *, is_expected: bool = True) -> None:
-        """Close now; answers not yet sent are dropped. A second call does nothing."""
+        """Close now; answers not yet sent are dropped. A second call does nothing.
+
+        Control requests that came before go on in a task of the owner's.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -185,10 +207,11 @@ class Connection:
             if isinstance(entry, asyncio.Future):
                 entry.cancel()
         self._waiting.clear()
-        self._control.clear()
         self._unsent.clear()
+        self._is_writing = False
         self._kept = None
         self._socket.close()
+        self._start_control()
         self._owner.forget(self)
 
     # -- receiving
@@ -264,7 +287,7 @@ class Connection:
                 break
             position = frame_end
             if answer is not None and not self._is_closed:
-                self._accept_answer(answer)
+                self._accept_answer(answer, size)
                 if self._must_pause():
                     self._pause()
                     self._needed = 4
@@ -277,20 +300,20 @@ class Connection:
         kept = self._kept
         size_bytes = max(self._needed, len(rest), KEPT_BYTES_MIN)
         if kept is None or len(kept) < size_bytes:
-            size_bytes = max(min(size_bytes, KEPT_BYTES_MAX), len(rest) + KEPT_BYTES_MIN)
+            room_bytes = max(KEPT_GROWTH * len(rest), KEPT_BYTES_MIN)
+            size_bytes = max(min(size_bytes, room_bytes), len(rest) + KEPT_BYTES_MIN)
             kept = self._kept = memoryview(bytearray(size_bytes))
         kept[: len(rest)] = rest
         self._kept_start, self._kept_end = 0, len(rest)
 
     def _grow_kept(self) -> None:
-        """Make room for the unfinished frame, doubling: a size field alone costs no memory."""
+        """Make room for the unfinished frame, more the more of it has come."""
         kept = self._kept
         assert kept is not None
         if len(kept) >= self._needed and self._kept_end < len(kept):
             return
-        size_bytes = self._needed
-        if size_bytes > KEPT_BYTES_MAX:
-            size_bytes = min(size_bytes, max(KEPT_BYTES_MAX, 2 * self._kept_end))
+        growth = KEPT_GROWTH if self._kept_end <= KEPT_BYTES_MAX else 2
+        size_bytes = min(self._needed, growth * self._kept_end)
         grown = memoryview(bytearray(max(size_bytes, self._kept_end + KEPT_BYTES_MIN)))
         grown[: self._kept_end] = kept[: self._kept_end]
         self._kept = grown
@@ -306,6 +329,7 @@ class Connection:
         return (
             len(self._unsent) > UNSENT_SEGMENTS_MAX
             or len(self._waiting) >= self._buffers.queued_requests_max
+            or self._control_bytes > QUEUED_CONTROL_BYTES_MAX
         )
 
     def _pause(self) -> None:
@@ -315,7 +339,7 @@ class Connection:
 
     def _resume(self) -> None:
         """Go on with the frames that are here, then with the socket."""
-        if self._is_reading or self._is_closed or self._must_pause():
+        if self._is_reading or self._is_closed or self._is_leaving or self._must_pause():
             return
         self._is_reading = True
         if self._kept_end > self._kept_start:
@@ -327,7 +351,9 @@ class Connection:
 
     # -- answers
 
-    def _accept_answer(self, answer: Reply | asyncio.Future[Reply] | DeferredCall) -> None:
+    def _accept_answer(
+        self, answer: Reply | asyncio.Future[Reply] | DeferredCall, request_bytes: int
+    ) -> None:
         if type(answer) is list and not self._waiting:
             self._unsent.extend(answer)
             return
@@ -337,29 +363,34 @@ class Connection:
         elif callable(answer):
             future: asyncio.Future[Reply] = self._loop.create_future()
             self._waiting.append(future)
-            self._control.append((answer, future))
-            if not self._is_running_control:
-                self._is_running_control = True
-                self._owner.spawn(self._run_control())
+            self._control.append((answer, future, request_bytes))
+            self._control_bytes += request_bytes
+            self._start_control()
         elif self._waiting:
             self._waiting.append(answer)
         else:
             self._unsent.extend(answer)
 
+    def _start_control(self) -> None:
+        if self._control and not self._is_running_control and not self._is_writing:
+            self._is_running_control = True
+            self._owner.spawn(self._run_control())
+
     async def _run_control(self) -> None:
         """Run the control requests one after the other until none is left.
 
-        A call under way goes on when its client leaves, as a broker's should: it may
-        be half done.
+        Waits, by ending, while the client does not take its answers: they may be large.
         """
-        while self._control:
-            call, future = self._control.popleft()
+        while self._control and not self._is_writing:
+            call, future, request_bytes = self._control.popleft()
             try:
                 reply = await call()
             except CloseConnection as closing:
+                self._control.clear()
                 self._is_running_control = False
                 self.close(closing.reason, is_expected=closing.is_expected)
                 return
+            self._control_bytes -= request_bytes
             if not future.done():
                 future.set_result(reply)
                 self._drain_waiting()
@@ -393,7 +424,9 @@ class Connection:
     # -- sending
 
     def _on_writable(self) -> None:
+        self.active_at = self._loop.time()
         self._send()
+        self._start_control()
         if not self._is_reading:
             self._resume()
 

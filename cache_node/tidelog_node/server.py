@@ -88,6 +88,8 @@ class Server:
     async def close(self, *, grace_seconds: float) -> None:
         """Give requests under way ``grace_seconds`` to be answered, then close everything."""
         self.stop_accepting()
+        for connection in self._connections:
+            connection.stop_reading()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         deadline = self._loop.time() + grace_seconds
@@ -161,7 +163,7 @@ class Server:
         interval = min(SWEEP_SECONDS_MAX, self._idle_seconds_max / 2)
         for connection in list(self._connections):
             silent_seconds = now - connection.active_at
-            if silent_seconds > self._idle_seconds_max and connection.is_answered:
+            if silent_seconds > self._idle_seconds_max and connection.waits_for_client:
                 connection.close("idle")
             elif silent_seconds > interval:
                 connection.release_idle_buffer()
