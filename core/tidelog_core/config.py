@@ -9,6 +9,7 @@ Source: Kafka's topic and broker configuration reference.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -248,19 +249,22 @@ def _parse_as(type: SettingType, text: str) -> Value:
         case "boolean":
             return parse_bool(text)
         case "int" | "long":
-            try:
-                return int(text)
-            except ValueError:
-                raise ValueError("must be a whole number") from None
+            if not _WHOLE_NUMBER.fullmatch(text):
+                raise ValueError("must be a whole number")
+            return int(text)
         case "double":
-            try:
-                return float(text)
-            except ValueError:
-                raise ValueError("must be a number") from None
+            if not _NUMBER.fullmatch(text):
+                raise ValueError("must be a number")
+            return float(text)
         case "list":
             return tuple(part.strip() for part in text.split(",") if part.strip())
         case "string":
             return text
+
+
+# Python's own functions take more: underscores, other alphabets' digits, nan.
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
 
 def parse_bool(text: str) -> bool:

@@ -211,11 +211,13 @@ class ConfigHandlers:
         self, image: ClusterImage, resource: describe_request.DescribeConfigsResource
     ) -> list[ConfigEntry]:
         layers = NodeLayers.of(self._static_config, image, self._broker_id)
-        if self._resource_type(resource) is ResourceType.TOPIC:
+        if int(resource.resource_type) == ResourceType.TOPIC:
+            validate_topic_name(resource.resource_name)
             topic = image.topic(resource.resource_name)
             if topic is None:
                 raise UnknownTopicOrPartition("This server does not host this topic-partition.")
             return describe_topic(topic.configs, layers)
+        self._resource_type(resource)
         if self._node_of(resource) is None:
             return describe_every_node(layers)
         return describe_node(layers)

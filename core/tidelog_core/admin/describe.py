@@ -87,7 +87,8 @@ def describe_topic(configs: Mapping[str, str], layers: NodeLayers) -> list[Confi
     for name, setting in sorted(settings_of(TopicConfig).items()):
         synonyms: list[ConfigSynonym] = []
         if name in configs:
-            synonyms.append(ConfigSynonym(name, configs[name], ConfigSource.TOPIC))
+            value = setting.format(setting.parse(configs[name]))
+            synonyms.append(ConfigSynonym(name, value, ConfigSource.TOPIC))
         node_name = TOPIC_DEFAULT_FROM_NODE.get(name)
         if node_name is None:
             default = setting.format(setting.default)

@@ -140,7 +140,6 @@ def test_node_settings_fixed_at_start_are_read_only(tmp_path: Path) -> None:
     [
         (TOPIC, "none", ErrorCode.unknown_topic_or_partition, ""),
         (TOPIC, "a b", ErrorCode.invalid_topic_exception, "is invalid"),
-        (TOPIC, "", ErrorCode.invalid_request, "Default topic"),
         (BROKER, "2", ErrorCode.invalid_request, "Unexpected broker id, expected 1"),
         (BROKER, "one", ErrorCode.invalid_request, "must be an integer"),
         (8, "1", ErrorCode.invalid_request, "Unknown resource type 8"),
@@ -161,6 +160,42 @@ def test_what_does_not_exist_is_neither_described_nor_altered(
             resource = {"resource_type": type, "resource_name": name, "configs": []}
             answer = await node.ask(ALTER, 2, resources=[resource])
             assert answer.responses[0].error_code is code
+
+    asyncio.run(main())
+
+
+def test_no_topic_without_a_name_is_described_or_altered(tmp_path: Path) -> None:
+    """Kafka has one code for the one and another for the other."""
+
+    async def main() -> None:
+        async with cluster(tmp_path) as (node,):
+            result = await describe(node, TOPIC, "")
+            assert result.error_code is ErrorCode.invalid_topic_exception
+            response = await alter(node, TOPIC, "", ("retention.ms", SET, "1"))
+            assert response.error_code is ErrorCode.invalid_request
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["1_000", "0x10", "１０", "", "1" * 30, "nan", "1.0"])
+def test_a_number_is_spelt_in_ascii_digits(tmp_path: Path, text: str) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as (node,):
+            await create(node, "a", retention_ms="5")
+            response = await alter(node, TOPIC, "a", ("retention.ms", SET, text))
+            assert response.error_code is ErrorCode.invalid_config
+            assert (await shown(node, TOPIC, "a"))["retention.ms"][0] == "5"
+
+    asyncio.run(main())
+
+
+def test_values_are_shown_as_they_were_understood(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as (node,):
+            await create(node, "a", retention_ms=" +5 ", cleanup_policy=" compact , delete")
+            found = await shown(node, TOPIC, "a")
+            assert found["retention.ms"][0] == "5"
+            assert found["cleanup.policy"][0] == "compact,delete"
 
     asyncio.run(main())
 
