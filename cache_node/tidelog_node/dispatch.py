@@ -6,8 +6,8 @@ lifted to the newest class its handler knows, and the handler runs as a call tha
 connection makes in turn.
 
 A request that cannot be parsed, an unknown API or an unsupported version closes the
-connection, as Kafka does; only ApiVersions answers an unsupported version, with the
-table and in version 0 (KIP-511). An exception that a handler did not mean to raise is
+connection, as Kafka does; only ApiVersions answers an unsupported version, with those
+that it has and in version 0 (KIP-511). An exception that a handler did not mean to raise is
 logged with its traceback and closes the connection: there is no answer that fits every API.
 """
 
@@ -131,7 +131,7 @@ class Dispatch:
             position += client_id_length
             if position > len(frame):
                 raise MalformedRequest("the client id does not fit its request")
-            client_id = str(frame[10:position], "utf-8")
+            client_id = str(frame[10:position], "utf-8", "replace")  # only ever shown
         if call.is_flexible:
             position = skip_tagged_fields(frame, position)
         # kio keeps slices of what it reads, and reads only what nobody can change.
@@ -197,6 +197,7 @@ def _answer_unsupported(
 ) -> Callable[[Any, RequestContext], Awaitable[object]]:
     async def answer(request: object, context: RequestContext) -> object:
         response: Any = await handle(request, context)
-        return replace(response, error_code=ErrorCode.unsupported_version)
+        own = tuple(api for api in response.api_keys if api.api_key == API_VERSIONS_KEY)
+        return replace(response, error_code=ErrorCode.unsupported_version, api_keys=own)
 
     return answer

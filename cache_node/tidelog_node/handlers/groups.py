@@ -43,7 +43,7 @@ DESCRIBE_GROUPS_KEY = 15
 LIST_GROUPS_KEY = 16
 DELETE_GROUPS_KEY = 42
 
-GROUP_TYPE = "Classic"
+GROUP_TYPE = "classic"
 # READ, DELETE and DESCRIBE, as ``1 << code``: all that can be allowed on a group.
 EVERY_GROUP_OPERATION = 1 << 3 | 1 << 6 | 1 << 8
 

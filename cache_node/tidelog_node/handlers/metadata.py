@@ -125,7 +125,9 @@ class MetadataHandlers:
         if cursor is not None and (cursor.partition_index < 0 or (named and start not in names)):
             return build(
                 describe_response.DescribeTopicPartitionsResponse,
-                topics=tuple(_undescribed(ErrorCode.invalid_request, name) for name in names),
+                topics=tuple(
+                    _undescribed(ErrorCode.invalid_request, name) for name in sorted(named)
+                ),
             )
         limit = max(1, min(DESCRIBED_PARTITIONS_MAX, request.response_partition_limit))
         answers: list[describe_response.DescribeTopicPartitionsResponseTopic] = []
@@ -134,7 +136,7 @@ class MetadataHandlers:
             topic = image.topic(name)
             if topic is None:
                 if named:
-                    answers.append(_undescribed(_name_error(name), name))
+                    answers.append(_undescribed(_name_error(name), name, operations=ON_TOPIC))
                 continue
             first = cursor.partition_index if cursor is not None and name == start else 0
             partitions = image.partitions(name)[first : first + limit]
@@ -396,12 +398,12 @@ def _describe(
 
 
 def _undescribed(
-    error: ErrorCode, name: str
+    error: ErrorCode, name: str, *, operations: int = NOT_REQUESTED
 ) -> describe_response.DescribeTopicPartitionsResponseTopic:
     return build(
         describe_response.DescribeTopicPartitionsResponseTopic,
         error_code=error,
         name=name,
         is_internal=is_internal(name),
-        topic_authorized_operations=NOT_REQUESTED,
+        topic_authorized_operations=operations,
     )

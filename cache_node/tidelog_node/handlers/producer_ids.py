@@ -42,6 +42,8 @@ class ProducerIdHandlers:
         """Return a new id with epoch 0; transactional producers are turned away."""
         if request.transactional_id == "":
             return _failed(ErrorCode.invalid_request)
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            return _failed(ErrorCode.invalid_request)  # a producer has both or neither
         if request.transactional_id is not None:
             # Clients take only a few codes as final, and librdkafka asks for ever after
             # any other: of those, this is the one that is about the transactional id.

@@ -93,19 +93,19 @@ def read_compact_string(buffer: memoryview, position: int) -> tuple[bytes, int]:
 
 
 def read_array_length(buffer: memoryview, position: int) -> tuple[int, int]:
-    """Return the length of an array; null counts as empty."""
+    """Return the length of an array that may not be null."""
     (length,) = INT32.unpack_from(buffer, position)
     position += 4
-    if length > len(buffer) - position:
+    if not 0 <= length <= len(buffer) - position:
         raise MalformedRequest(f"an array of {length} elements does not fit its request")
-    return max(length, 0), position
+    return length, position
 
 
 def read_compact_array_length(buffer: memoryview, position: int) -> tuple[int, int]:
-    """Return the length of a compact array; null counts as empty."""
+    """Return the length of a compact array that may not be null."""
     length, position = read_uvarint(buffer, position)
-    length = max(length - 1, 0)
-    if length > len(buffer) - position:
+    length -= 1
+    if not 0 <= length <= len(buffer) - position:
         raise MalformedRequest(f"an array of {length} elements does not fit its request")
     return length, position
 

@@ -101,12 +101,14 @@ def parse_produce(frame: memoryview, position: int, version: int) -> ProduceRequ
     acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(frame, position)
     position += 10
     frame_size_bytes = len(frame)
-    if topic_count > frame_size_bytes:
+    if not 0 <= topic_count <= frame_size_bytes:
         raise MalformedRequest(f"{topic_count} topics do not fit their request")
     topics: list[ProduceTopic] = []
     for _ in range(topic_count):
         name, position = read_string(frame, position)
         (partition_count,) = INT32.unpack_from(frame, position)
+        if partition_count < 0:
+            raise MalformedRequest(f"a topic has {partition_count} partitions")
         position += 4
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
