@@ -19,6 +19,30 @@ class Allowed:
 
 _CRASHES = "Kafka has no answer of its own here: an exception escapes its handler"
 _HEADER_ONLY = "Tidelog looks at batch headers and CRCs, and at records only where a topic needs it"
+_REFUSED_METADATA = "a refused request still learns which brokers there are"
+_EMPTY_GROUP = "a group needs a name: Kafka deprecated the empty one with KIP-289"
+_NO_SUCH_SETTING = (
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.zstd.level",
+    "follower.replication.throttled.replicas",
+    "leader.replication.throttled.replicas",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+)
+_FEATURES = "Kafka's features are about its controllers' log, which Tidelog has not"
+_NOT_SERVED = {
+    "transactions": (24, 25, 26, 27, 28, 61, 65, 66),
+    "users, access control, delegation tokens and quotas": (
+        *(17, 29, 30, 31, 36, 38, 39, 40, 41, 48, 49, 50, 51),
+    ),
+    "reassignment, elections and where replicas lie": (34, 43, 45, 46),
+    "consumer groups of the second protocol, share groups and their coordinators": (
+        *(68, 69, 76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
+    ),
+    "Kafka's controllers": (55, 57, 64, 80, 81),
+    "resources other than topics, groups and brokers": (74,),
+}
 _NEGATIVE_EPOCH = "-1 is «not known»; Tidelog, like Kafka's Fetch, takes any negative so"
 _TRAILING = "Kafka drops what follows the batch without a word; Tidelog loses nothing silently"
 
@@ -97,4 +121,109 @@ ALLOWED: tuple[Allowed, ...] = (
         "/newest/*",
         "Kafka points at a record that has been deleted",
     ),
+    # -- topics and cluster
+    Allowed(
+        "test_requests_to_create_that_contradict_themselves",
+        "/collision/topics/1/*",
+        "Kafka sees names that collide only if one of them is there already",
+    ),
+    Allowed("test_metadata_by_id", "/*/cluster_id", _REFUSED_METADATA, kafka="absent"),
+    Allowed("test_metadata_by_id", "/*/brokers", _REFUSED_METADATA),
+    Allowed("test_metadata_by_id", "/*/controller_id", _REFUSED_METADATA, kafka=-1, tidelog=1),
+    Allowed(
+        "test_metadata_by_id", "/zero id 1?/*error_code", _CRASHES, kafka="unknown_server_error"
+    ),
+    Allowed(
+        "test_description_of_partitions_by_cursor",
+        "/unknown ''/topics/0/*",
+        _CRASHES,
+    ),
+    # -- requests
+    Allowed(
+        "test_requests_that_do_not_parse",
+        "/metadata 8 all ones",
+        "Kafka takes any byte but zero for true; Tidelog takes one",
+        kafka="answered",
+        tidelog="connection closed",
+    ),
+    Allowed("test_api_versions", "/version ?/*features*", _FEATURES),
+    *(
+        Allowed("test_the_versions_of_every_api", f"/API {api}", reason, tidelog="absent")
+        for reason, apis in _NOT_SERVED.items()
+        for api in apis
+    ),
+    *(
+        Allowed(
+            "test_the_versions_of_every_api",
+            f"/API {api}/1",
+            "Tidelog serves versions that came after Kafka 4.1",
+        )
+        for api in (2, 8, 9, 22, 35)
+    ),
+    # -- settings
+    *(
+        Allowed(
+            "test_topic_settings_are_described_in_every_version",
+            f"/*/{name}",
+            "Tidelog has no such setting",
+            tidelog="absent",
+        )
+        for name in _NO_SUCH_SETTING
+    ),
+    Allowed(
+        "test_topic_settings_are_described_in_every_version",
+        "/names",
+        "the settings named above",
+    ),
+    Allowed(
+        "test_topic_settings_are_described_in_every_version",
+        "/sources/min.insync.replicas",
+        "Kafka stores a default for every broker when it is first started",
+        kafka=3,
+        tidelog=5,
+    ),
+    Allowed(
+        "test_topic_settings_are_described_in_every_version",
+        "/values/remote.storage.enable",
+        "Tidelog tiers every topic unless told not to",
+        kafka="false",
+        tidelog="true",
+    ),
+    Allowed(
+        "test_incremental_changes",
+        "/* operation/answer/0/error_code",
+        _CRASHES,
+        kafka="unknown_server_error",
+        tidelog="invalid_request",
+    ),
+    Allowed("test_incremental_changes", "/nan/*", "Kafka takes NaN for a ratio"),
+    Allowed(
+        "test_incremental_changes",
+        "/local over total/*",
+        "Kafka asks for this only where the topic is tiered; in Tidelog it is",
+    ),
+    # -- groups
+    Allowed(
+        "test_find_coordinator",
+        "/[123] 0 *error_message",
+        "Kafka says «NONE» where there was no error",
+        kafka="present",
+        tidelog="absent",
+    ),
+    Allowed("test_groups_are_described_and_listed", "/described ?/groups/0/*", _EMPTY_GROUP),
+    Allowed(
+        "test_groups_are_described_and_listed",
+        "/operations/groups/?/authorized_operations",
+        "Tidelog has no settings of groups that one could describe or alter",
+        kafka=3400,
+        tidelog=328,
+    ),
+    Allowed("test_commits", "/empty group/*", _EMPTY_GROUP),
+    Allowed("test_offsets_that_were_committed_and_that_were_not", "/empty *", _EMPTY_GROUP),
+    Allowed(
+        "test_offsets_that_were_committed_and_that_were_not",
+        "/twice/topics",
+        "a topic named twice is answered once, with all that was asked",
+    ),
+    Allowed("test_deleting_groups", "/names ?/results/0/error_code", _EMPTY_GROUP),
 )

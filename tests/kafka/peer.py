@@ -29,6 +29,7 @@ class Peer:
         self.name = name
         self.port = port
         self.topic_ids: dict[str, uuid.UUID] = {}
+        self.timeout = TIMEOUT_SECONDS  # of one answer
         self._socket: socket.socket | None = None
         self._correlation_id = 0
 
@@ -101,7 +102,8 @@ class Peer:
         """Send a request whose body is given as bytes; return as ``call`` does."""
         api_key = API_KEYS[api]
         schema: Any = load_response_schema(api_key, version)
-        answer = self.exchange(self.frame(api_key, version, body, is_flexible=schema.__flexible__))
+        frame = self.frame(api_key, version, body, is_flexible=schema.__flexible__)
+        answer = self.exchange(frame, timeout=self.timeout)
         if isinstance(answer, str):
             return answer
         assert struct.unpack_from(">i", answer) == (self._correlation_id,)
