@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -25,13 +26,10 @@ CONFIG = {
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Give both brokers, empty when the session began."""
     root = tmp_path_factory.mktemp("compared")
-    broker = kafka_broker.serve(root / "kafka", CONFIG)
-    try:
-        port = broker.__enter__()
-    except ToolAbsent as absent:
-        pytest.skip(str(absent))
-    try:
-        with NodeProcess(root / "tidelog", config=CONFIG) as node:
-            yield Pair(Peer("kafka", port), Peer("tidelog", node.port))
-    finally:
-        broker.__exit__(None, None, None)
+    with ExitStack() as stack:
+        try:
+            port = stack.enter_context(kafka_broker.serve(root / "kafka", CONFIG))
+        except ToolAbsent as absent:
+            pytest.skip(str(absent))
+        node = stack.enter_context(NodeProcess(root / "tidelog", config=CONFIG))
+        yield Pair(Peer("kafka", port), Peer("tidelog", node.port))
