@@ -58,7 +58,9 @@ async def _serve(settings: NodeSettings) -> None:
     def announce(port: int) -> None:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        line = f"tidelog node {settings.broker_id} ready on {settings.client_host}:{port}"
+        host = settings.client_host
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        line = f"tidelog node {settings.broker_id} ready on {address}"
         print(line, flush=True)  # noqa: T201
 
     try:

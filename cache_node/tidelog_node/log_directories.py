@@ -67,6 +67,11 @@ class LogDirectories:
         self.was_clean = mark.exists() or not any(path.glob(f"*/{TOPIC_ID_PREFIX}*"))
         mark.unlink(missing_ok=True)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no node has used the directory yet."""
+        return not (self.path / NODE_FILE).exists()
+
     def belongs_to(self, cluster_id: str, broker_id: int) -> bool:
         """Return whether this node has used the directory before; False if nobody has.
 

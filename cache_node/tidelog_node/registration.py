@@ -2,26 +2,54 @@
 
 Both are conditional writes that anyone may win: the first node writes the cluster, and
 a node that starts again replaces its registration under a new incarnation.
+
+Two processes of one broker id would both take themselves for the leader of its
+partitions. So a node that finds its id registered asks at the address there, and does
+not start where a node of that id answers; and a node whose registration is replaced
+stops. In between, for as long as it takes to see the change, both may serve.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 from uuid import UUID, uuid4
 
-from tidelog_core.errors import VersionConflict
+from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
+from tidelog.wire.connection import Address, open_connection
+from tidelog.wire.requests import DESCRIBE_CLUSTER
+from tidelog_core.errors import ErrorCode, StorageError, TidelogError, VersionConflict
+from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Broker, Cluster, broker_key, cluster_key, put
 from tidelog_core.metadata.store import ABSENT, MetadataStore
+from tidelog_core.wire_messages import build
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 10
+ANSWER_SECONDS_MAX = 3.0
 
 
-async def ensure_cluster(store: MetadataStore) -> Cluster:
-    """Return the cluster, written now if this is its first node."""
+class BrokerIdTaken(TidelogError):
+    """Another process runs under this broker id."""
+
+    code = ErrorCode.duplicate_broker_registration
+
+
+async def ensure_cluster(store: MetadataStore, *, may_create: bool = True) -> Cluster:
+    """Return the cluster, written now if this is its first node.
+
+    Raises ``StorageError`` where there is none and none may be made.
+    """
     for _ in range(ATTEMPTS_MAX):
         item = await store.get(cluster_key())
         if item is not None:
             return Cluster.from_item(item)
+        if not may_create:
+            raise StorageError(
+                "the data directory is in use by a cluster, but the metadata store knows of none:"
+                " is it the right store?"
+            )
         try:
             await store.commit([put(Cluster(cluster_id=_new_cluster_id()))])
         except VersionConflict:
@@ -57,6 +85,46 @@ async def register_broker(
                 raise
             continue
         return
+
+
+async def require_gone(image: ClusterImage, broker_id: int) -> None:
+    """Return where no other process serves under the id. Raises ``BrokerIdTaken``.
+
+    A node that does not answer in time counts as gone.
+    """
+    registered = image.brokers.get(broker_id)
+    if registered is None:
+        return
+    address = Address(registered.host, registered.port)
+    request = build(DescribeClusterRequest)
+    try:
+        connection = await open_connection(
+            address, client_id=f"node-{broker_id}", timeout_s=ANSWER_SECONDS_MAX
+        )
+        try:
+            cluster = await connection.request(
+                DESCRIBE_CLUSTER, request, timeout_s=ANSWER_SECONDS_MAX
+            )
+        finally:
+            await connection.close()
+    except TidelogError as error:
+        logger.info("earlier process of this broker is gone", extra={"reason": str(error)})
+        return
+    # A node names itself as the controller: every one takes administrators' requests.
+    if (cluster.cluster_id, cluster.controller_id) == (image.cluster_id, broker_id):
+        raise BrokerIdTaken(f"broker {broker_id} of this cluster runs already, at {address}")
+
+
+async def wait_until_replaced(view: ClusterView, broker_id: int, incarnation: UUID) -> None:
+    """Raise ``BrokerIdTaken`` when another process has registered under the id."""
+
+    def is_replaced(image: ClusterImage) -> bool:
+        registered = image.brokers.get(broker_id)
+        return registered is not None and registered.incarnation != incarnation
+
+    image = await view.wait_for(is_replaced, timeout=None)
+    other = image.brokers[broker_id]
+    raise BrokerIdTaken(f"broker {broker_id} was started again, at {other.host}:{other.port}")
 
 
 def _new_cluster_id() -> str:

@@ -17,6 +17,7 @@ ACCEPTS_PER_EVENT_MAX = 64
 ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
 BACKLOG = 1024
 SWEEP_SECONDS_MAX = 10.0
+IPV4_IN_IPV6 = "::ffff:"  # how a socket of both families shows an IPv4 address
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -52,20 +53,14 @@ class Server:
     def bind(self, host: str, port: int) -> int:
         """Take the address and return the port (the system's choice for 0).
 
-        Clients are refused until ``start_accepting``. Raises ``OSError`` where the
+        Clients that connect wait until ``start_accepting``. Raises ``OSError`` where the
         address cannot be had.
         """
-        family, _, _, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
+            listener = _listen(host, port)
+        except OSError as error:
+            problem = f"cannot listen on {host!r} port {port}: {error.strerror}"
+            raise OSError(error.errno, problem) from error
         self._listeners.append(listener)
         bound: int = listener.getsockname()[1]
         return bound
@@ -73,7 +68,6 @@ class Server:
     def start_accepting(self) -> None:
         """Let clients in at every address taken."""
         for listener in self._listeners:
-            listener.listen(BACKLOG)
             self._loop.add_reader(listener.fileno(), self._accept, listener)
         if self._sweep_timer is None:
             self._sweep()
@@ -141,7 +135,8 @@ class Server:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        peer = Peer(address[0], address[1], sock.getsockname()[0])
+        client_host = address[0].removeprefix(IPV4_IN_IPV6)
+        peer = Peer(client_host, address[1], sock.getsockname()[0].removeprefix(IPV4_IN_IPV6))
         self._connections.add(
             Connection(
                 sock,
@@ -168,3 +163,20 @@ class Server:
             elif silent_seconds > interval:
                 connection.release_idle_buffer()
         self._sweep_timer = self._loop.call_later(interval, self._sweep)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # At once: two may be bound to one port until either listens.
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -8,7 +8,9 @@ too (``--set num.partitions=3`` or ``TIDELOG_CONFIG_NUM_PARTITIONS=3``).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +22,6 @@ ENVIRONMENT_PREFIX = "TIDELOG_"
 CONFIG_PREFIX = "TIDELOG_CONFIG_"
 PORT_MAX = 65_535
 BROKER_ID_MAX = 2**31 - 1
-WILDCARD_HOSTS = ("0.0.0.0", "::")
 DEFAULT_DATA_DIR = "tidelog-data"
 
 
@@ -86,13 +87,23 @@ def parse_settings(
     values["object_store_url"] = take("object_store") or f"file://{data_dir}/objects"
     values["config_overrides"] = _parse_overrides(given["set"] or [], environment, problems)
     values["stops_with_parent"] = given["stop_with_parent"]
-    if values.get("host") in WILDCARD_HOSTS and "advertised_host" not in values:
+    if "advertised_host" not in values and _is_wildcard(str(values.get("host", ""))):
         problems.append(
             f"advertised_host is required with host {values['host']!r}, which no client can reach"
         )
     if problems:
         raise InvalidConfig(problems)
     return NodeSettings(**values)  # type: ignore[arg-type]
+
+
+def _is_wildcard(host: str) -> bool:
+    """Return whether the address means all of the machine's addresses, however written."""
+    for family in (socket.AF_INET6, socket.AF_INET):
+        with contextlib.suppress(OSError):
+            return not any(socket.inet_pton(family, host))
+    with contextlib.suppress(OSError):
+        return not any(socket.inet_aton(host))  # «0» is one too
+    return False
 
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")

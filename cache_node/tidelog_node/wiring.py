@@ -13,12 +13,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.dispatch import Dispatch
@@ -39,7 +40,12 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.log_directories import LogDirectories
-from tidelog_node.registration import ensure_cluster, register_broker
+from tidelog_node.registration import (
+    ensure_cluster,
+    register_broker,
+    require_gone,
+    wait_until_replaced,
+)
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.restore import restore_logs
 from tidelog_node.routes import Route
@@ -77,9 +83,10 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     stack.callback(directories.close)
     store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(store.close)
-    cluster = await ensure_cluster(store)
+    cluster = await ensure_cluster(store, may_create=directories.is_new)
     view = ClusterView(store)
     await view.refresh()
+    await require_gone(view.image, settings.broker_id)
     if not directories.belongs_to(cluster.cluster_id, settings.broker_id):
         await restore_logs(store, view, directories, broker_id=settings.broker_id)
         directories.take_possession(cluster.cluster_id, settings.broker_id)
@@ -106,14 +113,13 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     stack.push_async_callback(replicas.close)
     flusher = Flusher(executor)
     stack.push_async_callback(flusher.close)
-    clock_ms = _wall_clock_ms
     tier = TierService(
         replicas=replicas,
         view=view,
         store=store,
         node_config=node_config,
         broker_id=settings.broker_id,
-        clock_ms=clock_ms,
+        clock_ms=_wall_clock_ms,
         executor=executor,
         objects_url=settings.object_store_url,
         socket=settings.data_dir / TIER_SOCKET,
@@ -131,7 +137,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         "store": store,
         "node_config": node_config,
         "broker_id": settings.broker_id,
-        "clock_ms": clock_ms,
+        "clock_ms": _wall_clock_ms,
     }
     control: list[Route] = [
         *MetadataHandlers(**parts).routes(),
@@ -168,19 +174,27 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
     tasks.add(flusher.run(replicas))
     port = server.bind(settings.host, settings.port)
-    await register_broker(
-        store,
-        broker_id=settings.broker_id,
-        incarnation=uuid4(),
-        host=settings.client_host,
-        port=settings.advertised_port or port,
-        rack=settings.rack,
-    )
+    incarnation = await _register(settings, store, port)
     await view.refresh()
+    tasks.add(wait_until_replaced(view, settings.broker_id, incarnation))
     # Not before: a client that is told of a cluster without nodes waits long to ask again.
     server.start_accepting()
     logger.info("node serves", extra={"broker_id": settings.broker_id, "port": port})
     return port
+
+
+async def _register(settings: NodeSettings, store: MetadataStore, port: int) -> UUID:
+    """Make this process known to the cluster; return its incarnation."""
+    incarnation = uuid4()
+    await register_broker(
+        store,
+        broker_id=settings.broker_id,
+        incarnation=incarnation,
+        host=settings.client_host,
+        port=settings.advertised_port or port,
+        rack=settings.rack,
+    )
+    return incarnation
 
 
 def _wall_clock_ms() -> int:

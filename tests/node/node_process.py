@@ -80,7 +80,7 @@ class NodeProcess:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                self._command(),
+                self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -123,7 +123,8 @@ class NodeProcess:
         if self.process is not None:
             self.stop()
 
-    def _command(self) -> list[str]:
+    def command(self) -> list[str]:
+        """Return the command line that starts the node."""
         command = [sys.executable, "-m", "tidelog_node"]
         command += ["--broker-id", str(self.broker_id), "--host", "127.0.0.1"]
         command += ["--port", str(self.port), "--data-dir", str(self.data_dir)]

@@ -146,7 +146,7 @@ class ClusterView:
             self._nudged.clear()
 
     async def wait_for(
-        self, predicate: Callable[[ClusterImage], bool], timeout: float
+        self, predicate: Callable[[ClusterImage], bool], timeout: float | None
     ) -> ClusterImage:
         """Return the first image that the predicate holds for. Raises ``TimeoutError``.
 
