@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer
-from tidelog.admin import Admin
+from tidelog import Admin, Producer
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
-from tidelog.producer import Producer
 
 from tools.content import Content
 from tools.demo_spark import read_with_spark

@@ -1,35 +1,43 @@
-"""Tidelog's Python SDK: write, read and administer a log that speaks the Kafka protocol."""
+"""Tidelog's Python SDK: write, read and administer a log that speaks the Kafka protocol.
+
+A name is imported when it is first used: the command line needs few of them, and the
+message classes behind them take half a second to load.
+"""
 
 from __future__ import annotations
 
-from tidelog_core.model import TopicPartition
+import importlib
+from typing import TYPE_CHECKING
 
-from tidelog.admin import Admin
-from tidelog.administering.results import (
-    ClusterDescription,
-    ConfigEntry,
-    ConfigSynonym,
-    CreatedTopic,
-    GroupDescription,
-    GroupListing,
-    GroupMember,
-    ListedOffset,
-    LogDir,
-    LogDirReplica,
-    NewTopic,
-    NodeDescription,
-    OffsetSpec,
-    PartitionDescription,
-    TopicDescription,
-    TopicListing,
-)
-from tidelog.consumer import Consumer
-from tidelog.consuming.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
-from tidelog.consuming.subscription import RebalanceListener
-from tidelog.errors import TidelogError
-from tidelog.producer import Producer
-from tidelog.producing.batch import Delivery, RecordMetadata
-from tidelog.sync import SyncAdmin, SyncConsumer, SyncDelivery, SyncProducer
+if TYPE_CHECKING:
+    from tidelog_core.model import TopicPartition
+
+    from tidelog.admin import Admin
+    from tidelog.administering.results import (
+        ClusterDescription,
+        ConfigEntry,
+        ConfigSynonym,
+        CreatedTopic,
+        GroupDescription,
+        GroupListing,
+        GroupMember,
+        ListedOffset,
+        LogDir,
+        LogDirReplica,
+        NewTopic,
+        NodeDescription,
+        OffsetSpec,
+        PartitionDescription,
+        TopicDescription,
+        TopicListing,
+    )
+    from tidelog.consumer import Consumer
+    from tidelog.consuming.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+    from tidelog.consuming.subscription import RebalanceListener
+    from tidelog.errors import TidelogError
+    from tidelog.producer import Producer
+    from tidelog.producing.batch import Delivery, RecordMetadata
+    from tidelog.sync import SyncAdmin, SyncConsumer, SyncDelivery, SyncProducer
 
 __all__ = [
     "Admin",
@@ -64,3 +72,53 @@ __all__ = [
     "TopicListing",
     "TopicPartition",
 ]
+
+_NAMES_OF = {
+    "tidelog_core.model": ("TopicPartition",),
+    "tidelog.admin": ("Admin",),
+    "tidelog.administering.results": (
+        "ClusterDescription",
+        "ConfigEntry",
+        "ConfigSynonym",
+        "CreatedTopic",
+        "GroupDescription",
+        "GroupListing",
+        "GroupMember",
+        "ListedOffset",
+        "LogDir",
+        "LogDirReplica",
+        "NewTopic",
+        "NodeDescription",
+        "OffsetSpec",
+        "PartitionDescription",
+        "TopicDescription",
+        "TopicListing",
+    ),
+    "tidelog.consumer": ("Consumer",),
+    "tidelog.consuming.records": (
+        "ConsumerRecord",
+        "OffsetAndMetadata",
+        "OffsetAndTimestamp",
+    ),
+    "tidelog.consuming.subscription": ("RebalanceListener",),
+    "tidelog.errors": ("TidelogError",),
+    "tidelog.producer": ("Producer",),
+    "tidelog.producing.batch": (
+        "Delivery",
+        "RecordMetadata",
+    ),
+    "tidelog.sync": (
+        "SyncAdmin",
+        "SyncConsumer",
+        "SyncDelivery",
+        "SyncProducer",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return value
