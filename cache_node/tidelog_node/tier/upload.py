@@ -3,6 +3,8 @@
 Both keys hold the id of this attempt, so an object that is already there can only be
 of an earlier try of the same attempt; puts are atomic, so it is whole. Trying again
 after a lost reply or a restart of the worker is therefore safe, and costs no second PUT.
+An index that is already there is compared: what it says besides the log's bytes, such
+as the chained hash, may be another now, and the metadata must say what the object says.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ async def upload_segment(
     """Store the segment; durable on return.
 
     Raises ``CorruptRecordBatch`` where the log on disk is damaged, ``StorageError``
-    where it cannot be read, ``StoreUnavailable`` or ``OutcomeUnknown`` when attempts
-    have run out: the caller may ask again with the same keys.
+    where it cannot be read, ``CorruptObject`` where an earlier try has stored something
+    else under the keys (only a new segment id helps), ``StoreUnavailable`` or
+    ``OutcomeUnknown`` when attempts have run out: the caller may ask again.
     """
     source, keys = request.source, request.keys
     loop = asyncio.get_running_loop()
@@ -57,22 +60,28 @@ async def upload_segment(
     if after != before:
         # The index must describe the very bytes that went up.
         raise StorageError(f"{source.path} was replaced while it was uploaded")
-    await _put_once(store, keys.index, len(built.data), lambda: store.put(keys.index, built.data))
+    is_ours = await _put_once(
+        store, keys.index, len(built.data), lambda: store.put(keys.index, built.data)
+    )
+    if not is_ours and await store.get(keys.index) != built.data:
+        raise CorruptObject(keys.index, "an earlier try has stored another index")
     return UploadResult(len(built.data), built.chained_hash, built.max_timestamp_ms)
 
 
 async def _put_once(
     store: ObjectStore, key: str, size_bytes: int, put: Callable[[], Awaitable[None]]
-) -> None:
+) -> bool:
+    """Return whether this call has stored the object; else one of that size was there."""
     delay_s = DELAY_S_MIN
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             await put()
         except ObjectExists:
-            return await _require_size(store, key, size_bytes)
+            await _require_size(store, key, size_bytes)
+            return False
         except (StoreUnavailable, OutcomeUnknown) as error:
             if isinstance(error, OutcomeUnknown) and await _is_there(store, key, size_bytes):
-                return None
+                return False
             if attempt == ATTEMPTS_MAX:
                 raise
             logger.warning(
@@ -82,8 +91,8 @@ async def _put_once(
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, DELAY_S_MAX)
         else:
-            return None
-    return None
+            return True
+    raise AssertionError("unreachable")
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,6 +111,17 @@ def test_an_object_of_another_size_under_our_key_is_never_taken_for_ours(tmp_pat
     asyncio.run(store.put(KEYS.log, b"something else"))
     with pytest.raises(CorruptObject):
         run_upload(store, wanted)
+
+
+def test_an_index_that_says_something_else_than_the_metadata_would_is_not_taken(
+    tmp_path: Path,
+) -> None:
+    """Between two tries the segment before may go, and the chain begins anew."""
+    store, wanted = FlakyStore(), request(tmp_path)
+    run_upload(store, wanted)
+    source = dataclasses.replace(wanted.source, previous_hash=b"\x01" * 32)
+    with pytest.raises(CorruptObject, match="another index"):
+        run_upload(store, UploadRequest(source, KEYS))
 
 
 def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
