@@ -86,6 +86,8 @@ class Copier:
         log = led.replica.log
         tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
         if tiered_end > log.log_end_offset:
+            # Its next records would get offsets that stand for others in the tier.
+            log.take_offline()
             raise StorageError(
                 f"{log.partition} is tiered up to {tiered_end}, but the local log ends at "
                 f"{log.log_end_offset}: it has lost records and must not be appended to"
@@ -143,6 +145,7 @@ class Copier:
         if led.under_way is not None and led.under_way[0] != sealed:
             abandoned, led.under_way = led.under_way[1], None
             await self.delete(led, abandoned)
+        led.replica.log.make_whole(sealed)
         await self._write_manifests(led)
         if led.under_way is None:
             meta = self._describe(led, sealed)

@@ -10,6 +10,7 @@ then the directory is fsynced: a crash leaves the old rows or the new ones.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from tidelog_core.log.paths import TEMPORARY_SUFFIX
 
 _VERSION_LINE = b"1\n"
 _CRC_PREFIX = b"crc32c "
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Rows = Sequence[Sequence[int]]
 

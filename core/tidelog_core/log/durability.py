@@ -103,7 +103,15 @@ class Durability:
         self._last_flush_ms = self._clock_ms()
 
     def fail(self, pending: PendingFlush) -> None:
-        """Take the log offline: what an fsync has failed to write may be lost."""
+        """Take the log offline: what an fsync has failed to write may be lost.
+
+        Not if there was no space for a checkpoint: the batches are on disk, the old
+        checkpoints hold, and the next flush tries again.
+        """
+        if pending.is_disk_full:
+            if pending is self._pending:
+                self.cancel()
+            return
         if pending is self._pending:
             self._pending = None
         self._local.go_offline()
@@ -142,15 +150,21 @@ class Durability:
 
     def _open_unflushed(self, target: int) -> list[int]:
         descriptors: list[int] = []
-        for segment in self._local.segments:
-            if segment.end_offset <= self.recovery_point or segment.base_offset >= target:
-                continue
-            descriptors.append(segment.open_for_sync())
-            if segment.seal is not None:
+        try:
+            for segment in self._local.segments:
+                if segment.end_offset <= self.recovery_point or segment.base_offset >= target:
+                    continue
+                descriptors.append(segment.open_for_sync())
+                if segment.seal is None:
+                    continue
                 paths = _files_beside(self._local.directory, segment)
-                descriptors += [
+                descriptors.extend(
                     os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths if path.exists()
-                ]
+                )
+        except OSError:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
         return descriptors
 
 

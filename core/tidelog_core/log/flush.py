@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from tidelog_core.log.checkpoint import Rows, sync_directory, write_checkpoint
+from tidelog_core.log.checkpoint import DISK_FULL, Rows, sync_directory, write_checkpoint
 
 
 @dataclass(slots=True)
@@ -31,6 +31,7 @@ class PendingFlush:
     _lock: Lock = field(default_factory=Lock)
     _is_cancelled: bool = False
     is_done: bool = False
+    is_disk_full: bool = False  # it failed for space, after the batches were on disk
 
     def run(self) -> None:
         """Make everything durable. Blocks. Raises ``OSError``; the recovery point stays then."""
@@ -42,12 +43,19 @@ class PendingFlush:
         with self._lock:
             if self._is_cancelled:
                 return
-            for path, rows in self.checkpoints:
-                write_checkpoint(path, rows, is_durable=False)
-            for directory in self.directories:
-                sync_directory(directory)
-            write_checkpoint(self.recovery_point_file, [[self.recovery_point]])
+            try:
+                self._write_checkpoints()
+            except OSError as error:
+                self.is_disk_full = error.errno in DISK_FULL
+                raise
             self.is_done = True
+
+    def _write_checkpoints(self) -> None:
+        for path, rows in self.checkpoints:
+            write_checkpoint(path, rows, is_durable=False)
+        for directory in self.directories:
+            sync_directory(directory)
+        write_checkpoint(self.recovery_point_file, [[self.recovery_point]])
 
     def cancel(self) -> None:
         """Leave the checkpoints alone from now on. Waits for a write that is under way.

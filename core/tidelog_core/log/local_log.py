@@ -8,7 +8,6 @@ recovers it, brings it back.
 
 from __future__ import annotations
 
-import os
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -126,6 +125,8 @@ class LocalLog:
         Raises ``StorageError``; the log is as before, or offline.
         """
         active = self.segments[-1]
+        if active.size_bytes == 0:
+            active.created_ms = self.clock_ms()
         try:
             active.append(content, batches, interval_bytes=self.config.index_interval_bytes)
         except OSError as error:
@@ -239,7 +240,7 @@ class LocalLog:
             end_offset = min(up_to, segment.end_offset if bound is None else bound)
             found: list[AbortedTransaction] = []
             for index in range(self.floor_index(start_offset), len(self.segments)):
-                if self.segments[index].indexes.txn.collect(start_offset, end_offset, found):
+                if self.segments[index].collect_aborted(start_offset, end_offset, found):
                     break
             return tuple(found)
 
@@ -306,11 +307,6 @@ def remove_segment_files(directory: Path, base_offset: int) -> None:
     """
     for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
         segment_path(directory, base_offset, suffix).unlink(missing_ok=True)
-
-
-def file_size_bytes(path: Path) -> int:
-    """Return the size of a file."""
-    return os.stat(path).st_size  # noqa: PTH116
 
 
 def _base_offset(segment: LogSegment) -> int:

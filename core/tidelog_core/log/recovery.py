@@ -42,7 +42,7 @@ from tidelog_core.log.checkpoint import (
     write_checkpoint,
 )
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.local_log import LocalLog, file_size_bytes, remove_segment_files
+from tidelog_core.log.local_log import LocalLog, remove_segment_files
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     LEADER_EPOCH_FILE,
@@ -122,8 +122,6 @@ def open_log(
         opening.load_segments(base_offsets, start_offset)
         producers = opening.recover()
         producers = opening.restart_if_behind(start_offset, producers)
-        if not config.remote_storage_enable:
-            start_offset = max(start_offset, local.start_offset)
         epochs = opening.epochs
         epochs.truncate_from_end(local.end_offset + 1)
         epochs.truncate_from_start(start_offset)
@@ -159,7 +157,10 @@ class _Opening:
             )
         for base_offset in base_offsets:
             segment = local.new_segment(base_offset)
-            segment.size_bytes = file_size_bytes(segment.path)
+            status = os.stat(segment.path)  # noqa: PTH116
+            segment.size_bytes = status.st_size
+            # Its first batch came at this time or before.
+            segment.created_ms = min(segment.created_ms, status.st_mtime_ns // 1_000_000)
             local.segments.append(segment)
         for segment, following in zip(local.segments, local.segments[1:], strict=False):
             segment.end_offset = following.base_offset

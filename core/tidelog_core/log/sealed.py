@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 from tidelog_core.log.leader_epochs import LeaderEpochs
@@ -18,20 +19,9 @@ from tidelog_core.log.segment import LogSegment
 from tidelog_core.log.values import SealedSegment
 
 
-def describe_sealed(
-    local: LocalLog,
-    segment: LogSegment,
-    epochs: LeaderEpochs,
-    producers_at: Callable[[int], ProducerState],
-) -> SealedSegment:
-    """Return the segment's facts, after making sure that all its files are there and right."""
+def describe_sealed(local: LocalLog, segment: LogSegment, epochs: LeaderEpochs) -> SealedSegment:
+    """Return the segment's facts. Raises ``OSError``."""
     directory, base_offset = local.directory, segment.base_offset
-    # Loading the indexes checks their files, or writes them anew; both are let go again.
-    _ = segment.indexes
-    segment.release()
-    snapshot = snapshot_path(directory, segment.end_offset)
-    if not snapshot.exists():
-        write_snapshot(directory, producers_at(segment.end_offset))
     return SealedSegment(
         base_offset=base_offset,
         end_offset=segment.end_offset,
@@ -41,7 +31,25 @@ def describe_sealed(
         offset_index=segment_path(directory, base_offset, OFFSET_INDEX_SUFFIX),
         time_index=segment_path(directory, base_offset, TIME_INDEX_SUFFIX),
         txn_index=segment_path(directory, base_offset, TXN_INDEX_SUFFIX),
-        producer_snapshot=snapshot,
+        producer_snapshot=snapshot_path(directory, segment.end_offset),
         leader_epochs=epochs.within(base_offset, segment.end_offset),
         last_modified_ms=segment.path.stat().st_mtime_ns // 1_000_000,
     )
+
+
+def make_files_whole(
+    local: LocalLog, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
+) -> None:
+    """Make sure that all the segment's files are there and right.
+
+    Raises ``CorruptLog`` if its batches are damaged, ``OSError``, which also says that
+    the segment has gone meanwhile.
+    """
+    segment = local.segments[local.floor_index(sealed.base_offset)]
+    if (segment.base_offset, segment.end_offset) != (sealed.base_offset, sealed.end_offset):
+        raise FileNotFoundError(errno.ENOENT, "the segment is gone", str(sealed.path))
+    # Loading the indexes checks their files, or writes them anew; both are let go again.
+    _ = segment.indexes
+    segment.release()
+    if not sealed.producer_snapshot.exists():
+        write_snapshot(local.directory, producers_at(segment.end_offset))

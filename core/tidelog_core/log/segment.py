@@ -20,8 +20,15 @@ from typing import NamedTuple
 
 from tidelog_core.log import offset_index
 from tidelog_core.log.checkpoint import write_fully
-from tidelog_core.log.paths import LOG_SUFFIX, segment_path
+from tidelog_core.log.paths import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_path,
+)
 from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
+from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.model import NO_TIMESTAMP, ReadableFile
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
 
@@ -86,7 +93,7 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self.path = segment_path(directory, base_offset, LOG_SUFFIX)
-        self.created_ms = created_ms
+        self.created_ms = created_ms  # when its first batch came, as far as is known
         self.end_offset = base_offset
         self.size_bytes = 0
         self.entry_count = 0  # of the offset index; known without loading it
@@ -138,6 +145,20 @@ class LogSegment:
         """Drop indexes that turned out wrong; the next use rebuilds them."""
         self._indexes = None
 
+    def collect_aborted(
+        self, start_offset: int, end_offset: int, into: list[AbortedTransaction]
+    ) -> bool:
+        """Add the aborted transactions that overlap ``[start_offset, end_offset)``.
+
+        Returns whether all are found, see ``TxnIndex.collect``. Loads nothing where
+        the seal record says that no transaction was aborted: readers ask all segments
+        behind theirs.
+        """
+        seal = self.seal
+        if self._indexes is None and seal is not None and seal.txn_index_size_bytes == 0:
+            return False
+        return self.indexes.txn.collect(start_offset, end_offset, into)
+
     @property
     def reader(self) -> ReadableFile:
         """The file, open for reading."""
@@ -178,6 +199,8 @@ class LogSegment:
 
     def note_scanned(self, span: BatchSpan, *, interval_bytes: int) -> None:
         """Index a batch that is in the file already; recovery meets them in order."""
+        if span.base_offset != self.end_offset:
+            self._forget_recent()
         self._note(
             self.indexes, span.position, span.base_offset, span.max_timestamp_ms, interval_bytes
         )
@@ -298,6 +321,11 @@ class LogSegment:
             *facts,
         )
         return self.seal
+
+    def remove_index_files(self) -> None:
+        """Unlink the index files; they are rebuilt where they are missed. Raises ``OSError``."""
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            segment_path(self.directory, self.base_offset, suffix).unlink(missing_ok=True)
 
     def truncate_to(self, offset: int) -> None:
         """Remove the batches that end at or after ``offset``, durably. Raises ``OSError``."""

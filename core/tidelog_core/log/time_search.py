@@ -36,14 +36,44 @@ def find_max_timestamp(local: LocalLog, *, start_offset: int) -> tuple[int, int]
 
     None if no local record has a timestamp.
     """
-    newest = max(local.segments, key=lambda segment: segment.max_timestamp_ms)
-    if newest.max_timestamp_ms < 0:
+    found: tuple[int, int] | None = None
+    for segment in local.segments:
+        is_older = segment.max_timestamp_ms <= (-1 if found is None else found[0])
+        if is_older or segment.end_offset <= start_offset:
+            continue
+        newest = _newest_record(segment, start_offset)
+        if newest is not None and (found is None or newest[0] > found[0]):
+            found = newest
+    return found
+
+
+def _newest_record(segment: LogSegment, start_offset: int) -> tuple[int, int] | None:
+    first_offset = max(segment.max_timestamp_offset, start_offset)
+    spans = segment.spans(segment.indexes.offset.lookup(first_offset))
+    if start_offset <= segment.max_timestamp_offset:
+        for span in spans:
+            if span.base_offset >= first_offset:
+                return _first_record(segment, span, span.max_timestamp_ms, start_offset)
         return None
-    position = newest.indexes.offset.lookup(newest.max_timestamp_offset)
-    for span in newest.spans(position):
-        if span.base_offset >= newest.max_timestamp_offset:
-            return _first_record(newest, span, newest.max_timestamp_ms, start_offset)
-    return None
+    # The greatest of the whole segment may be deleted: look at what is left.
+    found: tuple[int, int] | None = None
+    for span in spans:
+        if span.last_offset < start_offset or span.max_timestamp_ms < 0:
+            continue
+        if found is None or span.max_timestamp_ms > found[0]:
+            newest = _greatest_timestamp(segment, span, start_offset)
+            if newest is not None and (found is None or newest[0] > found[0]):
+                found = newest
+    return found
+
+
+def _greatest_timestamp(
+    segment: LogSegment, span: BatchSpan, start_offset: int
+) -> tuple[int, int] | None:
+    batch = os.pread(segment.reader.fileno(), span.size_bytes, span.position)
+    left = (record for record in decode_records(batch) if record.offset >= start_offset)
+    newest = max(left, key=lambda record: record.timestamp_ms, default=None)
+    return None if newest is None else (newest.timestamp_ms, newest.offset)
 
 
 def _first_record(

@@ -14,11 +14,12 @@ timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange
+from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange, StorageError
 from tidelog_core.log.append_checks import (
     LOG_APPEND_TIME,
     PositionedHeader,
@@ -35,10 +36,11 @@ from tidelog_core.log.checkpoint import (
     encode_rows,
     write_checkpoint,
 )
-from tidelog_core.log.deletion import delete_directory, remove_deleted_logs
+from tidelog_core.log.deletion import remove_deleted_logs, remove_directory, rename_deleted
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     START_OFFSET_FILE,
@@ -51,7 +53,6 @@ from tidelog_core.log.producer_snapshots import (
 )
 from tidelog_core.log.producer_state import ProducerState, RetainedBatch
 from tidelog_core.log.recovery import OpenedLog, open_log
-from tidelog_core.log.sealed import describe_sealed
 from tidelog_core.log.time_search import find_max_timestamp, find_offset_by_time
 from tidelog_core.log.values import (
     AbortedTransaction,
@@ -88,10 +89,8 @@ class UnifiedLog:
         "_high_watermark",
         "_is_closed",
         "_local",
-        "_log_start_offset",
         "_producers",
-        "_sealed",
-        "_tiered_up_to",
+        "_start",
     )
 
     def __init__(
@@ -102,11 +101,9 @@ class UnifiedLog:
         self._local: LocalLog = opened.local
         self._producers: ProducerState = opened.producers
         self._epochs = opened.epochs
-        self._log_start_offset = opened.log_start_offset
+        self._start = LogStart(opened.local, opened.epochs, offset=opened.log_start_offset)
         self._high_watermark = max(opened.log_start_offset, opened.local.start_offset)
         self._producers.advance_high_watermark(self._high_watermark)
-        self._tiered_up_to = 0
-        self._sealed: dict[int, SealedSegment] = {}  # by base offset, made when first asked for
         self._durability = Durability(
             opened.local,
             opened.epochs,
@@ -144,7 +141,10 @@ class UnifiedLog:
             is_clean=is_clean,
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
-        return cls(opened, clock_ms=clock_ms, expiration_ms=producer_id_expiration_ms)
+        log = cls(opened, clock_ms=clock_ms, expiration_ms=producer_id_expiration_ms)
+        # The start may have moved in the metadata store alone before a crash.
+        log._start.remove_segments_below(opened.log_start_offset)
+        return log
 
     # -- where things are --
 
@@ -166,12 +166,12 @@ class UnifiedLog:
     @property
     def log_start_offset(self) -> int:
         """The first offset that may be read, here or from the tier."""
-        return self._log_start_offset
+        return self._start.offset
 
     @property
     def local_log_start_offset(self) -> int:
         """The first offset that may be read here."""
-        return max(self._log_start_offset, self._local.start_offset)
+        return max(self._start.offset, self._local.start_offset)
 
     @property
     def log_end_offset(self) -> int:
@@ -189,7 +189,7 @@ class UnifiedLog:
         unstable = self._producers.first_unstable_offset
         if unstable is None:
             return self._high_watermark
-        return min(self._high_watermark, max(unstable, self._log_start_offset))
+        return min(self._high_watermark, max(unstable, self._start.offset))
 
     @property
     def recovery_point(self) -> int:
@@ -272,7 +272,7 @@ class UnifiedLog:
             base_offset,
             staged.end_offset - 1,
             NO_TIMESTAMP if append_time_ms is None else append_time_ms,
-            self._log_start_offset,
+            self._start.offset,
             len(staged.buffer),
             False,
         )
@@ -287,7 +287,7 @@ class UnifiedLog:
         self._local.check_online()
         headers, size_bytes = check_replicated(batches)
         local = self._local
-        end_offset, start_offset = local.end_offset, self._log_start_offset
+        end_offset, start_offset = local.end_offset, self._start.offset
         if not headers:
             return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, start_offset, 0, False)
         check_offsets_ascend(headers, end_offset, self.partition)
@@ -338,7 +338,7 @@ class UnifiedLog:
             batch.first_offset,
             batch.last_offset,
             batch.timestamp_ms if is_append_time else NO_TIMESTAMP,
-            self._log_start_offset,
+            self._start.offset,
             0,
             True,
         )
@@ -393,7 +393,7 @@ class UnifiedLog:
                 offset,
                 self._high_watermark,
                 self.last_stable_offset,
-                self._log_start_offset,
+                self._start.offset,
                 local.end_offset,
             )
         file_slice, start_offset = found
@@ -407,13 +407,13 @@ class UnifiedLog:
             start_offset,
             self._high_watermark,
             self.last_stable_offset,
-            self._log_start_offset,
+            self._start.offset,
             local.end_offset,
             aborted,
         )
 
     def _check_readable(self, offset: int) -> None:
-        start, end = self._log_start_offset, self._local.segments[-1].end_offset
+        start, end = self._start.offset, self._local.segments[-1].end_offset
         if not start <= offset <= end:
             raise OffsetOutOfRange(self.partition, offset, start=start, end=end)
         if offset < self._local.segments[0].base_offset:
@@ -471,31 +471,37 @@ class UnifiedLog:
         local.roll()
 
     def maybe_roll(self) -> bool:
-        """Roll if the active segment is older than ``segment.ms``. Returns whether it did."""
+        """Roll if the active segment is older than ``segment.ms``. Returns whether it did.
+
+        Older by this node's clock: by the records' own time, one that takes in old
+        records would be sealed as often as anyone asks.
+        """
         local = self._local
         active = local.active
         if local.is_offline or active.size_bytes == 0:
             return False
-        started_ms = active.first_timestamp_ms
-        if started_ms is None or started_ms < 0:
-            started_ms = active.created_ms
-        if self._clock_ms() - started_ms <= local.segment_ms(active):
+        if self._clock_ms() - active.created_ms <= local.segment_ms(active):
             return False
         self.roll()
         return True
 
     def sealed_segments(self) -> list[SealedSegment]:
-        """Return all segments but the active one, oldest first, with all their files there."""
-        local = self._local
-        sealed = []
-        for segment in local.segments[:-1]:
-            known = self._sealed.get(segment.base_offset)
-            if known is None:
-                with local.storage_errors("reading of a sealed segment"):
-                    known = describe_sealed(local, segment, self._epochs, self._producers_at)
-                self._sealed[segment.base_offset] = known
-            sealed.append(known)
-        return sealed
+        """Return all segments but the active one, oldest first.
+
+        Cheap: their index files are looked at only by ``make_whole``. Raises
+        ``StorageError``.
+        """
+        self._local.check_online()
+        return self._start.sealed_segments()
+
+    def make_whole(self, sealed: SealedSegment) -> None:
+        """See that all files of a sealed segment are there and right; mend what is not.
+
+        Raises ``CorruptLog`` if its batches are damaged, ``StorageError`` also if the
+        segment is gone.
+        """
+        self._local.check_online()
+        self._start.make_whole(sealed, self._producers_at)
 
     def advance_log_start_offset(self, offset: int) -> bool:
         """Delete the records below ``offset``; returns whether there were any to delete.
@@ -506,25 +512,21 @@ class UnifiedLog:
         self._local.check_online()
         if offset > self._high_watermark:
             raise OffsetOutOfRange(
-                self.partition, offset, start=self._log_start_offset, end=self._high_watermark
+                self.partition, offset, start=self._start.offset, end=self._high_watermark
             )
-        if offset <= self._log_start_offset:
+        if offset <= self._start.offset:
             return False
-        self._write_start_offsets(offset, self._local.start_offset)
-        self._log_start_offset = offset
-        self._epochs.truncate_from_start(offset)
-        self._sealed.clear()  # Their first leader epoch may have been cut.
-        self._remove_segments_below(offset)
+        self._start.advance(offset)
         return True
 
     def set_tiered_up_to(self, offset: int) -> None:
         """Note that everything below ``offset`` is durable in the tier."""
-        self._tiered_up_to = max(self._tiered_up_to, offset)
+        self._start.tiered_up_to = max(self._start.tiered_up_to, offset)
 
     @property
     def tiered_up_to(self) -> int:
         """The end of what is known to be in the tier, exclusive."""
-        return self._tiered_up_to
+        return self._start.tiered_up_to
 
     def evict_local(self, up_to_offset: int) -> int:
         """Remove the sealed segments below both ``up_to_offset`` and the tier's end.
@@ -532,27 +534,7 @@ class UnifiedLog:
         Returns the bytes freed. Durable on return: an evicted segment stays away.
         """
         self._local.check_online()
-        return self._remove_segments_below(min(up_to_offset, self._tiered_up_to))
-
-    def _remove_segments_below(self, offset: int) -> int:
-        local = self._local
-        count = sum(segment.end_offset <= offset for segment in local.segments[:-1])
-        if count == 0:
-            return 0
-        start_offset = local.segments[count].base_offset
-        # Written first: if a crash leaves some of the files, the next open removes them.
-        self._write_start_offsets(self._log_start_offset, start_offset)
-        for segment in local.segments[:count]:
-            self._sealed.pop(segment.base_offset, None)
-        freed_bytes = local.remove_first(count)
-        with local.storage_errors("removal of segments"):
-            remove_snapshots(local.directory, below=start_offset)
-        return freed_bytes
-
-    def _write_start_offsets(self, log_start_offset: int, local_start_offset: int) -> None:
-        with self._local.storage_errors("checkpoint"):
-            path = self._local.directory / START_OFFSET_FILE
-            write_checkpoint(path, [[log_start_offset, local_start_offset]])
+        return self._start.remove_segments_below(min(up_to_offset, self._start.tiered_up_to))
 
     def truncate_to(self, offset: int) -> None:
         """Remove the batches that reach ``offset`` or lie above it. Durable on return.
@@ -566,7 +548,7 @@ class UnifiedLog:
         if offset < local.start_offset:
             self.truncate_fully_and_start_at(offset)
             return
-        with local.storage_errors("truncation"):
+        with self._truncating():
             offset = self._truncation_point(offset)
             # Also if it does not change: this makes the removal of the clean-shutdown
             # file durable.
@@ -576,11 +558,22 @@ class UnifiedLog:
             local.active.truncate_to(offset)
             remove_snapshots(local.directory, above=offset)
             self._producers = self._producers_at(offset)
-        self._sealed.clear()
+        self._start.forget_sealed()
         self._epochs.truncate_from_end(offset)
-        self._log_start_offset = min(self._log_start_offset, offset)
+        self._start.offset = min(self._start.offset, offset)
         self._high_watermark = min(self._high_watermark, offset)
         self._producers.advance_high_watermark(self._high_watermark)
+
+    @contextmanager
+    def _truncating(self) -> Iterator[None]:
+        # What was to go and is still there would come back behind newer batches: after a
+        # failure half-way only a restart knows what the log is.
+        try:
+            with self._local.storage_errors("truncation"):
+                yield
+        except StorageError:
+            self._local.go_offline()
+            raise
 
     def _truncation_point(self, offset: int) -> int:
         located = self._local.segments[self._local.floor_index(offset)].locate(offset)
@@ -590,7 +583,7 @@ class UnifiedLog:
         """Remove everything and start an empty log at ``offset``. Durable on return."""
         local = self._local
         local.check_online()
-        with local.storage_errors("truncation"):
+        with self._truncating():
             self._durability.set_recovery_point(min(local.start_offset, offset))
             segment = local.new_segment(offset)
             local.remove_last(len(local.segments))
@@ -599,10 +592,10 @@ class UnifiedLog:
             segment.create()
             local.segments.append(segment)
             self._durability.set_recovery_point(offset)
-        self._sealed.clear()
+        self._start.forget_sealed()
         self._epochs.clear()
         self._producers = ProducerState(end_offset=offset, expiration_ms=self._expiration_ms)
-        self._log_start_offset = self._high_watermark = offset
+        self._start.offset = self._high_watermark = offset
 
     # -- durability --
 
@@ -633,7 +626,7 @@ class UnifiedLog:
         self._durability.finish(pending)
 
     def fail_flush(self, pending: PendingFlush) -> None:
-        """Take the log offline after a flush that has failed."""
+        """Take the log offline after a flush that has failed, unless only space was missing."""
         self._durability.fail(pending)
 
     def update_config(self, config: TopicConfig) -> None:
@@ -668,15 +661,30 @@ class UnifiedLog:
             row = [local.end_offset, active.base_offset, active.size_bytes]
             (local.directory / CLEAN_SHUTDOWN_FILE).write_bytes(encode_rows([row]))
 
+    def take_offline(self) -> None:
+        """Refuse everything from now on: what is here must not be added to. Idempotent."""
+        self._durability.cancel()
+        self._local.go_offline()
+
     def delete(self) -> None:
-        """Remove the log. Its directory is renamed first, so that it is gone at once."""
+        """Remove the log and its files."""
+        doomed = self.begin_deletion()
+        with self._local.storage_errors("deletion"):
+            remove_directory(doomed)
+
+    def begin_deletion(self) -> Path:
+        """Take the log away; return the directory for ``remove_directory``, which may block.
+
+        The directory has another name then, so that a log of the same name can be made
+        at once. Durable on return: what a crash leaves of it, the next start removes.
+        """
         self._is_closed = True
         self._durability.cancel()
         local = self._local
         local.close()
         local.go_offline()
         with local.storage_errors("deletion"):
-            delete_directory(local.directory)
+            return rename_deleted(local.directory)
 
     def _producers_at(self, offset: int) -> ProducerState:
         return producers_at(

@@ -184,6 +184,7 @@ def test_index_files_rebuilt_after_loss_are_on_disk_for_the_tier(
             (copy / name).unlink()
     log = open_log(copy, **SETTINGS)
     for sealed in log.sealed_segments():
+        log.make_whole(sealed)
         base = f"{sealed.base_offset:020d}"
         for suffix in (".index", ".timeindex", ".txnindex"):
             original = directory / (base + suffix)

@@ -234,3 +234,21 @@ def test_empty_log_has_no_times(tmp_path: Path) -> None:
     append(log, batch(2, timestamps=[-1, -1]))
     assert log.max_timestamp() is None
     log.close()
+
+
+def test_reading_committed_records_loads_no_index_of_the_segments_behind(tmp_path: Path) -> None:
+    """Else each reader of old records pulls the indexes of the whole log into memory."""
+    log = open_log(tmp_path / "log", segment_bytes=200)
+    for _ in range(20):
+        append(log, batch(value_size_bytes=50))
+    log.close()
+    log = open_log(tmp_path / "log", segment_bytes=200)
+    sealed = log.sealed_segments()
+    assert len(sealed) > 5
+    # An index that is looked at is rebuilt where it is missing.
+    for segment in sealed[1:]:
+        segment.time_index.unlink()
+    log.advance_high_watermark(log.log_end_offset)
+    log.read(0, max_bytes=1, up_to=log.last_stable_offset, include_aborted=True)
+    assert not any(segment.time_index.exists() for segment in sealed[1:])
+    log.close()

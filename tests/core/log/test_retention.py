@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from tidelog_core.errors import OffsetOutOfRange
+from tidelog_core.errors import OffsetOutOfRange, StorageError
 from tidelog_core.log.deletion import remove_deleted_logs
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import OffsetNotLocal
@@ -224,3 +225,113 @@ def test_closing_an_idle_log_writes_next_to_nothing(tmp_path: Path) -> None:
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed <= {"clean-shutdown"}
     assert set(after) == set(before)
+
+
+def test_sealed_segments_are_told_without_a_look_at_their_indexes(tmp_path: Path) -> None:
+    """Retention asks for all of them; only those that are copied must be whole."""
+    log = segmented(tmp_path / "log")
+    log.close()
+    log = open_log(tmp_path / "log", segment_bytes=260)
+    for path in (tmp_path / "log").glob("*.timeindex"):
+        path.unlink()
+    first, second, *_ = log.sealed_segments()
+    assert not first.time_index.exists()
+    log.make_whole(first)
+    assert first.time_index.exists()
+    assert not second.time_index.exists()
+    log.set_tiered_up_to(first.end_offset)
+    log.evict_local(first.end_offset)
+    with pytest.raises(StorageError, match="gone"):
+        log.make_whole(first)
+    log.close()
+
+
+def test_a_deleted_log_does_not_touch_the_one_that_took_its_place(tmp_path: Path) -> None:
+    log = segmented(tmp_path / "log")
+    (sealed, *_) = log.sealed_segments()
+    log.delete()
+    successor = open_log(tmp_path / "log")
+    append(successor, batch())
+    names = sorted(path.name for path in (tmp_path / "log").iterdir())
+    for action in (
+        log.sealed_segments,
+        lambda: log.make_whole(sealed),
+        log.roll,
+        log.flush,
+        lambda: log.advance_log_start_offset(4),
+        lambda: log.evict_local(4),
+        lambda: log.truncate_to(0),
+        lambda: log.append_as_leader(batch(), leader_epoch=0),
+    ):
+        with pytest.raises(StorageError):
+            action()
+    log.close()
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == names
+    successor.close()
+
+
+def test_a_log_with_the_longest_name_can_be_deleted(tmp_path: Path) -> None:
+    directory = tmp_path / ("t" * 249 + "-1000")
+    log = open_log(directory)
+    append(log, batch())
+    log.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_segments_below_a_start_that_only_the_store_knows_go_on_open(tmp_path: Path) -> None:
+    """DeleteRecords writes the store first; the node may die before the log follows."""
+    log = segmented(tmp_path / "log")
+    log.close()
+    log = open_log(tmp_path / "log", segment_bytes=260, log_start_offset=9)
+    assert (log.log_start_offset, log.local_log_start_offset) == (9, 9)
+    assert [s.base_offset for s in log.sealed_segments()] == [8, 12]
+    log.close()
+
+
+def test_the_start_of_a_log_stays_when_it_is_no_longer_tiered(tmp_path: Path) -> None:
+    """What has been evicted is still in the tier: the setting only ends the copying."""
+    log = segmented(tmp_path / "log")
+    log.set_tiered_up_to(8)
+    log.evict_local(8)
+    log.close()
+    log = open_log(tmp_path / "log", remote_storage_enable=False)
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
+    log.close()
+
+
+def test_a_truncation_that_fails_half_way_takes_the_log_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment that should have gone must not be found behind newer batches later."""
+    log = segmented(tmp_path / "log")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", fail)
+        with pytest.raises(StorageError):
+            log.truncate_to(6)
+    with pytest.raises(StorageError, match="offline"):
+        append(log, batch())
+    log.close()
+
+
+def test_a_flush_that_cannot_open_its_files_leaves_none_open(tmp_path: Path) -> None:
+    log = segmented(tmp_path / "log")
+    (tmp_path / "log" / f"{8:020d}.log").unlink()
+    open_count = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(StorageError):
+        log.flush()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_count
+    log.take_offline()
+    log.close()
+
+
+def test_the_greatest_timestamp_is_that_of_a_record_that_is_left(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    for time_ms in (5, 90, 7, 30, 20):
+        append(log, batch(timestamps=[NOW_MS + time_ms]))
+    log.advance_log_start_offset(2)
+    assert log.max_timestamp() == (NOW_MS + 30, 3)
+    log.close()

@@ -1,0 +1,97 @@
+"""Where a log begins, which of its segments are sealed, and what the tier has of them.
+
+    log start ≤ local start ≤ … end of the sealed segments ≤ log end
+
+Records below the log start are deleted. The local start is the first segment's base
+offset; what lies between the two is in the tier only. Both are written down before
+segments go, so that a removal that a crash cuts short is finished by the next open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog_core.errors import StorageError
+from tidelog_core.log.checkpoint import DISK_FULL, write_checkpoint
+from tidelog_core.log.leader_epochs import LeaderEpochs
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.paths import START_OFFSET_FILE
+from tidelog_core.log.producer_snapshots import remove_snapshots
+from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.sealed import describe_sealed, make_files_whole
+from tidelog_core.log.values import SealedSegment
+
+
+class LogStart:
+    """The older end of one log."""
+
+    __slots__ = ("_epochs", "_local", "_sealed", "offset", "tiered_up_to")
+
+    def __init__(self, local: LocalLog, epochs: LeaderEpochs, *, offset: int) -> None:
+        self._local = local
+        self._epochs = epochs
+        self._sealed: dict[int, SealedSegment] = {}  # by base offset, made when first asked for
+        self.offset = offset  # the first that may be read, here or from the tier
+        self.tiered_up_to = 0  # everything below is durable in the tier
+
+    def sealed_segments(self) -> list[SealedSegment]:
+        """Return all segments but the active one, oldest first."""
+        local = self._local
+        sealed = []
+        for segment in local.segments[:-1]:
+            known = self._sealed.get(segment.base_offset)
+            if known is None:
+                with local.storage_errors("reading of a sealed segment"):
+                    known = describe_sealed(local, segment, self._epochs)
+                self._sealed[segment.base_offset] = known
+            sealed.append(known)
+        return sealed
+
+    def make_whole(
+        self, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
+    ) -> None:
+        """See that all files of a sealed segment are there and right. Raises ``StorageError``."""
+        with self._local.storage_errors("reading of a sealed segment"):
+            make_files_whole(self._local, sealed, producers_at)
+
+    def forget_sealed(self) -> None:
+        """Describe the sealed segments anew: some are gone, or begin later."""
+        self._sealed.clear()
+
+    def advance(self, offset: int) -> None:
+        """Move the log start forward and remove what lies below. Durable on return."""
+        self._write(offset, self._local.start_offset)
+        self.offset = offset
+        self._epochs.truncate_from_start(offset)
+        self._sealed.clear()  # Their first leader epoch may have been cut.
+        self.remove_segments_below(offset)
+
+    def remove_segments_below(self, offset: int) -> int:
+        """Remove the sealed segments wholly below ``offset``. Returns the bytes freed."""
+        local = self._local
+        count = sum(segment.end_offset <= offset for segment in local.segments[:-1])
+        if count == 0:
+            return 0
+        start_offset = local.segments[count].base_offset
+        # Written first: if a crash leaves some of the files, the next open removes them.
+        try:
+            self._write(self.offset, start_offset)
+        except StorageError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in DISK_FULL:
+                raise
+            # A full disk must not keep us from freeing it. Index files can be made anew.
+            with local.storage_errors("removal of segments"):
+                for segment in local.segments[:count]:
+                    segment.remove_index_files()
+            self._write(self.offset, start_offset)
+        for segment in local.segments[:count]:
+            self._sealed.pop(segment.base_offset, None)
+        freed_bytes = local.remove_first(count)
+        with local.storage_errors("removal of segments"):
+            remove_snapshots(local.directory, below=start_offset)
+        return freed_bytes
+
+    def _write(self, log_start_offset: int, local_start_offset: int) -> None:
+        with self._local.storage_errors("checkpoint"):
+            path = self._local.directory / START_OFFSET_FILE
+            write_checkpoint(path, [[log_start_offset, local_start_offset]])
