@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TOOLS := .cache/tools/.installed
 PYTEST_FLAGS ?=
 
-.PHONY: help setup tools demo test test-slow lint format types bench clean
+.PHONY: help setup tools demo test test-slow lint format types bench chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ types: $(STAMP)  ## mypy --strict
 
 bench: $(STAMP)  ## produce, fetch and small-request cost of a node; writes bench/results
 	$(BIN)/python -m bench.node
+
+chaos: $(STAMP)  ## a cluster under faults, then the checker: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
+	$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS_FLAGS)
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .cache

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,11 +218,16 @@ def owner_of(port: int, pids: Mapping[int, str]) -> str:
     wanted = f"socket:[{inode}]"
     for pid, name in pids.items():
         with contextlib.suppress(OSError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(entry.path) == wanted:
-                        return name
+            if any(_points_to(entry, wanted) for entry in Path(f"/proc/{pid}/fd").iterdir()):
+                return name
     return CLIENT
+
+
+def _points_to(link: Path, target: str) -> bool:
+    try:
+        return str(link.readlink()) == target
+    except OSError:  # closed meanwhile
+        return False
 
 
 def _inode_of(port: int) -> str | None:

@@ -1,0 +1,293 @@
+"""A cluster of real node processes, each behind a proxy of ours, for faults to be done to.
+
+    <directory>/metadata.db       the metadata store, if it is SQLite
+    <directory>/objects/          the object store
+    <directory>/node-<id>/        a node's data directory
+    <directory>/clock-<id>        how far the node's wall clock is off
+
+Nodes are told to advertise their proxy, so clients and other nodes alike reach them
+through it. With DynamoDB every node has a proxy of its own to the store, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import signal
+import struct
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.store import MetadataStore
+
+from tests.chaos.proxy import ByteProxy
+from tests.chaos.store_proxy import StoreProxy
+from tests.node.node_process import NodeProcess
+
+CLOCK_DIR = Path(__file__).parent / "clock"
+START_ATTEMPTS_MAX = 5
+WATCH_SECONDS = 0.2
+LOG_TAIL_CHARACTERS = 2000
+TABLE = "chaos"
+REGION = "us-east-1"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": REGION,
+}
+
+
+class NodeState(StrEnum):
+    """What we have done to a node's process."""
+
+    UP = "up"
+    PAUSED = "paused"
+    DOWN = "down"
+
+
+class ChaosNode:
+    """One node and all that stands between it and the world."""
+
+    def __init__(
+        self, node_id: int, process: NodeProcess, proxy: ByteProxy, store: StoreProxy | None
+    ) -> None:
+        self.node_id = node_id
+        self.process = process
+        self.proxy = proxy
+        self.store_proxy = store
+        self.state = NodeState.DOWN
+        self.starts_failed = 0
+        self._clock = process.data_dir.with_name(f"clock-{node_id}")
+
+    @property
+    def name(self) -> str:
+        """What reports and links call it."""
+        return node_name(self.node_id)
+
+    async def start(self) -> None:
+        """Start the process; a store that fails just then may need several attempts."""
+        for attempt in range(START_ATTEMPTS_MAX):
+            try:
+                await asyncio.to_thread(self.process.start)
+            except (RuntimeError, TimeoutError):
+                self.starts_failed += 1
+                if attempt == START_ATTEMPTS_MAX - 1:
+                    raise
+                await asyncio.sleep(1.0)
+            else:
+                self.state = NodeState.UP
+                return
+
+    async def kill(self) -> None:
+        """``kill -9``."""
+        self.state = NodeState.DOWN
+        await asyncio.to_thread(self.process.kill)
+
+    async def stop(self) -> int:
+        """SIGTERM; return the exit status."""
+        self.state = NodeState.DOWN
+        return await asyncio.to_thread(self.process.stop)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.state = NodeState.PAUSED
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.process.pid, signal.SIGCONT)
+        self.state = NodeState.UP
+
+    def limit_files(self, size_bytes: int | None) -> None:
+        """Let no file of the process grow past the size; None takes the limit away.
+
+        A write that crosses it is cut short there, and the next one fails: what a full
+        disk does, without one.
+        """
+        _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
+        soft = resource.RLIM_INFINITY if size_bytes is None else size_bytes
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+    def set_clock(self, jump_s: float) -> None:
+        """Put the node's wall clock so far off the real one."""
+        with self._clock.open("r+b") as file:
+            file.write(struct.pack("<q", int(jump_s * 1e9)))
+
+    def partition_dirs(self) -> list[Path]:
+        """Return the directories of the node's logs."""
+        return sorted(p.parent for p in self.process.data_dir.glob("*/topic-*"))
+
+
+class ChaosCluster:
+    """``async with``: the nodes run. ``died`` has those that ended by themselves."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node_count: int,
+        chance: random.Random,
+        config: Mapping[str, str],
+        dynamodb_url: str | None = None,  # None: SQLite
+    ) -> None:
+        self.directory = directory
+        self.nodes: dict[int, ChaosNode] = {}
+        self.died: list[str] = []
+        self._node_count = node_count
+        self._chance = chance
+        self._config = dict(config)
+        self._dynamodb_url = dynamodb_url
+        self._stack = AsyncExitStack()
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients are given."""
+        return ",".join(f"127.0.0.1:{node.proxy.port}" for node in self.nodes.values())
+
+    @property
+    def metadata_path(self) -> Path | None:
+        """The SQLite file, or None where the store is DynamoDB."""
+        return None if self._dynamodb_url is not None else self.directory / "metadata.db"
+
+    @property
+    def objects_dir(self) -> Path:
+        """The folder of the object store."""
+        return self.directory / "objects"
+
+    def open_store(self) -> MetadataStore:
+        """Return the metadata store as an outsider sees it, around all proxies."""
+        return open_metadata_store(self._store_url(self._dynamodb_url))
+
+    async def image(self) -> ClusterImage:
+        """Return the cluster as the metadata store has it now."""
+        store = self.open_store()
+        try:
+            view = ClusterView(store)
+            await view.refresh()
+            return view.image
+        finally:
+            await store.close()
+
+    async def __aenter__(self) -> ChaosCluster:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            if self._dynamodb_url is not None:
+                await self._create_table()
+            for node_id in range(1, self._node_count + 1):
+                await self._add(node_id)
+            # One after the other where it matters: the first writes the cluster's item.
+            await asyncio.gather(*(node.start() for node in self.nodes.values()))
+            self._watcher = asyncio.create_task(self._watch())
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    async def stop_all(self) -> None:
+        """Stop every node in order. Nothing is watched any more."""
+        await self._stop_watching()
+        running = [node for node in self.nodes.values() if node.process.process is not None]
+        statuses = await asyncio.gather(*(node.stop() for node in running))
+        for node, status in zip(running, statuses, strict=True):
+            if status != 0:
+                self.died.append(f"{node.name} stopped with status {status}: {_tail(node)}")
+
+    async def _close(self) -> None:
+        await self._stop_watching()
+        for node in self.nodes.values():
+            if node.process.process is not None:
+                await node.kill()
+        await self._stack.aclose()
+
+    async def _stop_watching(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+
+    async def _add(self, node_id: int) -> None:
+        process = NodeProcess(
+            self.directory / f"node-{node_id}",
+            broker_id=node_id,
+            config=self._config,
+            object_store=f"file://{self.objects_dir}",
+        )
+        store_proxy, store_url = None, self._store_url(None)
+        if self._dynamodb_url is not None:
+            chance = random.Random(self._chance.random())
+            store_proxy = StoreProxy(self._dynamodb_url, chance)
+            await self._stack.enter_async_context(store_proxy)
+            store_url = self._store_url(store_proxy.url)
+        process.metadata_store = store_url
+        proxy = ByteProxy(process.port, pids=self._pids)
+        await self._stack.enter_async_context(proxy)
+        process.arguments = ("--advertised-port", str(proxy.port))
+        clock = self.directory / f"clock-{node_id}"
+        clock.write_bytes(bytes(8))
+        path = os.pathsep.join(filter(None, (str(CLOCK_DIR), os.environ.get("PYTHONPATH"))))
+        process.environment = {
+            "PYTHONPATH": path,
+            "TIDELOG_CHAOS_CLOCK": str(clock),
+            **CREDENTIALS,
+        }
+        self.nodes[node_id] = ChaosNode(node_id, process, proxy, store_proxy)
+
+    def _pids(self) -> dict[int, str]:
+        running = [node for node in self.nodes.values() if node.process.process is not None]
+        return {node.process.pid: node.name for node in running}
+
+    def _store_url(self, endpoint: str | None) -> str:
+        if endpoint is None:
+            return f"sqlite://{self.directory}/metadata.db"
+        return f"dynamodb://{TABLE}?region={REGION}&endpoint={quote(endpoint, safe='')}"
+
+    async def _create_table(self) -> None:
+        from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+
+        os.environ.update(CREDENTIALS)  # for our own calls; the server looks at none of it
+        store = DynamoDbMetadataStore(TABLE, region=REGION, endpoint=self._dynamodb_url)
+        try:
+            await store.create_table()
+        finally:
+            await store.close()
+
+    async def _watch(self) -> None:
+        """Note nodes that end without being told to, and start them again."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            for node in self.nodes.values():
+                running = node.process.process
+                if (
+                    node.state is NodeState.UP
+                    and running is not None
+                    and running.poll() is not None
+                ):
+                    self.died.append(f"{node.name} ended by itself: {_tail(node)}")
+                    await node.kill()
+                    await node.start()
+
+
+def node_name(node_id: int) -> str:
+    """Return what a node is called in reports and as the source of a link."""
+    return f"node {node_id}"
+
+
+def _tail(node: ChaosNode) -> str:
+    return node.process.log[-LOG_TAIL_CHARACTERS:]

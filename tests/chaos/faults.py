@@ -1,0 +1,262 @@
+"""How each fault is done to a cluster, and undone.
+
+``begin`` does it and returns what ends it. Whatever happens in between, ``undo_all``
+leaves a cluster that nothing is wrong with but what the faults have done to its data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.chaos.cluster import ChaosCluster, ChaosNode, NodeState, node_name
+from tests.chaos.plan import FaultKind, PlannedFault
+from tests.chaos.proxy import CLIENT, Behaviour
+from tests.chaos.store_proxy import STORE_PASSES, StoreBehaviour
+from tests.chaos.torn import tear
+
+Undo = Callable[[], Awaitable[str]]  # returns what the report should say
+FULL_DISK_ROOM_BYTES = 4096
+CLOCK_JUMP_SECONDS_MAX = 1800.0
+TEAR_GAP_SECONDS = 15.0  # beyond the lease: the torn replica has caught up or has been removed
+
+
+class Faults:
+    """Does faults to one cluster."""
+
+    def __init__(self, cluster: ChaosCluster, *, lease_s: float, chance: random.Random) -> None:
+        self._cluster = cluster
+        self._lease_s = lease_s
+        self._chance = chance
+        self._may_tear_at_s = 0.0
+        self._by_kind: dict[FaultKind, Callable[[PlannedFault], Awaitable[Undo]]] = {
+            FaultKind.KILL: self._kill,
+            FaultKind.RESTART: self._restart,
+            FaultKind.PAUSE: self._pause,
+            FaultKind.CLOCK: self._clock,
+            FaultKind.DISK_FULL: self._disk_full,
+            FaultKind.TORN: self._torn,
+            FaultKind.CUT: self._network,
+            FaultKind.HOLD: self._network,
+            FaultKind.SLOW: self._network,
+            FaultKind.RESET: self._reset,
+            FaultKind.STORE_LOCK: self._store_lock,
+            FaultKind.STORE_SLOW: self._store,
+            FaultKind.STORE_FAILING: self._store,
+            FaultKind.STORE_CUT: self._store,
+        }
+
+    async def begin(self, fault: PlannedFault) -> Undo:
+        """Do the fault; the returned call ends it."""
+        return await self._by_kind[fault.kind](fault)
+
+    async def undo_all(self) -> None:
+        """End whatever may still be on; every node runs on return."""
+        for node in self._cluster.nodes.values():
+            node.proxy.heal()
+            node.set_clock(0.0)
+            if node.store_proxy is not None:
+                node.store_proxy.behave(STORE_PASSES)
+            if node.state is NodeState.PAUSED:
+                node.resume()
+            if node.process.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    node.limit_files(None)
+        down = [n for n in self._cluster.nodes.values() if n.process.process is None]
+        await asyncio.gather(*(node.start() for node in down))
+
+    def _targets(self, fault: PlannedFault) -> list[ChaosNode]:
+        return [self._cluster.nodes[node_id] for node_id in fault.targets]
+
+    # --- processes ---
+
+    async def _kill(self, fault: PlannedFault) -> Undo:
+        nodes = self._targets(fault)
+        await asyncio.gather(*(node.kill() for node in nodes))
+        return lambda: _start(nodes)
+
+    async def _restart(self, fault: PlannedFault) -> Undo:
+        nodes = self._targets(fault)
+        statuses = await asyncio.gather(*(node.stop() for node in nodes))
+        for node, status in zip(nodes, statuses, strict=True):
+            if status != 0:
+                self._cluster.died.append(f"{node.name} stopped with status {status}")
+        return lambda: _start(nodes)
+
+    async def _pause(self, fault: PlannedFault) -> Undo:
+        nodes = self._targets(fault)
+        for node in nodes:
+            node.pause()
+
+        async def undo() -> str:
+            for node in nodes:
+                node.resume()
+            return ""
+
+        return undo
+
+    async def _clock(self, fault: PlannedFault) -> Undo:
+        nodes = self._targets(fault)
+        jump_s = (fault.amount * 2 - 1) * CLOCK_JUMP_SECONDS_MAX
+        for node in nodes:
+            node.set_clock(jump_s)
+
+        async def undo() -> str:
+            for node in nodes:
+                node.set_clock(0.0)
+            return f"{jump_s:+.0f} s"
+
+        return undo
+
+    async def _disk_full(self, fault: PlannedFault) -> Undo:
+        nodes = self._targets(fault)
+        for node in nodes:
+            sizes = [p.stat().st_size for d in node.partition_dirs() for p in d.glob("*.log")]
+            largest = max(sizes, default=0)
+            node.limit_files(largest + int(fault.amount * FULL_DISK_ROOM_BYTES))
+
+        async def undo() -> str:
+            for node in nodes:
+                if node.process.process is not None:
+                    node.limit_files(None)
+            return ""
+
+        return undo
+
+    async def _torn(self, fault: PlannedFault) -> Undo:
+        """Tear the logs of one node, if no partition has its records nowhere else."""
+        (node,) = self._targets(fault)
+        await node.kill()
+        torn = 0
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._may_tear_at_s and await self._others_have_it_all(node):
+            for directory in node.partition_dirs():
+                if self._chance.random() < 0.8:
+                    torn += tear(directory, self._chance)
+
+        async def undo() -> str:
+            await node.start()
+            self._may_tear_at_s = loop.time() + self._lease_s + TEAR_GAP_SECONDS
+            return f"{torn} bytes"
+
+        return undo
+
+    async def _others_have_it_all(self, node: ChaosNode) -> bool:
+        image = await self._cluster.image()
+        return all(
+            set(partition.isr) - {node.node_id}
+            for partitions in image.partitions_by_topic.values()
+            for partition in partitions
+            if node.node_id in partition.isr
+        )
+
+    # --- network ---
+
+    async def _network(self, fault: PlannedFault) -> Undo:
+        nodes, amount = self._targets(fault), fault.amount
+        match fault.kind:
+            case FaultKind.CUT:
+                behaviour = Behaviour(is_cut=True)
+            case FaultKind.HOLD:
+                behaviour = Behaviour(holds_requests=amount < 0.6, holds_answers=amount > 0.4)
+            case _:
+                rate = 20_000 + amount * 200_000
+                behaviour = Behaviour(delay_s=amount * 0.5, bytes_per_s=rate)
+        source = self._source(nodes)
+        for node in nodes:
+            node.proxy.behave(behaviour, source)
+
+        async def undo() -> str:
+            for node in nodes:
+                node.proxy.heal(source)
+            return _describe(behaviour, source)
+
+        return undo
+
+    def _source(self, targets: list[ChaosNode]) -> str | None:
+        """Choose whose connections suffer: everyone's, the clients', or one other node's."""
+        ids = {node.node_id for node in targets}
+        others = [node_name(number) for number in self._cluster.nodes if number not in ids]
+        return self._chance.choice([None, CLIENT, *others])
+
+    async def _reset(self, fault: PlannedFault) -> Undo:
+        for node in self._targets(fault):
+            node.proxy.reset(after_bytes=int(fault.amount * 2000))
+        return _nothing
+
+    # --- metadata store ---
+
+    async def _store_lock(self, fault: PlannedFault) -> Undo:
+        path = self._cluster.metadata_path
+        assert path is not None
+        connection = await asyncio.to_thread(_lock, path)
+
+        async def undo() -> str:
+            if connection is None:
+                return "never got the lock"
+            await asyncio.to_thread(_unlock, connection)
+            return ""
+
+        return undo
+
+    async def _store(self, fault: PlannedFault) -> Undo:
+        match fault.kind:
+            case FaultKind.STORE_SLOW:
+                behaviour = StoreBehaviour(delay_s=0.1 + fault.amount * 2)
+            case FaultKind.STORE_FAILING:
+                behaviour = StoreBehaviour(
+                    throttled_part=0.1 + 0.5 * fault.amount, lost_part=0.1 + 0.3 * fault.amount
+                )
+            case _:
+                behaviour = StoreBehaviour(is_cut=True)
+        proxies = [node.store_proxy for node in self._targets(fault)]
+        for proxy in proxies:
+            assert proxy is not None
+            proxy.behave(behaviour)
+
+        async def undo() -> str:
+            for proxy in proxies:
+                assert proxy is not None
+                proxy.behave(STORE_PASSES)
+            return ""
+
+        return undo
+
+
+async def _nothing() -> str:
+    return ""
+
+
+async def _start(nodes: list[ChaosNode]) -> str:
+    await asyncio.gather(*(node.start() for node in nodes))
+    return ""
+
+
+def _describe(behaviour: Behaviour, source: str | None) -> str:
+    words = [f"links of {source or 'everyone'}"]
+    if behaviour.holds_requests:
+        words.append("requests held")
+    if behaviour.holds_answers:
+        words.append("answers held")
+    if behaviour.bytes_per_s is not None:
+        words.append(f"{behaviour.delay_s:.2f} s, {behaviour.bytes_per_s / 1000:.0f} kB/s")
+    return ", ".join(words)
+
+
+def _lock(path: Path) -> sqlite3.Connection | None:
+    connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        connection.close()
+        return None
+    return connection
+
+
+def _unlock(connection: sqlite3.Connection) -> None:
+    connection.execute("ROLLBACK")
+    connection.close()

@@ -1,0 +1,46 @@
+"""Does the planned faults to the cluster while the clients work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tests.chaos.faults import Faults
+from tests.chaos.history import Fault, History
+from tests.chaos.plan import PlannedFault
+
+
+class Nemesis:
+    """Runs the lanes beside each other; on return every fault has ended."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        lanes: Sequence[Sequence[PlannedFault]],
+        history: History,
+        clock_s: Callable[[], float],
+    ) -> None:
+        self._faults = faults
+        self._lanes = lanes
+        self._history = history
+        self._clock_s = clock_s
+
+    async def run(self) -> None:
+        """Do everything that is planned, then heal the cluster."""
+        started_s = self._clock_s()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for lane in self._lanes:
+                    tasks.create_task(self._run_lane(lane, started_s))
+        finally:
+            await self._faults.undo_all()
+
+    async def _run_lane(self, lane: Sequence[PlannedFault], started_s: float) -> None:
+        for fault in lane:
+            await asyncio.sleep(max(0.0, started_s + fault.at_s - self._clock_s()))
+            begun_s = self._clock_s()
+            undo = await self._faults.begin(fault)
+            await asyncio.sleep(fault.duration_s)
+            detail = await undo()
+            target = ", ".join(f"node {node_id}" for node_id in fault.targets)
+            self._history.add(Fault(fault.kind.value, target, begun_s, self._clock_s(), detail))

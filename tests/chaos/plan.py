@@ -1,0 +1,136 @@
+"""Which faults come when: a function of the seed, so that a run can be had again.
+
+Faults run in lanes: one fault at a time in each, lanes beside each other. A lane's kinds
+would get in each other's way on one node; those of different lanes add up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+GAP_SECONDS = 0.5, 3.0  # between two faults of a lane
+LEAD_SECONDS = 1.0  # before the first
+
+
+class FaultKind(StrEnum):
+    """What can be done to a cluster."""
+
+    KILL = "kill"  # kill -9, start again
+    RESTART = "restart"  # SIGTERM, start again
+    PAUSE = "pause"  # SIGSTOP for longer than the lease, SIGCONT
+    CLOCK = "clock"  # the wall clock jumps, and back
+    DISK_FULL = "disk-full"  # files cannot grow
+    TORN = "torn"  # kill -9, and what was not flushed is lost or garbled
+    CUT = "cut"  # connections reset, no new ones
+    HOLD = "hold"  # one direction says nothing, then everything at once
+    SLOW = "slow"  # delay and little bandwidth
+    RESET = "reset"  # connections reset in the middle of what is sent
+    STORE_LOCK = "store-lock"  # somebody else writes to SQLite, for seconds
+    STORE_SLOW = "store-slow"  # DynamoDB answers late
+    STORE_FAILING = "store-failing"  # DynamoDB throttles, and loses answers after commits
+    STORE_CUT = "store-cut"  # a node cannot reach DynamoDB
+
+
+PROCESS_LANE = (
+    FaultKind.KILL,
+    FaultKind.RESTART,
+    FaultKind.PAUSE,
+    FaultKind.CLOCK,
+    FaultKind.DISK_FULL,
+    FaultKind.TORN,
+)
+NETWORK_LANE = (FaultKind.CUT, FaultKind.HOLD, FaultKind.SLOW, FaultKind.RESET)
+STORE_LANE = (
+    FaultKind.STORE_LOCK,
+    FaultKind.STORE_SLOW,
+    FaultKind.STORE_FAILING,
+    FaultKind.STORE_CUT,
+)
+_LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE)
+_DYNAMODB_ONLY = frozenset({FaultKind.STORE_SLOW, FaultKind.STORE_FAILING, FaultKind.STORE_CUT})
+# At once, for how many nodes: mostly one.
+_TARGET_WEIGHTS = (8, 3, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """One fault. ``amount``, in [0, 1), says how bad it is where that can be chosen."""
+
+    kind: FaultKind
+    at_s: float
+    duration_s: float
+    targets: tuple[int, ...]  # node ids
+    amount: float
+
+
+def kinds_for(*, replication_factor: int, has_dynamodb: bool) -> tuple[FaultKind, ...]:
+    """Return the kinds that such a cluster must stand."""
+    left_out: set[FaultKind] = set()
+    if replication_factor == 1:
+        left_out.add(FaultKind.TORN)  # Nobody else has what is lost.
+    left_out |= {FaultKind.STORE_LOCK} if has_dynamodb else _DYNAMODB_ONLY
+    return tuple(kind for kind in FaultKind if kind not in left_out)
+
+
+def plan_faults(
+    seed: int,
+    *,
+    seconds: float,
+    node_count: int,
+    kinds: Sequence[FaultKind],
+    lease_s: float,
+) -> list[list[PlannedFault]]:
+    """Return the lanes, each in order of time; every fault ends before ``seconds``.
+
+    A lane takes its kinds in turns, shuffled each time, so that a short run has them too.
+    """
+    lanes = []
+    for number, lane_kinds in enumerate(_LANES):
+        wanted = [kind for kind in lane_kinds if kind in kinds]
+        if not wanted:
+            continue
+        chance = random.Random(f"{seed}:lane {number}")
+        lanes.append(_plan_lane(chance, wanted, seconds, node_count, lease_s))
+    return lanes
+
+
+def _plan_lane(
+    chance: random.Random,
+    kinds: Sequence[FaultKind],
+    seconds: float,
+    node_count: int,
+    lease_s: float,
+) -> list[PlannedFault]:
+    faults: list[PlannedFault] = []
+    round_kinds: list[FaultKind] = []
+    at_s = LEAD_SECONDS + chance.uniform(0, 1)
+    while True:
+        if not round_kinds:
+            round_kinds = chance.sample(list(kinds), len(kinds))
+        kind = round_kinds.pop()
+        duration_s = _duration(chance, kind, lease_s)
+        if at_s + duration_s > seconds:
+            return faults
+        count = chance.choices((1, 2, 3), _TARGET_WEIGHTS)[0]
+        if kind is FaultKind.TORN:
+            count = 1  # More than one at a time is more than replication promises.
+        targets = chance.sample(range(1, node_count + 1), min(count, node_count))
+        faults.append(PlannedFault(kind, at_s, duration_s, tuple(sorted(targets)), chance.random()))
+        at_s += duration_s + chance.uniform(*GAP_SECONDS)
+
+
+def _duration(chance: random.Random, kind: FaultKind, lease_s: float) -> float:
+    match kind:
+        case FaultKind.PAUSE:
+            return lease_s + chance.uniform(0.5, 2.0)
+        case FaultKind.KILL | FaultKind.TORN | FaultKind.RESTART:
+            # Back at once, or when others have taken over.
+            return chance.choice((0.0, chance.uniform(0, 2.0), lease_s + chance.uniform(1.0, 3.0)))
+        case FaultKind.RESET:
+            return 0.2
+        case FaultKind.CUT | FaultKind.HOLD:
+            return chance.choice((chance.uniform(0.2, 2.0), lease_s + chance.uniform(1.0, 3.0)))
+    return chance.uniform(1.0, 4.0)

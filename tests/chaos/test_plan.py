@@ -1,0 +1,56 @@
+"""The plan of a run: the same for the same seed, and within its bounds."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.chaos.plan import FaultKind, PlannedFault, kinds_for, plan_faults
+
+ALL = tuple(FaultKind)
+
+
+def plan(seed: int, kinds: tuple[FaultKind, ...] = ALL) -> list[list[PlannedFault]]:
+    return plan_faults(seed, seconds=60, node_count=3, kinds=kinds, lease_s=2)
+
+
+def test_a_seed_plans_the_same_faults_again() -> None:
+    assert plan(7) == plan(7)
+    assert plan(7) != plan(8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_faults_of_a_lane_follow_each_other_and_end_in_time(seed: int) -> None:
+    for lane in plan(seed):
+        assert lane
+        for before, after in itertools.pairwise(lane):
+            assert before.at_s + before.duration_s < after.at_s
+        assert lane[-1].at_s + lane[-1].duration_s <= 60
+        for fault in lane:
+            assert fault.targets
+            assert set(fault.targets) <= {1, 2, 3}
+
+
+def test_a_pause_outlasts_the_lease() -> None:
+    pauses = [f for lane in plan(1, (FaultKind.PAUSE,)) for f in lane]
+    assert pauses
+    assert all(fault.duration_s > 2 for fault in pauses)
+
+
+def test_a_minute_has_every_kind_of_a_lane() -> None:
+    kinds = kinds_for(replication_factor=1, has_dynamodb=False)
+    planned = {fault.kind for lane in plan(3, kinds) for fault in lane}
+    assert planned == set(kinds)
+
+
+def test_only_replicated_topics_get_torn_logs() -> None:
+    assert FaultKind.TORN not in kinds_for(replication_factor=1, has_dynamodb=False)
+    assert FaultKind.TORN in kinds_for(replication_factor=3, has_dynamodb=False)
+    torn = [f for lane in plan(1, (FaultKind.TORN,)) for f in lane]
+    assert all(len(fault.targets) == 1 for fault in torn)
+
+
+def test_each_store_has_its_own_faults() -> None:
+    assert FaultKind.STORE_LOCK not in kinds_for(replication_factor=1, has_dynamodb=True)
+    assert FaultKind.STORE_FAILING not in kinds_for(replication_factor=1, has_dynamodb=False)

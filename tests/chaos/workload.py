@@ -1,0 +1,198 @@
+"""What every client of a run shares: the clock, the history, which partitions there are.
+
+``Workload`` starts the clients and ends them in order: first those that write, then,
+when the faults are over and the ends are known, those that read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidelog import Admin, TidelogError
+from tidelog.errors import TopicAlreadyExists
+
+from tests.chaos.history import History, Note, Outcome, PartitionKey, Poll, Write
+
+ADMIN_GAP_SECONDS = 3.0, 8.0
+TOPICS_MAX = 4
+PARTITIONS_MAX = 6
+
+
+@dataclass(slots=True)
+class Scene:
+    """Shared by all clients. Threads only add to the history and read the rest."""
+
+    bootstrap: str
+    seed: int
+    history: History
+    clock_s: Callable[[], float]  # since the run began
+    partitions: list[PartitionKey] = field(default_factory=list)  # only ever longer
+    is_writing: bool = True
+    is_reading: bool = True
+    goal: dict[PartitionKey, int] = field(default_factory=dict)  # end offsets; set at the end
+    open_writes: dict[str, Write] = field(default_factory=dict)  # by value
+
+    def chance(self, name: str) -> random.Random:
+        """Return a source of chance of this client's own."""
+        return random.Random(f"{self.seed}:{name}")
+
+    def topics(self) -> list[str]:
+        """Return the topics that there are."""
+        return sorted({name.topic for name in self.partitions})
+
+    def note(self, about: str, text: str) -> None:
+        """Put a line into the history."""
+        self.history.add(Note(self.clock_s(), about, text))
+
+
+class Numbers:
+    """Counts a session's records, partition by partition, and makes their values."""
+
+    def __init__(self, session: str, chance: random.Random) -> None:
+        self._session = session
+        self._chance = chance
+        self._next: dict[PartitionKey, int] = {}
+
+    def take(self, name: PartitionKey) -> tuple[int, str]:
+        """Return the next number and a value that no other record of the run has."""
+        number = self._next.get(name, 0)
+        self._next[name] = number + 1
+        padding = "~" * int(self._chance.expovariate(1 / 60))
+        return number, f"{self._session}:{name}:{number}{padding}"
+
+
+def invoke(
+    scene: Scene, session: str, name: PartitionKey, numbers: Numbers, *, acks: int, once: bool
+) -> Write:
+    """Note that a record is about to be written; nothing is known of it yet."""
+    number, value = numbers.take(name)
+    write = Write(
+        session=session,
+        topic=name.topic,
+        partition=name.partition,
+        number=number,
+        value=value,
+        is_idempotent=once,
+        acks=acks,
+        invoked_s=scene.clock_s(),
+        completed_s=-1.0,
+        outcome=Outcome.INFO,
+    )
+    scene.open_writes[value] = write
+    return write
+
+
+def complete(
+    scene: Scene, write: Write, outcome: Outcome, *, offset: int = -1, problem: str = ""
+) -> None:
+    """Note what became of the record."""
+    if scene.open_writes.pop(write.value, None) is None:
+        return
+    scene.history.add(
+        Write(
+            session=write.session,
+            topic=write.topic,
+            partition=write.partition,
+            number=write.number,
+            value=write.value,
+            is_idempotent=write.is_idempotent,
+            acks=write.acks,
+            invoked_s=write.invoked_s,
+            completed_s=scene.clock_s(),
+            outcome=outcome,
+            offset=offset,
+            problem=problem,
+        )
+    )
+
+
+def close_writes(scene: Scene) -> None:
+    """Whatever has no outcome by now has none."""
+    for write in list(scene.open_writes.values()):
+        complete(scene, write, Outcome.INFO, problem="no outcome by the end of the run")
+
+
+class Progress:
+    """How far readers that share a position have come, to know when they have it all."""
+
+    def __init__(self) -> None:
+        self._next: dict[PartitionKey, int] = {}
+
+    def note(self, poll: Poll) -> None:
+        """Take what a poll handed out."""
+        for topic, number, offset, _ in poll.records:
+            name = PartitionKey(topic, number)
+            self._next[name] = max(self._next.get(name, 0), offset + 1)
+
+    def missing(self, goal: dict[PartitionKey, int]) -> dict[PartitionKey, str]:
+        """Return the partitions that are not read to their end, and how far they are."""
+        return {
+            name: f"{self._next.get(name, 0)} of {end}"
+            for name, end in goal.items()
+            if self._next.get(name, 0) < end
+        }
+
+
+async def administer(scene: Scene, *, replication_factor: int, configs: dict[str, str]) -> None:
+    """Make topics and partitions now and then, while records are written."""
+    chance = scene.chance("admin")
+    async with Admin(scene.bootstrap, timeout_ms=15_000, request_timeout_ms=5_000) as admin:
+        for count in range(1000):
+            await pause(chance.uniform(*ADMIN_GAP_SECONDS), lambda: scene.is_writing)
+            if not scene.is_writing:
+                return
+            topics = scene.topics()
+            try:
+                if len(topics) < TOPICS_MAX and chance.random() < 0.5:
+                    name = f"late-{count}"
+                    await create(
+                        scene, admin, name, chance.randint(1, 3), replication_factor, configs
+                    )
+                else:
+                    await _grow(scene, admin, chance.choice(topics))
+            except TidelogError as error:
+                scene.note("admin", f"{type(error).__name__}: {error}")
+
+
+async def create(
+    scene: Scene,
+    admin: Admin,
+    name: str,
+    partition_count: int,
+    replication_factor: int,
+    configs: dict[str, str],
+) -> None:
+    """Create a topic and let the clients have it."""
+    # There already: by an attempt whose answer was lost.
+    with contextlib.suppress(TopicAlreadyExists):
+        await admin.create_topic(
+            name,
+            partition_count=partition_count,
+            replication_factor=replication_factor,
+            configs=dict(configs),
+        )
+    scene.note("admin", f"topic {name} with {partition_count} partitions")
+    scene.partitions += [PartitionKey(name, number) for number in range(partition_count)]
+
+
+async def _grow(scene: Scene, admin: Admin, topic: str) -> None:
+    held = [name for name in scene.partitions if name.topic == topic]
+    if len(held) >= PARTITIONS_MAX:
+        return
+    await admin.create_partitions({topic: len(held) + 1})
+    scene.note("admin", f"topic {topic} has {len(held) + 1} partitions")
+    scene.partitions.append(PartitionKey(topic, len(held)))
+
+
+async def pause(seconds: float, is_wanted: Callable[[], bool]) -> None:
+    """Sleep, but not long past the moment when nobody wants us any more."""
+    end = time.monotonic() + seconds
+    left = seconds
+    while is_wanted() and left > 0:
+        await asyncio.sleep(min(left, 0.2))
+        left = end - time.monotonic()

@@ -1,0 +1,107 @@
+"""``make chaos``: nodes, clients and faults for as long as you like; then the checker.
+
+    python -m tools.chaos --seconds 60 --seed 7            one run
+    python -m tools.chaos --seconds 60 --runs 20           seeds from a random one on
+    python -m tools.chaos --check .cache/chaos/7           look at a finished run again
+
+A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``. The exit
+status is 1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import shutil
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.chaos.checker import Rules, check
+from tests.chaos.history import load
+from tests.chaos.plan import FaultKind
+from tests.chaos.report import summarize
+from tests.chaos.run import ChaosOptions, describe, run_chaos
+from tools import dynamodb_local
+from tools.places import ROOT
+
+DIRECTORY = ROOT / ".cache" / "chaos"
+SEEDS = 1_000_000
+
+
+def main() -> int:
+    """Run what the arguments ask for; return the exit status."""
+    arguments = _parser().parse_args()
+    if arguments.check is not None:
+        return _check_again(arguments.check, is_replicated=arguments.replication > 1)
+    first = random.randrange(SEEDS) if arguments.seed is None else arguments.seed
+    # The nodes' own logs are beside their data; what the clients have to say is in here.
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=DIRECTORY / "clients.log", filemode="w")
+    wrong = [seed for seed in range(first, first + arguments.runs) if not _run(arguments, seed)]
+    if arguments.runs > 1:
+        print(f"{arguments.runs} runs, seeds with anomalies: {wrong or 'none'}")
+    return 1 if wrong else 0
+
+
+def _run(arguments: argparse.Namespace, seed: int) -> bool:
+    """Do one run; return whether nothing was wrong."""
+    directory = DIRECTORY / str(seed)
+    if directory.exists():
+        shutil.rmtree(directory)
+    with ExitStack() as stack:
+        url = None
+        if arguments.store == "dynamodb":
+            url = stack.enter_context(dynamodb_local.serve())
+        options = ChaosOptions(
+            directory=directory,
+            seed=seed,
+            seconds=arguments.seconds,
+            node_count=arguments.nodes,
+            replication_factor=arguments.replication,
+            kinds=tuple(arguments.faults) if arguments.faults else None,
+            dynamodb_url=url,
+            lease_s=arguments.lease_s,
+            rate_per_s=arguments.rate,
+            producer_count=arguments.producers,
+            node_config=dict(pair.split("=", 1) for pair in arguments.set),
+        )
+        print(describe(options), flush=True)
+        result = asyncio.run(run_chaos(options))
+    print(result.report, flush=True)
+    if not result.anomalies and arguments.runs > 1:
+        shutil.rmtree(directory)
+    return not result.anomalies
+
+
+def _check_again(directory: Path, *, is_replicated: bool) -> int:
+    history = load(directory / "history.jsonl")
+    anomalies = check(history, Rules(is_acks_one_kept=not is_replicated))
+    print(summarize(history, anomalies, title=f"history of {directory}", recovered={}))
+    return 1 if anomalies else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.chaos", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seconds", type=float, default=60.0, help="of faults (60)")
+    parser.add_argument("--seed", type=int, help="makes a run again; random if left out")
+    parser.add_argument("--runs", type=int, default=1, help="one after the other, seeds go up (1)")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--replication", type=int, default=1, help="replication factor (1)")
+    parser.add_argument("--store", choices=("sqlite", "dynamodb"), default="sqlite")
+    parser.add_argument("--faults", type=FaultKind, nargs="*", help="kinds; all if left out")
+    parser.add_argument("--lease-s", type=float, default=2.0, help="of the nodes (2)")
+    parser.add_argument("--rate", type=float, default=60.0, help="records/s of a producer (60)")
+    parser.add_argument(
+        "--producers", type=int, default=3, help="of ours, beside one of librdkafka"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--check", type=Path, metavar="DIR", help="check a finished run again")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
