@@ -116,11 +116,14 @@ async def opened_objects(url: str) -> AsyncIterator[ObjectStore]:
 
 
 def select_topics(image: ClusterImage, names: list[str]) -> list[str]:
-    """Return the topics named, all where none is. Raises ``CommandFailed`` for an unknown one."""
+    """Return the topics named; where none is, all but the cluster's own, which hold no records.
+
+    Raises ``CommandFailed`` for an unknown one.
+    """
     for name in names:
         if image.topic(name) is None:
             raise CommandFailed(f"there is no topic {name!r}{_suggest(name, list(image.topics))}")
-    return names or list(image.topics)
+    return names or [name for name, topic in image.topics.items() if not topic.is_internal]
 
 
 def _suggest(name: str, known: list[str]) -> str:

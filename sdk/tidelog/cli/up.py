@@ -21,6 +21,8 @@ from tidelog.cli.output import note
 NODE_MODULES = ("tidelog_node", "obstore", "aiohttp")
 LOCK_FILE = "lock"  # of one node, in its own data directory
 NODE_DIRECTORIES = "node-*"
+# As in the settings that Kafka ships for trying it out: a group of one need not wait for more.
+QUICK_START = {"group.initial.rebalance.delay.ms": "0"}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -78,7 +80,7 @@ def up(
         port=port,
         metadata_store_url=metadata,
         object_store_url=objects,
-        config_overrides=overrides,
+        config_overrides={**QUICK_START, **overrides},
         log_level=log_level.upper(),
     )
     status = supervisor.run_cluster(settings, announce=_announce)
