@@ -246,9 +246,12 @@ class StorageError(TidelogError):
 
 
 class StoreUnavailable(TidelogError):
-    """The metadata or object store did not answer; nothing was written."""
+    """The metadata or object store did not answer; nothing was written.
 
-    code = ErrorCode.coordinator_not_available
+    The code is one that a consumer retries: it may have asked for tiered records.
+    """
+
+    code = ErrorCode.kafka_storage_error
 
 
 class OutcomeUnknown(TidelogError):

@@ -40,6 +40,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.handlers.admin_failures import admin_error_code
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -110,7 +111,7 @@ class ConfigHandlers:
             results.append(
                 build(
                     describe_response.DescribeConfigsResult,
-                    error_code=ErrorCode.none if error is None else error.code,
+                    error_code=ErrorCode.none if error is None else admin_error_code(error),
                     error_message=None if error is None else str(error),
                     resource_type=resource.resource_type,
                     resource_name=resource.resource_name,
@@ -146,7 +147,7 @@ class ConfigHandlers:
         responses = [
             build(
                 alter_response.AlterConfigsResourceResponse,
-                error_code=ErrorCode.none if error is None else error.code,
+                error_code=ErrorCode.none if error is None else admin_error_code(error),
                 error_message=None if error is None else str(error),
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
@@ -185,7 +186,7 @@ class ConfigHandlers:
         responses = [
             build(
                 incremental_response.AlterConfigsResourceResponse,
-                error_code=ErrorCode.none if error is None else error.code,
+                error_code=ErrorCode.none if error is None else admin_error_code(error),
                 error_message=None if error is None else str(error),
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,

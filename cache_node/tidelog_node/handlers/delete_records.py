@@ -30,6 +30,7 @@ from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.handlers.admin_failures import admin_error_code
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -72,7 +73,7 @@ class DeleteRecordsHandler:
         try:
             low_watermark = await self._delete(partition, wanted.offset)
         except TidelogError as error:
-            code = error.code
+            code = admin_error_code(error)
         except OSError as error:
             logger.error(
                 "records not deleted", extra={"partition": str(partition), "reason": str(error)}

@@ -28,6 +28,7 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
     TidelogError,
+    TopicAlreadyExists,
     VersionConflict,
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -199,7 +200,12 @@ class MetadataHandlers:
                 continue
             try:
                 await self._admin.ensure_topic(name)
-            except (StoreUnavailable, OutcomeUnknown, VersionConflict) as error:
+            except (
+                StoreUnavailable,
+                OutcomeUnknown,
+                VersionConflict,
+                TopicAlreadyExists,  # and deleted again meanwhile
+            ) as error:
                 logger.warning("topic not created", extra={"topic": name, "problem": str(error)})
                 errors[name] = ErrorCode.leader_not_available
             except TidelogError as error:

@@ -33,6 +33,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.handlers.admin_failures import admin_error_code
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -212,8 +213,10 @@ class TopicHandlers:
         try:
             image = await self._view.refresh()
         except StoreUnavailable as error:
-            results += [_undeleted(error.code, str(error), name=n) for n in set(names)]
-            results += [_undeleted(error.code, str(error), topic_id=i) for i in set(ids)]
+            results += [_undeleted(admin_error_code(error), str(error), name=n) for n in set(names)]
+            results += [
+                _undeleted(admin_error_code(error), str(error), topic_id=i) for i in set(ids)
+            ]
             return build(delete_response.DeleteTopicsResponse, responses=tuple(results))
         by_id: dict[UUID, str] = {}
         for topic_id in ids:
@@ -257,7 +260,7 @@ class TopicHandlers:
         try:
             await self._admin.delete_topic(topic_id)
         except TidelogError as error:
-            return _undeleted(error.code, str(error), name=name, topic_id=topic_id)
+            return _undeleted(admin_error_code(error), str(error), name=name, topic_id=topic_id)
         return build(
             delete_response.DeletableTopicResult,
             error_code=ErrorCode.none,
@@ -274,7 +277,7 @@ def _uncreated(name: str, error: TidelogError) -> create_response.CreatableTopic
     return build(
         create_response.CreatableTopicResult,
         name=name,
-        error_code=error.code,
+        error_code=admin_error_code(error),
         error_message=str(error),
         configs=(),
     )
@@ -286,7 +289,7 @@ def _widened(
     return build(
         partitions_response.CreatePartitionsTopicResult,
         name=name,
-        error_code=ErrorCode.none if error is None else error.code,
+        error_code=ErrorCode.none if error is None else admin_error_code(error),
         error_message=None if error is None else str(error),
     )
 

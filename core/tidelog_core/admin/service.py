@@ -1,12 +1,13 @@
 """Administration: decide on the newest image, commit, and decide again where that lost.
 
 The same calls serve the node's handlers and the Lambda functions. After each of them
-the view's image shows the change.
+the view's image shows the change, unless the store has gone away in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import random
 import time
@@ -32,6 +33,7 @@ from tidelog_core.admin.topics import (
 )
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
+    StoreUnavailable,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -235,6 +237,8 @@ class ClusterAdmin:
                 await asyncio.sleep(random.uniform(0, RETRY_DELAY_MAX))
                 image = await self._view.refresh()
                 continue
-            await self._view.refresh()
+            # What was committed is done, even if the store has gone away just now.
+            with contextlib.suppress(StoreUnavailable):
+                await self._view.refresh()
             break
         return decision
