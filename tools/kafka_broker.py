@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tools import maven
 from tools.places import TOOLS_DIR, ToolAbsent, require, run
 
 VERSION = "4.1.0"
@@ -26,24 +27,6 @@ BROKER_ID = 1
 _CLUSTER_ID = "dGlkZWxvZy1jb21wYXJlZA"  # any 16 bytes in base64
 _PR_SET_PDEATHSIG = 1
 _ROOT = TOOLS_DIR / "kafka-broker"
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tidelog</groupId><artifactId>broker-to-compare-with</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 _LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 # A small heap and the simplest collector: it starts sooner and leaves the cores alone.
 _JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", _LOG_LEVEL)
@@ -52,22 +35,18 @@ _JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", _LOG
 def install() -> None:
     """Make ``serve`` and ``run_tool`` work."""
     require("java")
-    if class_path() is not None:
-        return
-    _ROOT.mkdir(parents=True, exist_ok=True)
-    pom = _ROOT / "pom.xml"
-    pom.write_text(_POM)
-    goal = "dependency:copy-dependencies"
-    run([require("mvn"), "-q", "-B", "-f", pom, goal, f"-DoutputDirectory={_ROOT / 'jars'}"])
+    if class_path() is None:
+        maven.fetch_jars(
+            _ROOT,
+            f"org.apache.kafka:kafka_2.13:{VERSION}",
+            f"org.apache.kafka:kafka-tools:{VERSION}",
+            "org.slf4j:slf4j-simple:1.7.36",
+        )
 
 
 def class_path() -> str | None:
     """Return what to give java as ``-cp``, or ``None`` where the jars are absent."""
-    jars = _ROOT / "jars"
-    needed = [jars / f"kafka_2.13-{VERSION}.jar", jars / f"kafka-tools-{VERSION}.jar"]
-    if not all(jar.exists() for jar in needed):
-        return None
-    return f"{jars}/*"
+    return maven.class_path(_ROOT, f"kafka_2.13-{VERSION}.jar", f"kafka-tools-{VERSION}.jar")
 
 
 @contextmanager

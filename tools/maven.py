@@ -1,0 +1,36 @@
+"""Jars from Maven Central, with all that they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.places import require, run
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tidelog</groupId><artifactId>tools</artifactId><version>1</version>
+  <dependencies>{dependencies}</dependencies>
+</project>
+"""
+_DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+)
+
+
+def fetch_jars(folder: Path, *coordinates: str) -> None:
+    """Put the artifacts (``group:artifact:version``) and their dependencies into ``folder/jars``.
+
+    Raises ``ToolAbsent``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pom = folder / "pom.xml"
+    dependencies = "".join(_DEPENDENCY.format(*c.split(":")) for c in coordinates)
+    pom.write_text(_POM.format(dependencies=dependencies))
+    goal = "dependency:copy-dependencies"
+    run([require("mvn"), "-q", "-B", "-f", pom, goal, f"-DoutputDirectory={folder / 'jars'}"])
+
+
+def class_path(folder: Path, *needed: str) -> str | None:
+    """Return what to give java as ``-cp``, or ``None`` where one of the jars is absent."""
+    jars = folder / "jars"
+    return f"{jars}/*" if all((jars / name).exists() for name in needed) else None
