@@ -4,7 +4,8 @@
 node has a ``Replica``; its log is opened when it is first needed, unless the last
 shutdown was not clean: then every log is recovered before the node serves anyone.
 
-The log of a partition whose topic is deleted is removed at once.
+The log of a partition whose topic is deleted goes at once, its bytes a little later in
+the executor; one that was deleted while the node was away goes at the next start.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
@@ -21,9 +23,11 @@ from tidelog_core.errors import (
     FencedLeaderEpoch,
     TidelogError,
     UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
 )
+from tidelog_core.log.deletion import remove_directory
 from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import AppendInfo
+from tidelog_core.log.values import AppendInfo, CorruptLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
@@ -52,6 +56,7 @@ class Replica:
         "_dirty",
         "_log",
         "_open_log",
+        "_refusal",
         "config",
         "has_flush_policy",
         "is_internal",
@@ -85,16 +90,32 @@ class Replica:
         self._log: UnifiedLog | None = None
         self._open_log = open_log
         self._dirty = dirty
+        self._refusal: TidelogError | None = None  # why the log will not be opened any more
 
     @property
     def log(self) -> UnifiedLog:
-        """The log, opened if it was not. Raises ``StorageError``, ``OSError``."""
+        """The log, opened if it was not.
+
+        Raises ``StorageError``, ``OSError``, ``UnknownTopicOrPartition`` once dropped.
+        """
         if self._log is None:
-            log = self._open_log(self)
-            # The ISR is this node alone: whatever the log holds is replicated.
-            log.advance_high_watermark(log.log_end_offset)
-            self._log = log
+            self._log = self._opened()
         return self._log
+
+    def _opened(self) -> UnifiedLog:
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        try:
+            log = self._open_log(self)
+        except CorruptLog as error:
+            # To find it out takes a look at every batch, and nobody mends it meanwhile.
+            self._refusal = error
+            raise
+        # The ISR is this node alone: whatever the log holds is replicated.
+        log.advance_high_watermark(log.log_end_offset)
+        if log.needs_flush:
+            self._dirty.add(self)  # A crash came between the roll and the flush.
+        return log
 
     def open(self) -> None:
         """Open the log now, in whatever thread this is, before anyone else uses it."""
@@ -104,6 +125,16 @@ class Replica:
     def opened_log(self) -> UnifiedLog | None:
         """The log if something has opened it already."""
         return self._log
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether the log needs recovery, or cannot be opened at all."""
+        log = self._log
+        return self._refusal is not None if log is None else log.is_offline
+
+    def note_unflushed(self) -> None:
+        """Ask for a look at whether the log is to be flushed."""
+        self._dirty.add(self)
 
     def append(self, batches: memoryview | bytearray) -> AppendInfo:
         """Append as the leader and let those who wait know."""
@@ -121,6 +152,10 @@ class Replica:
         """Make everyone who waits look again: the partition has changed hands or is gone."""
         for waiter in tuple(self.waiters):
             waiter.on_append(WAKE_BYTES)
+
+    def drop(self) -> None:
+        """Never open the log again: its directory may soon be another topic's."""
+        self._refusal = UnknownTopicOrPartition(f"{self.partition} was deleted")
 
     def close(self) -> None:
         """Close the log cleanly, if it is open."""
@@ -142,6 +177,17 @@ def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
     if current_leader_epoch < replica.leader_epoch:
         raise FencedLeaderEpoch(problem)
     raise UnknownLeaderEpoch(problem)
+
+
+def _remove(doomed: Path) -> None:
+    try:
+        remove_directory(doomed)
+    except OSError as error:
+        # The next start tries again.
+        logger.error(
+            "deleted log could not be removed",
+            extra={"directory": str(doomed), "reason": str(error)},
+        )
 
 
 def _has_flush_policy(config: TopicConfig) -> bool:
@@ -181,6 +227,9 @@ class ReplicaManager:
         """
         image = self._view.image
         self._node_configs = image.node_configs
+        known = {topic.topic_id for topic in image.topics.values()}
+        for doomed in self._directories.clear_out(known, image.deleted_topics.keys()):
+            self._executor.submit(_remove, doomed)
         for name in image.topics:
             self._follow_topic(image, name)
         if not self._directories.was_clean:
@@ -196,6 +245,7 @@ class ReplicaManager:
         if self._unsubscribe is not None:
             self._unsubscribe()
         replicas = [replica for replica in self._all() if replica.opened_log is not None]
+        is_clean = not any(replica.is_in_trouble for replica in self._all())
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
         closing = {loop.run_in_executor(pool, replica.close): replica for replica in replicas}
@@ -205,7 +255,7 @@ class ReplicaManager:
         late = sum(not future.done() for future in closing)
         if late:
             logger.warning("logs not closed in time", extra={"count": late})
-        is_clean = late == 0
+        is_clean = is_clean and late == 0
         for future, replica in closing.items():
             problem = future.exception() if future.done() and not future.cancelled() else None
             if problem is not None:
@@ -305,12 +355,15 @@ class ReplicaManager:
 
     def _drop(self, replica: Replica) -> None:
         """Remove the log of a partition that the cluster has deleted."""
+        replica.drop()
         replica.wake()
         self.dirty.discard(replica)
+        log = replica.opened_log
         try:
-            # Opening is what finds the files; a log that was never opened may have none.
-            if replica.opened_log is not None or self._directories.holds(replica):
-                replica.log.delete()
+            if log is not None:
+                self._executor.submit(_remove, log.begin_deletion())
+            elif self._directories.holds(replica):
+                self._executor.submit(_remove, self._directories.rename_deleted(replica))
         except (TidelogError, OSError) as error:
             logger.error(
                 "log of a deleted topic could not be removed",

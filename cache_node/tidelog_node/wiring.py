@@ -87,9 +87,11 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     view = ClusterView(store)
     await view.refresh()
     await require_gone(view.image, settings.broker_id)
-    if not directories.belongs_to(cluster.cluster_id, settings.broker_id):
-        await restore_logs(store, view, directories, broker_id=settings.broker_id)
-        directories.take_possession(cluster.cluster_id, settings.broker_id)
+    is_new_node = not directories.belongs_to(cluster.cluster_id, settings.broker_id)
+    await restore_logs(
+        store, view, directories, broker_id=settings.broker_id, is_new_node=is_new_node
+    )
+    directories.take_possession(cluster.cluster_id, settings.broker_id)
 
     def node_config() -> NodeConfig:
         return current_config[0]
