@@ -114,6 +114,7 @@ class Flusher:
             log = replica.opened_log
             if log is None or log.is_offline:
                 logger.error("flush failed, the partition is offline", extra=what)
+                replica.wake()  # Who waits for records will get none.
             else:
                 logger.error("flush failed, will retry", extra=what)
                 replica.note_unflushed()

@@ -129,6 +129,8 @@ def test_a_log_behind_its_tier_takes_no_records(node: NodeProcess) -> None:
     with WireClient(node.port) as client:
         answer = client.produce("t", a_batch(b"new"))
         assert answer.error_code is ErrorCode.kafka_storage_error
+        # Who waits for more is told as well.
+        assert client.fetch("t", 6, max_wait_ms=5000).error_code is ErrorCode.kafka_storage_error
 
 
 def test_what_was_sealed_just_before_a_kill_is_tiered_without_another_record(

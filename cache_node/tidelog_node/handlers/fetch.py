@@ -21,7 +21,13 @@ from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, OffsetOutOfRange, TidelogError
+from tidelog_core.errors import (
+    ErrorCode,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    StorageError,
+    TidelogError,
+)
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 from tidelog_core.model import TopicPartition
 
@@ -210,6 +216,8 @@ class FetchHandler:
             require_epoch(replica, wanted.leader_epoch)
         log = replica.log
         is_committed_only = request.isolation_level == READ_COMMITTED
+        if log.is_offline:  # also for those who only wait for more
+            raise StorageError(f"{replica.partition} is offline: its disk has failed")
         if request.replica_id >= 0:
             raise NotLeaderOrFollower(f"broker {request.replica_id} holds no replica")
         high_watermark = log.high_watermark
