@@ -125,13 +125,13 @@ class LogDirectories:
         return self.holds(held) and any(path.glob(f"*{LOG_SUFFIX}"))
 
     def rename_deleted(self, held: HeldPartition) -> Path:
-        """Take the partition's directory away; return it for ``remove_directory``."""
+        """Take the partition's directory away; return it for ``remove_directories``."""
         return rename_deleted(self.path / str(held.partition))
 
     def clear_out(self, known: Container[UUID], deleted: Container[UUID]) -> list[Path]:
         """Take away the logs of topics that went while the node was away.
 
-        Those of ``deleted`` topics are returned for ``remove_directory``; those of
+        Those of ``deleted`` topics are returned for ``remove_directories``; those of
         topics that are not ``known`` either are moved aside.
         """
         doomed = []

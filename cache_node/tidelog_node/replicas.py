@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +25,7 @@ from tidelog_core.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from tidelog_core.log.deletion import remove_directory
+from tidelog_core.log.deletion import remove_directories
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendInfo, CorruptLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -179,15 +179,12 @@ def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
     raise UnknownLeaderEpoch(problem)
 
 
-def _remove(doomed: Path) -> None:
+def _remove(doomed: Sequence[Path]) -> None:
     try:
-        remove_directory(doomed)
+        remove_directories(doomed)
     except OSError as error:
         # The next start tries again.
-        logger.error(
-            "deleted log could not be removed",
-            extra={"directory": str(doomed), "reason": str(error)},
-        )
+        logger.error("deleted logs could not be removed", extra={"reason": str(error)})
 
 
 def _has_flush_policy(config: TopicConfig) -> bool:
@@ -217,6 +214,7 @@ class ReplicaManager:
         # What this node leads, as the wire names it: by topic name and by topic id.
         self.led_by_name: dict[bytes, dict[int, Replica]] = {}
         self.led_by_id: dict[bytes, dict[int, Replica]] = {}
+        self._topic_ids: dict[str, bytes] = {}  # by name, of what is in ``led_by_id``
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -228,8 +226,8 @@ class ReplicaManager:
         image = self._view.image
         self._node_configs = image.node_configs
         known = {topic.topic_id for topic in image.topics.values()}
-        for doomed in self._directories.clear_out(known, image.deleted_topics.keys()):
-            self._executor.submit(_remove, doomed)
+        doomed = self._directories.clear_out(known, image.deleted_topics.keys())
+        self._executor.submit(_remove, doomed)
         for name in image.topics:
             self._follow_topic(image, name)
         if not self._directories.was_clean:
@@ -306,11 +304,12 @@ class ReplicaManager:
 
     def _follow_topic(self, image: ClusterImage, name: str) -> None:
         topic, held = image.topic(name), self._by_topic.get(name, {})
-        for replica in list(held.values()):
-            if topic is None or replica.topic_id != topic.topic_id:
-                del held[replica.partition.partition]
-                self.led_by_id.pop(replica.topic_id.bytes, None)
-                self._drop(replica)
+        self.led_by_id.pop(self._topic_ids.pop(name, b""), None)
+        dropped = [r for r in held.values() if topic is None or r.topic_id != topic.topic_id]
+        for replica in dropped:
+            del held[replica.partition.partition]
+        if dropped:
+            self._drop(dropped)
         self.led_by_name.pop(name.encode(), None)
         if topic is None:
             self._by_topic.pop(name, None)
@@ -327,6 +326,7 @@ class ReplicaManager:
             if partition.leader == self._broker_id:
                 led[partition.partition] = replica
         self._by_topic[name] = held
+        self._topic_ids[name] = topic.topic_id.bytes
         self.led_by_name[name.encode()] = self.led_by_id[topic.topic_id.bytes] = led
 
     def _make(self, topic: Topic, partition: Partition, config: TopicConfig) -> Replica:
@@ -353,22 +353,25 @@ class ReplicaManager:
                 replica.opened_log.assign_leader_epoch(partition.leader_epoch)
             replica.wake()
 
-    def _drop(self, replica: Replica) -> None:
-        """Remove the log of a partition that the cluster has deleted."""
-        replica.drop()
-        replica.wake()
-        self.dirty.discard(replica)
-        log = replica.opened_log
-        try:
-            if log is not None:
-                self._executor.submit(_remove, log.begin_deletion())
-            elif self._directories.holds(replica):
-                self._executor.submit(_remove, self._directories.rename_deleted(replica))
-        except (TidelogError, OSError) as error:
-            logger.error(
-                "log of a deleted topic could not be removed",
-                extra={"partition": str(replica.partition), "reason": str(error)},
-            )
+    def _drop(self, replicas: Sequence[Replica]) -> None:
+        """Remove the logs of partitions that the cluster has deleted."""
+        doomed = []
+        for replica in replicas:
+            replica.drop()
+            replica.wake()
+            self.dirty.discard(replica)
+            log = replica.opened_log
+            try:
+                if log is not None:
+                    doomed.append(log.begin_deletion())
+                elif self._directories.holds(replica):
+                    doomed.append(self._directories.rename_deleted(replica))
+            except (TidelogError, OSError) as error:
+                logger.error(
+                    "log of a deleted topic could not be removed",
+                    extra={"partition": str(replica.partition), "reason": str(error)},
+                )
+        self._executor.submit(_remove, doomed)
 
     def _open(self, replica: Replica) -> UnifiedLog:
         directory = self._directories.claim(replica.partition, replica.topic_id)

@@ -72,6 +72,22 @@ def test_looking_offsets_up_in_many_logs_keeps_nobody_waiting(tmp_path: Path) ->
         assert watch.seconds_max < max(0.15, lasted_seconds / 3)
 
 
+def test_deleting_a_wide_topic_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node") as node:
+        admin = create(node, "wide", PARTITION_COUNT)
+        wanted = {TopicPartition("wide", p): OffsetSpec.latest() for p in range(PARTITION_COUNT)}
+        for future in admin.list_offsets(wanted, request_timeout=60).values():
+            future.result(60)  # every log is open
+        with Watch(node) as watch:
+            admin.delete_topics(["wide"])["wide"].result(60)
+            time.sleep(0.2)
+        assert watch.seconds_max < 0.4
+        deadline = time.monotonic() + 20
+        while any((tmp_path / "node").glob("wide*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
 def test_offsets_of_many_partitions_are_found_in_time(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "node") as node:
         create(node, "wide", 6000)
