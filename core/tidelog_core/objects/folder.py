@@ -250,7 +250,13 @@ class FolderObjectStore:
             except OSError:
                 break  # Not empty.
             folder = folder.parent
-        _fsync_folder(folder)
+        while True:
+            try:
+                return _fsync_folder(folder)
+            except FileNotFoundError:
+                if folder == self._folder:
+                    raise
+                folder = folder.parent  # Another delete has found it empty just now.
 
     def _remove_abandoned(self) -> None:
         for path in self._staging.iterdir():
