@@ -139,7 +139,10 @@ class FolderObjectStore:
     def _name(self, staged: Path, target: Path, *, is_new: bool) -> bool:
         """Give the staged file its name and return ``True``, or ``False`` where it is taken."""
         for _ in range(STAGING_ATTEMPTS_MAX):
-            self._make_known(target.parent)
+            try:
+                self._make_known(target.parent)
+            except (FileNotFoundError, FileExistsError):
+                continue  # It went between one step of making it and the next.
             try:
                 if is_new:
                     os.link(staged, target)
