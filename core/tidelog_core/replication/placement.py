@@ -1,11 +1,10 @@
 """Which brokers get a new partition's replicas: leaders round the brokers, racks kept apart.
 
-Striped as Kafka does it: the replicas of one partition go to one rack after the other,
-each taking that rack's next broker; the next partition starts one rack further. Within a
-rack the brokers take turns, and the turn moves on with every partition, so the followers
-of one leader are not always the same brokers. Brokers that are not live are used last and
-never lead. Unlike Kafka's placer nothing is random: the racks start with the broker that
-leads least, so many small topics spread as evenly as one wide one.
+The goals and their order are Kafka's: the replicas of one partition go to different racks as
+far as there are racks; brokers that are not live are used last and never lead; brokers get
+evenly many leaders and replicas; and the followers of one leader are not always the same
+brokers. Kafka draws lots for where to begin, this counts what everyone has: many small
+topics spread as evenly as one wide one, and the same cluster always gives the same answer.
 Source: Kafka's ``StripedReplicaPlacer``.
 """
 
