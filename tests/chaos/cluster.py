@@ -45,6 +45,10 @@ CREDENTIALS = {
 }
 
 
+class NodeWontStart(Exception):
+    """A node was started again and again, and ended each time before it served."""
+
+
 class NodeState(StrEnum):
     """What we have done to a node's process."""
 
@@ -77,10 +81,10 @@ class ChaosNode:
         for attempt in range(START_ATTEMPTS_MAX):
             try:
                 await asyncio.to_thread(self.process.start)
-            except (RuntimeError, TimeoutError):
+            except (RuntimeError, TimeoutError) as error:
                 self.starts_failed += 1
                 if attempt == START_ATTEMPTS_MAX - 1:
-                    raise
+                    raise NodeWontStart(f"{self.name} does not start: {_tail(self)}") from error
                 await asyncio.sleep(1.0)
             else:
                 self.state = NodeState.UP
@@ -281,7 +285,10 @@ class ChaosCluster:
                 ):
                     self.died.append(f"{node.name} ended by itself: {_tail(node)}")
                     await node.kill()
-                    await node.start()
+                    try:
+                        await node.start()
+                    except NodeWontStart as error:
+                        self.died.append(str(error))
 
 
 def node_name(node_id: int) -> str:

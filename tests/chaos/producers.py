@@ -14,12 +14,13 @@ from confluent_kafka import Producer as ConfluentProducer
 from tidelog import Delivery, Producer, TidelogError
 from tidelog.errors import DeliveryTimedOut
 
-from tests.chaos.history import Outcome, PartitionKey, Write
+from tests.chaos.history import UNKNOWN_OFFSET, Outcome, PartitionKey, Write
 from tests.chaos.workload import Numbers, Scene, complete, invoke, pause
 
 ACKS_ALL = -1
 SESSION_SECONDS = 4.0, 20.0
 BURST_MAX = 10
+FLUSH_SECONDS_MAX = 60.0
 ABRUPT_PART = 0.3  # of the sessions end with records under way
 # Request and delivery timeouts of a session, milliseconds: some give up within a fault.
 TIMEOUTS = ((1_000, 2_000), (2_000, 6_000), (5_000, 30_000))
@@ -111,15 +112,16 @@ def _tell(error: TidelogError) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-async def probe(scene: Scene, *, timeout_s: float) -> dict[str, float]:
-    """Write one record to every partition; return how long each took, seconds.
+async def probe(scene: Scene, *, timeout_s: float) -> dict[str, float | None]:
+    """Write one record to every partition there is now; return how long each took, seconds.
 
-    A partition that takes none in time is left out.
+    None: it takes no record in time.
     """
     session = "probe"
     numbers = Numbers(session, scene.chance(session))
     started_s = scene.clock_s()
-    took: dict[str, float] = {}
+    partitions = list(scene.partitions)
+    took: dict[str, float | None] = {str(name): None for name in partitions}
     producer = Producer(
         scene.bootstrap,
         client_id=session,
@@ -139,12 +141,17 @@ async def probe(scene: Scene, *, timeout_s: float) -> dict[str, float]:
     try:
         async with asyncio.timeout(timeout_s + 10):
             await producer.start()
-            await asyncio.gather(*(write_one(name) for name in scene.partitions))
+            await asyncio.gather(*(write_one(name) for name in partitions))
     except (TidelogError, TimeoutError) as error:
         scene.note(session, f"{type(error).__name__}: {error}")
     finally:
         await producer.close(timeout_s=1)
     return took
+
+
+# librdkafka that gives up on one message starts a new epoch in every partition, and sends what
+# is unanswered there again under it: idempotence holds only while nothing times out.
+LIBRDKAFKA_TIMEOUT_MS_MIN = 600_000
 
 
 def produce_with_librdkafka(scene: Scene, name: str, *, rate_per_s: float) -> None:
@@ -161,6 +168,8 @@ def _confluent_session(
 ) -> None:
     promise = chance.choices(_PROMISES, _PROMISE_WEIGHTS)[0]
     request_timeout_ms, delivery_timeout_ms = chance.choice(TIMEOUTS)
+    if promise.is_idempotent:
+        delivery_timeout_ms = LIBRDKAFKA_TIMEOUT_MS_MIN
     producer = ConfluentProducer(
         {
             "bootstrap.servers": scene.bootstrap,
@@ -202,12 +211,14 @@ def _confluent_session(
         time.sleep(burst / rate_per_s)
     if is_abrupt:
         producer.purge()
-    producer.flush(delivery_timeout_ms / 1000 + 1)
+    producer.flush(FLUSH_SECONDS_MAX)
 
 
 def _on_confluent_delivery(scene: Scene, write: Write, error: Any, message: Any) -> None:
     if error is None:
-        complete(scene, write, Outcome.OK, offset=message.offset())
+        offset = message.offset()  # none if the leader had it already and forgot where
+        is_known = offset is not None and offset >= 0
+        complete(scene, write, Outcome.OK, offset=offset if is_known else UNKNOWN_OFFSET)
     else:
         # librdkafka's Python face does not say whether it may be written.
         complete(scene, write, Outcome.INFO, problem=str(error))

@@ -38,7 +38,7 @@ def summarize(
     anomalies: Sequence[Anomaly],
     *,
     title: str,
-    recovered: Mapping[str, float],
+    recovered: Mapping[str, float | None],
 ) -> str:
     """Return the report. ``recovered`` has the seconds after which a partition took writes."""
     lines = [title, ""]

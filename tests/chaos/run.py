@@ -24,7 +24,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.tier.keys import segment_keys
 
 from tests.chaos.checker import Anomaly, Kind, Rules, check
-from tests.chaos.cluster import ChaosCluster
+from tests.chaos.cluster import ChaosCluster, NodeWontStart
 from tests.chaos.consumers import (
     AssignedReader,
     GroupMember,
@@ -83,7 +83,7 @@ class ChaosResult:
 
     history: History
     anomalies: list[Anomaly]
-    recovered: Mapping[str, float]  # seconds until a partition took writes after the faults
+    recovered: Mapping[str, float | None]  # seconds until a partition took writes after the faults
     report: str
 
 
@@ -99,31 +99,46 @@ async def run_chaos(options: ChaosOptions) -> ChaosResult:
         dynamodb_url=options.dynamodb_url,
     )
     found: list[Anomaly] = []
-    recovered: dict[str, float] = {}
+    recovered: dict[str, float | None] = {}
     async with cluster:
         scene = Scene(cluster.bootstrap, options.seed, history, lambda: time.monotonic() - started)
         await _make_topics(scene, options)
-        async with AsyncExitStack() as stack:
-            clients = _Clients(scene, options)
-            stack.push_async_callback(clients.close)
-            clients.start()
-            await _do_faults(cluster, scene, options)
-            recovered = await probe(scene, timeout_s=PROBE_SECONDS_MAX)
-            found += _not_recovered(scene, recovered)
-            await clients.end_writers()
-            found += await clients.end_readers()
-        await read_finals(scene, timeout_s=FINAL_SECONDS_MAX)
-        if options.replication_factor > 1:
-            found += await _wait_in_sync(cluster)
-        await cluster.stop_all()
-        found += await _compare_disks(cluster, history)
+        try:
+            recovered = await _work(cluster, scene, options, found)
+        except* NodeWontStart as group:
+            # Nothing more can be learned from this cluster; the report says why.
+            found += [Anomaly(Kind.NODE_DIED, "", str(error)) for error in group.exceptions]
+    save(history, options.directory / "history.jsonl")
     found += [Anomaly(Kind.NODE_DIED, text.split(" ended")[0], text) for text in cluster.died]
     rules = Rules(is_acks_one_kept=options.replication_factor == 1)
     found += await asyncio.to_thread(check, history, rules)
     report = summarize(history, found, title=describe(options), recovered=recovered)
-    save(history, options.directory / "history.jsonl")
     (options.directory / "report.txt").write_text(report + "\n")
     return ChaosResult(history, found, recovered, report)
+
+
+async def _work(
+    cluster: ChaosCluster, scene: Scene, options: ChaosOptions, found: list[Anomaly]
+) -> dict[str, float | None]:
+    """Everything from the first record to the last comparison; ``found`` is added to.
+
+    Returns the seconds after which each partition took writes again.
+    """
+    async with AsyncExitStack() as stack:
+        clients = _Clients(scene, options)
+        stack.push_async_callback(clients.close)
+        clients.start()
+        await _do_faults(cluster, scene, options)
+        recovered = await probe(scene, timeout_s=PROBE_SECONDS_MAX)
+        found += _not_recovered(recovered)
+        await clients.end_writers()
+        found += await clients.end_readers()
+    await read_finals(scene, timeout_s=FINAL_SECONDS_MAX)
+    if options.replication_factor > 1:
+        found += await _wait_in_sync(cluster)
+    await cluster.stop_all()
+    found += await _compare_disks(cluster, scene.history)
+    return recovered
 
 
 def describe(options: ChaosOptions) -> str:
@@ -262,12 +277,12 @@ class _Clients:
         await asyncio.gather(*self._writers, *self._readers, return_exceptions=True)
 
 
-def _not_recovered(scene: Scene, recovered: Mapping[str, float]) -> list[Anomaly]:
+def _not_recovered(recovered: Mapping[str, float | None]) -> list[Anomaly]:
     detail = f"takes no write within {PROBE_SECONDS_MAX:g} s after the faults ended"
     return [
-        Anomaly(Kind.STALLED, str(name), detail)
-        for name in scene.partitions
-        if str(name) not in recovered
+        Anomaly(Kind.STALLED, name, detail)
+        for name, seconds in recovered.items()
+        if seconds is None
     ]
 
 

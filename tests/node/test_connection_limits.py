@@ -118,6 +118,21 @@ def test_sizes_alone_cost_next_to_nothing(node: NodeProcess) -> None:
         assert node.rss_bytes() - before < 20_000_000
 
 
+def test_only_records_may_come_in_large_requests(node: NodeProcess) -> None:
+    def delete_topics(count: int) -> bytes:
+        names = struct.pack(">i", count) + string("nope") * count
+        return frame(20, 1, 1, names + struct.pack(">i", 1), tags=b"")
+
+    with WireClient(node.port) as client:
+        client.send(delete_topics(500_000))
+        assert client.receive()
+        before = node.rss_bytes()
+        client.send(delete_topics(3_000_000))
+        assert client.is_closed_by_node()
+        assert node.rss_bytes() - before < 40_000_000
+    assert "a request of API 20 of 18000022 bytes, allowed are 8388608" in node.log
+
+
 def test_answers_that_nobody_takes_are_not_made(node: NodeProcess) -> None:
     with WireClient(node.port) as slow, WireClient(node.port) as other:
         slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)

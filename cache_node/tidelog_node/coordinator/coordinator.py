@@ -92,6 +92,7 @@ class GroupCoordinator:
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, LoadedGroup.expire)
         self._shards: dict[int, Shard] = {}
         self._followed: ClusterImage | None = None
+        self._is_closed = False
         self._closing: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -103,7 +104,13 @@ class GroupCoordinator:
         self._sweeper = asyncio.create_task(self._sweep_forever())
 
     async def close(self) -> None:
-        """Finish what is being stored and send everyone who waits to the next coordinator."""
+        """Finish what is being stored and send everyone who waits to the next coordinator.
+
+        A second call does nothing.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._unsubscribe()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -271,7 +278,7 @@ class GroupCoordinator:
 
     def _follow(self, image: ClusterImage) -> None:
         """Take over shards that are ours now, drop those that are not."""
-        if image is self._followed:
+        if image is self._followed or self._is_closed:
             return
         self._followed = image
         ours = {

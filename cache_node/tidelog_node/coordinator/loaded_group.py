@@ -163,14 +163,15 @@ class LoadedGroup:
             generation=generation,
             now_ms=self._now_ms(),
         )
-        if error is not ErrorCode.none or not offsets:
-            return error
         try:
-            await self.storage.commit_offsets(offsets)
+            if error is ErrorCode.none and offsets:
+                await self.storage.commit_offsets(offsets)
         except (VersionConflict, OutcomeUnknown) as problem:
             self.unload(error_code(problem))
             raise
-        return ErrorCode.none
+        finally:
+            self._on_change(self)  # a group made for this commit may have nothing to keep it
+        return error
 
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return what the work returns; events wait meanwhile. It ends even if the caller goes."""

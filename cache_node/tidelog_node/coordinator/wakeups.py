@@ -82,7 +82,7 @@ class Wakeups(Generic[K]):
             if self._due.get(key) == at_ms:
                 del self._due[key]
                 due.append(key)
-        # Waking may schedule again at once; that waits for the next turn of the loop.
+        # Each in a turn of its own: one that fails must not keep the others asleep.
         for key in due:
-            self._wake(key)
+            asyncio.get_running_loop().call_soon(self._wake, key)
         self._arm()

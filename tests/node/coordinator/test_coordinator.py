@@ -101,6 +101,17 @@ def test_a_member_that_stops_sending_heartbeats_is_dropped_in_time() -> None:
     play(scenario)
 
 
+def test_a_coordinator_that_was_closed_takes_no_shard_over_again() -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        async with node(store) as broker:
+            await broker.coordinator.close()
+            await create_topic(store, "v")
+            await broker.view.refresh()
+            assert await code_of(broker.commit(1)) is ErrorCode.not_coordinator
+
+    play(scenario)
+
+
 def test_the_answer_comes_after_the_store_has_the_generation() -> None:
     async def scenario(store: MemoryMetadataStore) -> None:
         store.latency = 0.5
@@ -480,6 +491,24 @@ class TestOffsets:
                 again = await broker.commit(2, member_id="a", generation=generation)
                 assert again is ErrorCode.none
                 assert await broker.offset() == 2
+
+        play(scenario)
+
+    def test_a_commit_that_stores_nothing_leaves_no_group_behind(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            async with node(store) as broker:
+                nothing = broker.coordinator.commit_offsets(
+                    "g", {}, member_id="", group_instance_id=None, generation=-1
+                )
+                assert await code_of(nothing) is ErrorCode.none
+                assert await broker.coordinator.list_groups() == []
+                store.on_commit = lambda _: StoreUnavailable("away")
+                failed = broker.commit(1, group="h")
+                assert await code_of(failed) is ErrorCode.coordinator_not_available
+                assert await broker.coordinator.list_groups() == []
+                store.on_commit = lambda _: None
+                assert await broker.commit(1, group="h") is ErrorCode.none
+                assert [g.group_id for g in await broker.coordinator.list_groups()] == ["h"]
 
         play(scenario)
 

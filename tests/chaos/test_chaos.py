@@ -1,0 +1,38 @@
+"""A short run with the faults that every cluster meets; ``make chaos`` has the long ones.
+
+The seed can be given, as TIDELOG_CHAOS_SEED, to have a run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.plan import FaultKind
+from tests.chaos.run import ChaosOptions, run_chaos
+
+SECONDS = 18.0
+FAULTS = (FaultKind.KILL, FaultKind.PAUSE, FaultKind.CUT, FaultKind.HOLD, FaultKind.RESET)
+
+
+@pytest.mark.timeout(170)
+def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> None:
+    seed = int(os.environ.get("TIDELOG_CHAOS_SEED") or random.randrange(1_000_000))
+    print(f"TIDELOG_CHAOS_SEED={seed}")
+    options = ChaosOptions(
+        directory=tmp_path / "chaos",
+        seed=seed,
+        seconds=SECONDS,
+        kinds=FAULTS,
+        rate_per_s=40,
+        producer_count=2,
+    )
+    result = asyncio.run(run_chaos(options))
+    print(result.report)
+    assert result.anomalies == []
+    assert len(result.history.faults) >= len(FAULTS)
+    assert sum(write.outcome == "ok" for write in result.history.writes) > 100
