@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from tidelog_core.errors import (
-    ErrorCode,
     OutcomeUnknown,
     StoreUnavailable,
     TidelogError,
@@ -27,18 +26,13 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.leases import RELEASED, OwnLease
 
 from tidelog_node.membership.membership import Membership
+from tidelog_node.registration import BrokerIdTaken
 
 logger = logging.getLogger(__name__)
 
 CALLS_PER_LEASE_MIN = 3  # a call to the store that takes longer than a third is given up
 RELEASE_SECONDS_MAX = 2.0
 POLLS_PER_LEASE = 10  # while an earlier process's lease is waited for
-
-
-class BrokerIdTaken(TidelogError):
-    """Another process runs under this broker id."""
-
-    code = ErrorCode.duplicate_broker_registration
 
 
 async def read_lease(store: MetadataStore, broker_id: int) -> BrokerLease | None:

@@ -45,7 +45,7 @@ class LeaderStates(Protocol):
     ) -> bool:
         """Hand the partition over as soon as the successor has everything.
 
-        Returns False where this node does not lead it.
+        Returns False where no leader state looks after it.
         """
 
 
@@ -142,10 +142,14 @@ class LedPartitions:
                 changes.append(hand_over(partition, successor, is_leaving=True))
                 continue
             key = (partition.topic_id, partition.partition, successor)
-            if key not in begun and self._replicas.begin_hand_over(
+            if key in begun:
+                continue
+            if self._replicas.begin_hand_over(
                 partition.topic_id, partition.partition, successor, is_leaving=True
             ):
                 begun.add(key)
+            else:
+                changes.append(hand_over(partition, successor, is_leaving=True))
         return changes
 
     async def _wait_for_change(self, seconds_max: float) -> None:
