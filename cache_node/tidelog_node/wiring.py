@@ -25,10 +25,13 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.flushing import Flusher
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.follower.fetcher import FollowerFetchers
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
+from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
 from tidelog_node.handlers.groups import GroupHandlers
@@ -39,11 +42,14 @@ from tidelog_node.handlers.metadata import MetadataHandlers
 from tidelog_node.handlers.offsets import OffsetHandlers
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
+from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replication.closest import RackAwareness
+from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.restore import restore_logs
 from tidelog_node.routes import Route
 from tidelog_node.server import Server
@@ -116,6 +122,9 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         node_config=cluster.node_config,
         tier=data.tier,
         can_serve=can_serve,
+        closest=RackAwareness(
+            view=view, broker_id=settings.broker_id, is_live=member.membership.is_live
+        ),
     )
     control = _control_routes(settings, cluster, data, coordinator)
     control += ApiVersionsHandler(lambda: dispatch.advertised()).routes()  # noqa: PLW0108
@@ -135,6 +144,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     # Those who wait are answered first, so that the server has nothing to wait for.
     stack.push_async_callback(coordinator.close)
     stack.push_async_callback(fetch.close)
+    stack.callback(produce.close)
     stack.callback(server.stop_accepting)
     tasks = _Background(stop)
     stack.push_async_callback(tasks.close)
@@ -142,6 +152,7 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     tasks.add(data.flusher.run(data.replicas))
     port = server.bind(settings.host, settings.port)
     await _register(settings, cluster, port)
+    _start_replication(settings, stack, cluster, data, tasks)
     lease_tasks.add(wait_until_replaced(view, settings.broker_id, cluster.incarnation))
     await member.enter(data.replicas, lease_tasks.add)
     # Leaderships go first, while clients are still told where they are now.
@@ -231,10 +242,46 @@ async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cl
     return _Data(replicas, flusher, tier)
 
 
+def _start_replication(
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    cluster: _Cluster,
+    data: _Data,
+    tasks: _Background,
+) -> None:
+    """Start to follow other leaders, and to write what this node's leaders decide."""
+    config = cluster.static_config
+    writes = LeaderWrites(
+        replicas=data.replicas,
+        standing=cluster.member.membership,
+        store=cluster.store,
+        view=cluster.view,
+        lag_time_max_ms=config.replica_lag_time_max_ms,
+    )
+    tasks.add(writes.run())
+    catch_up = CatchUp(
+        history=data.tier.history,
+        view=cluster.view,
+        broker_id=settings.broker_id,
+        timeout_s=config.replica_socket_timeout_ms / 1000,
+    )
+    fetchers = FollowerFetchers(
+        replicas=data.replicas,
+        view=cluster.view,
+        broker_id=settings.broker_id,
+        incarnation=cluster.incarnation,
+        node_config=cluster.node_config,
+        catch_up=catch_up,
+    )
+    fetchers.start()
+    stack.push_async_callback(fetchers.close)
+
+
 def _control_routes(
     settings: NodeSettings, cluster: _Cluster, data: _Data, coordinator: GroupCoordinator
 ) -> list[Route]:
     """Return the routes of everything but Produce, Fetch and ApiVersions."""
+    can_serve = cluster.member.membership.can_serve
     parts: dict[str, Any] = {
         "view": cluster.view,
         "store": cluster.store,
@@ -255,9 +302,13 @@ def _control_routes(
         *OffsetHandlers(
             coordinator=coordinator, view=cluster.view, node_config=cluster.node_config
         ).routes(),
+        *ElectionHandlers(
+            view=cluster.view, store=store, peers=cluster.member.membership.peers
+        ).routes(),
+        *ReassignmentHandlers(view=cluster.view, store=store).routes(),
         *ProducerIdHandlers(store=store).routes(),
-        *ListOffsetsHandler(replicas=replicas, tier=data.tier).routes(),
-        *LeaderEpochHandler(replicas=replicas).routes(),
+        *ListOffsetsHandler(replicas=replicas, tier=data.tier, can_serve=can_serve).routes(),
+        *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
         *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir).routes(),
         *DeleteRecordsHandler(replicas=replicas, store=store).routes(),
     ]
