@@ -320,6 +320,21 @@ class ReplicaManager:
         require_epoch(replica, current_leader_epoch)
         return replica
 
+    def begin_hand_over(
+        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
+    ) -> bool:
+        """Hand the partition over as soon as the successor has everything.
+
+        Returns False where no leader state looks after it.
+        """
+        replica = self.led_by_id.get(topic_id.bytes, {}).get(partition)
+        leader = None if replica is None else replica.leader
+        if replica is None or leader is None:
+            return False
+        leader.begin_hand_over(successor, is_leaving=is_leaving, now_ms=self._clock_ms())
+        self.on_wants_write(replica)
+        return True
+
     # -- following the image
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:

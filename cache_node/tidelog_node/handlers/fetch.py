@@ -198,16 +198,9 @@ class FetchHandler:
                     else:
                         result = self._read_partition(replica, wanted, request, bytes_max, reading)
                 except OffsetNotLocal as error:
-                    if replica is not None and not replica.is_leader:
-                        # The leader has it from the tier.
-                        reading.must_answer = True
-                        result = FetchResult(wanted.partition, NotLeaderOrFollower.code)
-                    elif self._tier is None or replica is None:
-                        reading.must_answer = True
-                        result = FetchResult(wanted.partition, OffsetOutOfRange.code)
-                        logger.error("no tier to read from", extra={"reason": str(error)})
-                    else:
-                        result = _nothing(replica, wanted)
+                    result = self._not_local(replica, wanted, error, reading)
+                    if result.error_code == 0:
+                        assert replica is not None
                         is_first = reading.size_bytes == 0 and not reading.tier_reads
                         place = len(results)
                         reading.tier_reads.append(
@@ -232,6 +225,22 @@ class FetchHandler:
                 results.append(result)
             reading.topics.append((name, results))
         return reading
+
+    def _not_local(
+        self,
+        replica: Replica | None,
+        wanted: FetchPartition,
+        error: OffsetNotLocal,
+        reading: _Reading,
+    ) -> FetchResult:
+        """Return an empty result where the tier is to be read, else what the client is told."""
+        if replica is not None and replica.is_leader and self._tier is not None:
+            return _nothing(replica, wanted)
+        reading.must_answer = True
+        if replica is not None and not replica.is_leader:
+            return FetchResult(wanted.partition, NotLeaderOrFollower.code)  # The leader has it.
+        logger.error("no tier to read from", extra={"reason": str(error)})
+        return FetchResult(wanted.partition, OffsetOutOfRange.code)
 
     def _read_partition(
         self,

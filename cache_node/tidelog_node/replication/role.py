@@ -130,7 +130,7 @@ class ReplicaRole:
         )
         if has_moved:
             self.follow_high_watermark(log)
-        if leader.followers[follower_id].wants_in:
+        if leader.followers[follower_id].wants_in or leader.is_handing_over:
             self._wants_write()
 
     def owe_ack(self, required_offset: int, waiter: AckWaiter) -> None:

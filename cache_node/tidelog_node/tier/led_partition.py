@@ -35,6 +35,10 @@ class TieredReplica(Protocol):
         """The epoch that this node knows."""
 
     @property
+    def is_leader(self) -> bool:
+        """Whether this node leads it in that epoch."""
+
+    @property
     def config(self) -> TopicConfig:
         """The topic's settings."""
 

@@ -35,6 +35,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier
+from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.led_partition import LedPartition, ReplicaSource, TieredReplica
 from tidelog_node.tier.remote_log import RemoteLog, RemoteReader
@@ -83,6 +84,7 @@ class TierService:
             )
         )
         self._indexes = IndexCache(self.client, executor=executor)
+        self.history = TierHistory(catalog=self._catalog, indexes=self._indexes, view=view)
         self._executor = executor
         self._chunk_bytes = config.remote_chunk_bytes
         self._ahead_chunks_max = min(
@@ -250,7 +252,7 @@ class TierService:
             if (
                 partition is not None
                 and partition.topic_id == replica.topic_id
-                and partition.leader == self._broker_id
+                and replica.is_leader
                 and partition.leader_epoch == replica.leader_epoch
             ):
                 led.append(self._lead(replica))

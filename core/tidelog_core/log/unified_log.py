@@ -14,7 +14,7 @@ timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
