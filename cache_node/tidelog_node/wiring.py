@@ -64,15 +64,20 @@ TIER_CACHE_DIR = "tier-cache"
 
 
 async def run_node(
-    settings: NodeSettings, *, stop: asyncio.Event, on_ready: Callable[[int], None]
+    settings: NodeSettings,
+    *,
+    stop: asyncio.Event,
+    on_ready: Callable[[int], None],
+    drains: Callable[[], bool] = lambda: True,
 ) -> None:
     """Serve until ``stop`` is set, then leave in order.
 
-    ``on_ready`` gets the port once clients are served. Raises what kept the node from
+    ``on_ready`` gets the port once clients are served. ``drains`` is asked at the end
+    whether to hand over first what other nodes can lead. Raises what kept the node from
     starting, and what broke it while it ran.
     """
     async with AsyncExitStack() as stack:
-        port = await _start(settings, stack, stop)
+        port = await _start(settings, stack, stop, drains)
         on_ready(port)
         await stop.wait()
         logger.info("node stops")
@@ -101,7 +106,12 @@ class _Data:
     tier: TierService
 
 
-async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Event) -> int:
+async def _start(
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    stop: asyncio.Event,
+    drains: Callable[[], bool],
+) -> int:
     """Start every part; the stack takes them apart. Return the port."""
     cluster = await _open_cluster(settings, stack)
     static_config, view, member = cluster.static_config, cluster.view, cluster.member
@@ -151,12 +161,13 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
     tasks.add(data.flusher.run(data.replicas))
     port = server.bind(settings.host, settings.port)
+    await member.take_lease(lease_tasks.add)
     await _register(settings, cluster, port)
     _start_replication(settings, stack, cluster, data, tasks)
     lease_tasks.add(wait_until_replaced(view, settings.broker_id, cluster.incarnation))
     await member.enter(data.replicas, lease_tasks.add)
     # Leaderships go first, while clients are still told where they are now.
-    stack.push_async_callback(member.drain)
+    stack.push_async_callback(member.drain, drains)
     leading = _Background(stop)
     stack.push_async_callback(leading.close)
     member.begin_leading(leading.add)
@@ -289,22 +300,24 @@ def _control_routes(
         "broker_id": settings.broker_id,
         "clock_ms": _wall_clock_ms,
     }
-    live: dict[str, Any] = {"live_brokers": cluster.member.membership.live_brokers}
+    member = cluster.member
+    live: dict[str, Any] = {
+        "live_brokers": member.membership.live_brokers,
+        "see_peers": member.see_peers,
+    }
     static: dict[str, Any] = {"static_config": cluster.static_config}
     replicas, store = data.replicas, cluster.store
     return [
         *MetadataHandlers(**parts, **live).routes(),
         *TopicHandlers(**parts, **live, **static).routes(),
         *ConfigHandlers(**parts, **static).routes(),
-        *ClusterHandlers(**parts, **live).routes(),
+        *ClusterHandlers(**parts, live_brokers=member.membership.live_brokers).routes(),
         *FindCoordinatorHandlers(**parts, **live).routes(),
         *GroupHandlers(coordinator=coordinator).routes(),
         *OffsetHandlers(
             coordinator=coordinator, view=cluster.view, node_config=cluster.node_config
         ).routes(),
-        *ElectionHandlers(
-            view=cluster.view, store=store, peers=cluster.member.membership.peers
-        ).routes(),
+        *ElectionHandlers(view=cluster.view, store=store, peers=member.membership.peers).routes(),
         *ReassignmentHandlers(view=cluster.view, store=store).routes(),
         *ProducerIdHandlers(store=store).routes(),
         *ListOffsetsHandler(replicas=replicas, tier=data.tier, can_serve=can_serve).routes(),

@@ -10,7 +10,7 @@ Source: ``KafkaApis.handleTopicMetadataRequest`` and ``DescribeTopicPartitionsRe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from kio.schema.describe_topic_partitions.v0 import request as describe_request
@@ -66,6 +66,7 @@ class MetadataHandlers:
         broker_id: int,
         clock_ms: Callable[[], int],
         live_brokers: LiveBrokers = registered_brokers,
+        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._view = view
         self._node_config = node_config
@@ -77,6 +78,7 @@ class MetadataHandlers:
             node_config=node_config,
             clock_ms=clock_ms,
             live=lambda image: live_brokers(image).keys(),
+            see_peers=see_peers,
         )
         self._cache = _EncodedResponses()
 

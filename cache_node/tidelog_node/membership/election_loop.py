@@ -4,6 +4,9 @@ Looks at what has changed: the topics of a new image, everything once the set of
 brokers is another, and again at topics where a partition waits for its time. What is
 decided together is written together, so a dead leader of a thousand partitions costs a
 dozen transactions.
+
+In its first moments a node takes over only what nobody leads or it led itself: the nodes
+of a cluster that is started again do not come up at once, and the first would take all.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from tidelog_node.membership.partition_writer import write_changes
 logger = logging.getLogger(__name__)
 
 WAITING_SECONDS = 0.1  # between looks at partitions that wait for their time
+START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
 
 
 class ElectionLoop:
@@ -47,6 +51,7 @@ class ElectionLoop:
         self._waiting: set[str] = set()  # topics with a partition that may be taken over later
         self._held: dict[str, tuple[Partition, ...]] = {}  # as last looked at
         self._dead: frozenset[int] | None = None  # None: look at everything
+        self._grace_until_ms: float | None = None  # None: nothing has been decided yet
         self._stir = asyncio.Event()
 
     async def run(self) -> None:
@@ -115,12 +120,18 @@ class ElectionLoop:
             return []
         changes = []
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
+        if self._grace_until_ms is None:
+            grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
+            self._grace_until_ms = now_ms + grace_ms
         is_unclean_allowed: bool | None = None
         for partition in partitions:
             if broker_id not in partition.replicas:
                 continue
             is_vacant = self._is_vacant(partition)
             if not is_vacant and not was_waiting:
+                continue
+            if is_vacant and now_ms < self._grace_until_ms and self._has_other_leader(partition):
+                self._waiting.add(name)
                 continue
             if is_unclean_allowed is None:
                 is_unclean_allowed = self._is_unclean_allowed(topic)
@@ -142,6 +153,9 @@ class ElectionLoop:
         if leader == self._membership.broker_id:
             return not self._membership.leads(partition)
         return leader == NO_LEADER or self._membership.peers.is_dead(leader)
+
+    def _has_other_leader(self, partition: Partition) -> bool:
+        return partition.leader not in (NO_LEADER, self._membership.broker_id)
 
     def _is_unclean_allowed(self, topic: Topic) -> bool:
         if topic.name in RESERVED_TOPICS:

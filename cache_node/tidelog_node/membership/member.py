@@ -1,7 +1,8 @@
 """One node's life as a member of the cluster: join, act, drain, leave.
 
-``prepare`` before the logs are touched, ``enter`` once the node is registered and could
-serve, ``drain`` while it still serves, ``leave`` when it answers nobody any more.
+``prepare`` before the logs are touched; ``take_lease`` and ``enter`` once the node could
+serve, the one before it registers, the other after; ``drain`` while it still serves;
+``leave`` when it answers nobody any more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from tidelog_node.membership.membership import Membership, lease_times
 from tidelog_node.membership.peer_watch import PeerWatch
 
 logger = logging.getLogger(__name__)
+
+StartTask = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class ClusterMember:
@@ -60,6 +63,7 @@ class ClusterMember:
         self._watch = PeerWatch(
             membership=self.membership,
             store=lease_store,
+            view=view,
             poll_interval_ms=config.metadata_poll_interval_ms,
         )
         self._elections = ElectionLoop(
@@ -89,15 +93,20 @@ class ClusterMember:
             found=found,
         )
 
-    async def enter(
-        self, replicas: LeaderStates, start_task: Callable[[Coroutine[Any, Any, None]], None]
-    ) -> None:
-        """Take the lease and what this node led before; on return it may serve.
+    async def take_lease(self, start_task: StartTask) -> None:
+        """Take the lease. Whoever reads the registration that follows finds it taken.
 
-        The node is registered, and the view has shown its registration. ``start_task`` gets
-        what has to run until ``leave``.
+        ``start_task`` gets what has to run until ``leave``. Raises ``BrokerIdTaken``.
         """
         assert self._keeper is not None, "prepare first"
+        await self._keeper.acquire()
+        start_task(self._keeper.run())
+
+    async def enter(self, replicas: LeaderStates, start_task: StartTask) -> None:
+        """Lead again what this node led before; on return it may serve.
+
+        The node is registered, and the view has shown its registration.
+        """
         self.membership.start(
             partition
             for partitions in self._view.image.partitions_by_topic.values()
@@ -111,21 +120,25 @@ class ClusterMember:
             node_config=self._node_config,
             preferred_interval_seconds=self._preferred_seconds,
         )
-        await self._keeper.acquire()
-        start_task(self._keeper.run())
         await self._watch.read()
         start_task(self._watch.run())
         await self._elections.round()
 
-    def begin_leading(self, start_task: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    async def see_peers(self) -> None:
+        """Have looked for the lease of every broker that the view shows."""
+        await self._watch.catch_up()
+
+    def begin_leading(self, start_task: StartTask) -> None:
         """Start what takes partitions over and hands them back."""
         assert self._led is not None, "enter first"
         start_task(self._elections.run())
         start_task(self._led.run())
 
-    async def drain(self) -> None:
+    async def drain(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Hand over what others can lead. Elections and hand-backs have been stopped."""
         if self._led is None or not self._node_config().controlled_shutdown_enable:
+            return
+        if not is_wanted():
             return
         left = await self._led.drain()
         if left:

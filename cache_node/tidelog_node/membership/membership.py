@@ -55,8 +55,9 @@ class Membership:
         self._subscribers: list[Callable[[], None]] = []
         self._known: set[int] = set()
         self._dead: frozenset[int] = frozenset()
+        self._reading = 0  # grows whenever who is known or dead changes
         self._could_serve = False
-        self._live: tuple[Mapping[int, Broker], frozenset[int], bool, Mapping[int, Broker]] | None
+        self._live: tuple[Mapping[int, Broker], int, bool, Mapping[int, Broker]] | None
         self._live = None
 
     def can_serve(self) -> bool:
@@ -83,11 +84,11 @@ class Membership:
         if (
             self._live is None
             or self._live[0] is not image.brokers
-            or self._live[1] is not self._dead
-            or self._live[2] is not can_serve
+            or self._live[1] != self._reading
+            or self._live[2] != can_serve
         ):
             live = {b: broker for b, broker in image.brokers.items() if self.is_live(b)}
-            self._live = (image.brokers, self._dead, can_serve, live)
+            self._live = (image.brokers, self._reading, can_serve, live)
         return self._live[3]
 
     @property
@@ -118,7 +119,8 @@ class Membership:
         self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
         dead = frozenset(b for b in self._known if self.peers.is_dead(b))
         if dead != self._dead or self._known != before:
-            self._dead = frozenset(dead)
+            self._dead = dead
+            self._reading += 1
             self._tell()
 
     def notice_renewal(self) -> None:

@@ -67,14 +67,16 @@ class ClusterAdmin:
         clock_ms: Callable[[], int] = _now_ms,
         new_topic_id: Callable[[], UUID] = uuid4,
         live: Callable[[ClusterImage], Set[int]] = lambda image: image.brokers.keys(),
+        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``live`` returns the brokers that can serve."""
+        """``live`` returns the brokers that can serve; ``see_peers`` brings it up to the view."""
         self._store = store
         self._view = view
         self._node_config = node_config
         self._clock_ms = clock_ms
         self._new_topic_id = new_topic_id
         self._live = live
+        self._see_peers = see_peers
 
     async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicPlan:
         """Create the topic and return it. Raises what ``plan_topic`` raises."""
@@ -102,7 +104,7 @@ class ClusterAdmin:
         if topic is not None:
             return topic
         try:
-            live_count = len(self._live(self._view.image))
+            live_count = len(self._live(await self._newest()))
             plan = await self.create_topic(
                 default_topic(name, self._node_config(), live_count=live_count)
             )
@@ -233,7 +235,7 @@ class ClusterAdmin:
         validate_only: bool = False,
     ) -> T:
         """Decide and commit; where someone else was first, look again and decide anew."""
-        image = await self._view.refresh()
+        image = await self._newest()
         for attempt in range(1, ATTEMPTS_MAX + 1):
             decision = decide(image)
             if validate_only:
@@ -244,10 +246,16 @@ class ClusterAdmin:
                 if attempt == ATTEMPTS_MAX:
                     raise
                 await asyncio.sleep(random.uniform(0, RETRY_DELAY_MAX))
-                image = await self._view.refresh()
+                image = await self._newest()
                 continue
             # What was committed is done, even if the store has gone away just now.
             with contextlib.suppress(StoreUnavailable):
                 await self._view.refresh()
             break
         return decision
+
+    async def _newest(self) -> ClusterImage:
+        image = await self._view.refresh()
+        if self._see_peers is not None:
+            await self._see_peers()
+        return image
