@@ -110,10 +110,14 @@ class Flusher:
         del self._running[replica]
         problem = None if done.cancelled() else done.exception()
         if problem is not None:
-            logger.error(
-                "flush failed, the partition is offline",
-                extra={"partition": str(replica.partition), "reason": str(problem)},
-            )
+            what = {"partition": str(replica.partition), "reason": str(problem)}
+            log = replica.opened_log
+            if log is None or log.is_offline:
+                logger.error("flush failed, the partition is offline", extra=what)
+                replica.wake()  # Who waits for records will get none.
+            else:
+                logger.error("flush failed, will retry", extra=what)
+                replica.note_unflushed()
         waiting = self._next.pop(replica, None)
         if waiting is not None:
             self._start(replica).add_done_callback(lambda after: _pass_on(after, waiting))

@@ -5,10 +5,11 @@
     <data dir>/clean-shutdown                  there while every log was closed cleanly
     <data dir>/<topic>-<partition>/            a log
     <data dir>/<topic>-<partition>/topic-<id>  empty; says which topic the log belongs to
-    <data dir>/<topic>-<partition>.<id>-stray  a log of a topic that had the same name before
+    <data dir>/<topic>-<partition>.<id>-stray  a log of a topic that the cluster does not know
 
 A log whose topic id is not the one expected is moved aside, never removed: it may be
-the only copy of something, so a person decides. The file that names the topic is made
+the only copy of something, so a person decides. Only where the cluster remembers that
+the topic was deleted it goes. The file that names the topic is made
 before the log's first file, so a directory without one holds nothing yet; being a name
 alone it becomes durable with the first fsync of the directory, as the log's files do.
 """
@@ -18,11 +19,15 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Protocol
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from tidelog_core.errors import StorageError
+from tidelog_core.log.checkpoint import sync_directory
+from tidelog_core.log.deletion import rename_deleted
+from tidelog_core.log.paths import LOG_SUFFIX
 from tidelog_core.log.unified_log import remove_deleted_logs
 from tidelog_core.model import TopicPartition
 
@@ -32,6 +37,8 @@ LOCK_FILE = "lock"
 NODE_FILE = "node"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 TOPIC_ID_PREFIX = "topic-"
+STRAY_SUFFIX = "-stray"
+STRAY_TOPIC_LENGTH_MAX = 190  # of the topic's name; file systems take 255 with all the rest
 
 
 class HeldPartition(Protocol):
@@ -66,6 +73,8 @@ class LogDirectories:
         mark = path / CLEAN_SHUTDOWN_FILE
         self.was_clean = mark.exists() or not any(path.glob(f"*/{TOPIC_ID_PREFIX}*"))
         mark.unlink(missing_ok=True)
+        # Durable: a mark that comes back after a power cut would vouch for the wrong logs.
+        sync_directory(path)
 
     @property
     def is_new(self) -> bool:
@@ -90,8 +99,9 @@ class LogDirectories:
         return True
 
     def take_possession(self, cluster_id: str, broker_id: int) -> None:
-        """Note whose directory this is. Durable on return."""
-        _write_durably(self.path / NODE_FILE, _node_line(cluster_id, broker_id))
+        """Note whose directory this is, unless it is noted. Durable on return."""
+        if self.is_new:
+            _write_durably(self.path / NODE_FILE, _node_line(cluster_id, broker_id))
 
     def claim(self, partition: TopicPartition, topic_id: UUID) -> Path:
         """Return the partition's directory, made and labelled if it was not there."""
@@ -109,6 +119,32 @@ class LogDirectories:
         """Return whether there is a directory of this partition of this very topic."""
         return _label(self.path / str(held.partition), held.topic_id).exists()
 
+    def has_log(self, held: HeldPartition) -> bool:
+        """Return whether there is such a directory, and a log was ever opened in it."""
+        path = self.path / str(held.partition)
+        return self.holds(held) and any(path.glob(f"*{LOG_SUFFIX}"))
+
+    def rename_deleted(self, held: HeldPartition) -> Path:
+        """Take the partition's directory away; return it for ``remove_directories``."""
+        return rename_deleted(self.path / str(held.partition))
+
+    def clear_out(self, known: Container[UUID], deleted: Container[UUID]) -> list[Path]:
+        """Take away the logs of topics that went while the node was away.
+
+        Those of ``deleted`` topics are returned for ``remove_directories``; those of
+        topics that are not ``known`` either are moved aside.
+        """
+        doomed = []
+        for label in list(self.path.glob(f"*/{TOPIC_ID_PREFIX}*")):
+            topic_id = _topic_id(label)
+            if topic_id is None or topic_id in known or label.parent.name.endswith(STRAY_SUFFIX):
+                continue
+            if topic_id in deleted:
+                doomed.append(rename_deleted(label.parent))
+            else:
+                self._move_aside(label.parent)
+        return doomed
+
     def mark_clean(self) -> None:
         """Note that every log was closed cleanly. Nothing is appended after."""
         (self.path / CLEAN_SHUTDOWN_FILE).touch()
@@ -118,8 +154,10 @@ class LogDirectories:
         if not labels and not any(directory.iterdir()):
             directory.rmdir()
             return
-        owner = labels[0].removeprefix(TOPIC_ID_PREFIX) if labels else "unlabelled"
-        stray = directory.with_name(f"{directory.name}.{owner}-stray")
+        owner = labels[0].removeprefix(TOPIC_ID_PREFIX) if labels else uuid4().hex
+        topic, _, partition = directory.name.rpartition("-")
+        name = f"{topic[:STRAY_TOPIC_LENGTH_MAX]}-{partition}.{owner}{STRAY_SUFFIX}"
+        stray = directory.with_name(name)
         directory.rename(stray)
         logger.warning("log of another topic moved aside", extra={"to": str(stray)})
 
@@ -130,6 +168,13 @@ class LogDirectories:
 
 def _label(directory: Path, topic_id: UUID) -> Path:
     return directory / f"{TOPIC_ID_PREFIX}{topic_id}"
+
+
+def _topic_id(label: Path) -> UUID | None:
+    try:
+        return UUID(label.name.removeprefix(TOPIC_ID_PREFIX))
+    except ValueError:
+        return None
 
 
 def _node_line(cluster_id: str, broker_id: int) -> str:

@@ -8,15 +8,17 @@ A partition with several replicas has a ``ReplicaRole`` too, and its log is open
 leader and followers need its end. The partitions of the reserved topics carry leadership
 only and have neither.
 
-The log of a partition whose topic is deleted is removed at once.
+The log of a partition whose topic is deleted goes at once, its bytes a little later in
+the executor; one that was deleted while the node was away goes at the next start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
@@ -25,9 +27,11 @@ from tidelog_core.errors import (
     FencedLeaderEpoch,
     TidelogError,
     UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
 )
+from tidelog_core.log.deletion import remove_directories
 from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import AppendInfo
+from tidelog_core.log.values import AppendInfo, CorruptLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
@@ -60,6 +64,7 @@ class Replica:
         "_dirty",
         "_log",
         "_open_log",
+        "_refusal",
         "config",
         "follower_waiters",
         "has_flush_policy",
@@ -97,17 +102,33 @@ class Replica:
         self._log: UnifiedLog | None = None
         self._open_log = open_log
         self._dirty = dirty
+        self._refusal: TidelogError | None = None  # why the log will not be opened any more
 
     @property
     def log(self) -> UnifiedLog:
-        """The log, opened if it was not. Raises ``StorageError``, ``OSError``."""
+        """The log, opened if it was not.
+
+        Raises ``StorageError``, ``OSError``, ``UnknownTopicOrPartition`` once dropped.
+        """
         if self._log is None:
-            log = self._open_log(self)
-            if self.role is None:
-                # The ISR is this node alone: whatever the log holds is replicated.
-                log.advance_high_watermark(log.log_end_offset)
-            self._log = log
+            self._log = self._opened()
         return self._log
+
+    def _opened(self) -> UnifiedLog:
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        try:
+            log = self._open_log(self)
+        except CorruptLog as error:
+            # To find it out takes a look at every batch, and nobody mends it meanwhile.
+            self._refusal = error
+            raise
+        if self.role is None:
+            # The ISR is this node alone: whatever the log holds is replicated.
+            log.advance_high_watermark(log.log_end_offset)
+        if log.needs_flush:
+            self._dirty.add(self)  # A crash came between the roll and the flush.
+        return log
 
     def open(self) -> None:
         """Open the log now, in whatever thread this is, before anyone else uses it."""
@@ -117,6 +138,16 @@ class Replica:
     def opened_log(self) -> UnifiedLog | None:
         """The log if something has opened it already."""
         return self._log
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether the log needs recovery, or cannot be opened at all."""
+        log = self._log
+        return self._refusal is not None if log is None else log.is_offline
+
+    def note_unflushed(self) -> None:
+        """Ask for a look at whether the log is to be flushed."""
+        self._dirty.add(self)
 
     def append(self, batches: memoryview | bytearray) -> AppendInfo:
         """Append as the leader and let those who wait know."""
@@ -174,6 +205,10 @@ class Replica:
         for waiter in (*self.waiters, *self.follower_waiters):
             waiter.on_append(WAKE_BYTES)
 
+    def drop(self) -> None:
+        """Never open the log again: its directory may soon be another topic's."""
+        self._refusal = UnknownTopicOrPartition(f"{self.partition} was deleted")
+
     def close(self) -> None:
         """Close the log cleanly, if it is open."""
         log, self._log = self._log, None
@@ -198,6 +233,14 @@ def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
 
 def _ignore(_: Replica) -> None:
     pass
+
+
+def _remove(doomed: Sequence[Path]) -> None:
+    try:
+        remove_directories(doomed)
+    except OSError as error:
+        # The next start tries again.
+        logger.error("deleted logs could not be removed", extra={"reason": str(error)})
 
 
 def _has_flush_policy(config: TopicConfig) -> bool:
@@ -244,6 +287,7 @@ class ReplicaManager:
         # What it follows and may let consumers read.
         self.followed_by_name: dict[bytes, dict[int, Replica]] = {}
         self.followed_by_id: dict[bytes, dict[int, Replica]] = {}
+        self._topic_ids: dict[str, bytes] = {}  # by name, of what is in the maps by id
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
         self._is_recovered = False  # roles need logs
@@ -255,6 +299,9 @@ class ReplicaManager:
         """
         image = self._view.image
         self._node_configs = image.node_configs
+        known = {topic.topic_id for topic in image.topics.values()}
+        doomed = self._directories.clear_out(known, image.deleted_topics.keys())
+        self._executor.submit(_remove, doomed)
         for name in image.topics:
             self._follow_topic(image, name)
         if not self._directories.was_clean:
@@ -273,6 +320,7 @@ class ReplicaManager:
         if self._unsubscribe is not None:
             self._unsubscribe()
         replicas = [replica for replica in self._all() if replica.opened_log is not None]
+        is_clean = not any(replica.is_in_trouble for replica in self._all())
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
         closing = {loop.run_in_executor(pool, replica.close): replica for replica in replicas}
@@ -282,7 +330,7 @@ class ReplicaManager:
         late = sum(not future.done() for future in closing)
         if late:
             logger.warning("logs not closed in time", extra={"count": late})
-        is_clean = late == 0
+        is_clean = is_clean and late == 0
         for future, replica in closing.items():
             problem = future.exception() if future.done() and not future.cancelled() else None
             if problem is not None:
@@ -348,12 +396,19 @@ class ReplicaManager:
 
     def _follow_topic(self, image: ClusterImage, name: str) -> None:
         topic, held = image.topic(name), self._by_topic.get(name, {})
-        for replica in list(held.values()):
-            if topic is None or replica.topic_id != topic.topic_id:
-                del held[replica.partition.partition]
-                self.led_by_id.pop(replica.topic_id.bytes, None)
-                self.followed_by_id.pop(replica.topic_id.bytes, None)
-                self._drop(replica)
+        known_id = self._topic_ids.pop(name, b"")
+        self.led_by_id.pop(known_id, None)
+        self.followed_by_id.pop(known_id, None)
+        here = {p.partition for p in image.partitions(name) if self._broker_id in p.replicas}
+        dropped = [
+            replica
+            for index, replica in held.items()
+            if topic is None or replica.topic_id != topic.topic_id or index not in here
+        ]
+        for replica in dropped:
+            del held[replica.partition.partition]
+        if dropped:
+            self._drop(dropped)
         self.led_by_name.pop(name.encode(), None)
         self.followed_by_name.pop(name.encode(), None)
         if topic is None:
@@ -365,8 +420,6 @@ class ReplicaManager:
         for partition in image.partitions(name):
             index = partition.partition
             if self._broker_id not in partition.replicas:
-                if index in held:
-                    self._drop(held.pop(index))
                 continue
             known = held.get(index)
             replica = self._make(topic, partition, config) if known is None else known
@@ -377,12 +430,11 @@ class ReplicaManager:
             elif replica.role is not None and replica.role.follower is not None:
                 followed[index] = replica
         self._by_topic[name] = held
+        self._topic_ids[name] = topic.topic_id.bytes
         self.led_by_name[name.encode()] = self.led_by_id[topic.topic_id.bytes] = led
         if followed:
             self.followed_by_name[name.encode()] = followed
             self.followed_by_id[topic.topic_id.bytes] = followed
-        else:
-            self.followed_by_id.pop(topic.topic_id.bytes, None)
 
     def _make(self, topic: Topic, partition: Partition, config: TopicConfig) -> Replica:
         return Replica(
@@ -455,22 +507,28 @@ class ReplicaManager:
             wants_write=lambda: self.on_wants_write(replica),
         )
 
-    def _drop(self, replica: Replica) -> None:
-        """Remove the log of a partition that the cluster has deleted, or moved elsewhere."""
-        if replica.role is not None:
-            replica.role.end()
-        replica.is_leader = False
-        replica.wake()
-        self.dirty.discard(replica)
-        try:
-            # Opening is what finds the files; a log that was never opened may have none.
-            if replica.opened_log is not None or self._directories.holds(replica):
-                replica.log.delete()
-        except (TidelogError, OSError) as error:
-            logger.error(
-                "log of a deleted topic could not be removed",
-                extra={"partition": str(replica.partition), "reason": str(error)},
-            )
+    def _drop(self, replicas: Sequence[Replica]) -> None:
+        """Remove the logs of partitions that the cluster has deleted, or moved elsewhere."""
+        doomed = []
+        for replica in replicas:
+            if replica.role is not None:
+                replica.role.end()
+            replica.is_leader = False
+            replica.drop()
+            replica.wake()
+            self.dirty.discard(replica)
+            log = replica.opened_log
+            try:
+                if log is not None:
+                    doomed.append(log.begin_deletion())
+                elif self._directories.holds(replica):
+                    doomed.append(self._directories.rename_deleted(replica))
+            except (TidelogError, OSError) as error:
+                logger.error(
+                    "log of a deleted topic could not be removed",
+                    extra={"partition": str(replica.partition), "reason": str(error)},
+                )
+        self._executor.submit(_remove, doomed)
 
     def _open(self, replica: Replica) -> UnifiedLog:
         directory = self._directories.claim(replica.partition, replica.topic_id)

@@ -210,9 +210,11 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> _Clust
         node_config=node_config,
     )
     await member.prepare(settings.data_dir, was_clean=directories.was_clean)
-    if not directories.belongs_to(known.cluster_id, settings.broker_id):
-        await restore_logs(store, view, directories, broker_id=settings.broker_id)
-        directories.take_possession(known.cluster_id, settings.broker_id)
+    is_new_node = not directories.belongs_to(known.cluster_id, settings.broker_id)
+    await restore_logs(
+        store, view, directories, broker_id=settings.broker_id, is_new_node=is_new_node
+    )
+    directories.take_possession(known.cluster_id, settings.broker_id)
     return _Cluster(static_config, node_config, directories, store, view, member, incarnation)
 
 

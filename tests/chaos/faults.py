@@ -28,9 +28,18 @@ TEAR_GAP_SECONDS = 15.0  # beyond the lease: the torn replica has caught up or h
 class Faults:
     """Does faults to one cluster."""
 
-    def __init__(self, cluster: ChaosCluster, *, lease_s: float, chance: random.Random) -> None:
+    def __init__(
+        self,
+        cluster: ChaosCluster,
+        *,
+        lease_s: float,
+        chance: random.Random,
+        is_sabotage: bool = False,
+    ) -> None:
+        """``is_sabotage`` tears logs that nobody else has, which no cluster can stand."""
         self._cluster = cluster
         self._lease_s = lease_s
+        self._is_sabotage = is_sabotage
         self._chance = chance
         self._may_tear_at_s = 0.0
         self._by_kind: dict[FaultKind, Callable[[PlannedFault], Awaitable[Undo]]] = {
@@ -133,7 +142,8 @@ class Faults:
         await node.kill()
         torn = 0
         loop = asyncio.get_running_loop()
-        if loop.time() >= self._may_tear_at_s and await self._others_have_it_all(node):
+        is_due = loop.time() >= self._may_tear_at_s
+        if self._is_sabotage or (is_due and await self._others_have_it_all(node)):
             for directory in node.partition_dirs():
                 if self._chance.random() < 0.8:
                     torn += tear(directory, self._chance)

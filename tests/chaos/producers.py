@@ -160,7 +160,13 @@ def produce_with_librdkafka(scene: Scene, name: str, *, rate_per_s: float) -> No
     for count in range(10_000):
         if not scene.is_writing:
             return
-        _confluent_session(scene, f"{name}.{count}", chance, rate_per_s)
+        session = f"{name}.{count}"
+        try:
+            _confluent_session(scene, session, chance, rate_per_s)
+        except (KafkaException, SystemError) as error:
+            # Fatal: the leader has not what it acknowledged. The Python face raises it from
+            # whatever callback runs just then, which may end as a SystemError.
+            scene.note(session, f"cannot go on: {error.__cause__ or error}")
 
 
 def _confluent_session(

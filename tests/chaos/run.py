@@ -75,6 +75,7 @@ class ChaosOptions:
     rate_per_s: float = 60.0  # records of one producer
     producer_count: int = 3
     node_config: Mapping[str, str] = field(default_factory=dict)
+    is_sabotage: bool = False  # lose what nobody else has, to see that the checker finds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,12 @@ async def _do_faults(cluster: ChaosCluster, scene: Scene, options: ChaosOptions)
         kinds=kinds,
         lease_s=options.lease_s,
     )
-    faults = Faults(cluster, lease_s=options.lease_s, chance=scene.chance("faults"))
+    faults = Faults(
+        cluster,
+        lease_s=options.lease_s,
+        chance=scene.chance("faults"),
+        is_sabotage=options.is_sabotage,
+    )
     await Nemesis(faults, lanes, scene.history, scene.clock_s).run()
 
 

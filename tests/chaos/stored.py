@@ -94,7 +94,7 @@ def compare_stored(
     for segment in tier:
         for replica in held:
             found += _compare_pair(where, Kind.TIER_DIFFERS, segment, replica, final.end_offset)
-    found += _compare_ends(where, final, held)
+    found += _compare_ends(where, final, replicas, tier)
     found += _compare_served(where, final, (*replicas, *tier))
     return found
 
@@ -119,14 +119,19 @@ def _compare_pair(
         yield Anomaly(kind, where, f"{detail}, {other.holder} {len(second)}")
 
 
-def _compare_ends(where: str, final: FinalLog, held: Sequence[StoredLog]) -> Iterator[Anomaly]:
-    """Every replica that is in sync reaches the high watermark once all is quiet."""
-    for log in held:
-        if log.batches[-1].next_offset < final.end_offset:
-            detail = f"{log.holder} ends at {log.batches[-1].next_offset}"
-            yield Anomaly(
-                Kind.DIVERGENCE, where, f"{detail}, the high watermark is {final.end_offset}"
-            )
+def _compare_ends(
+    where: str, final: FinalLog, replicas: Sequence[StoredLog], tier: Sequence[StoredLog]
+) -> Iterator[Anomaly]:
+    """Every replica that is in sync reaches the high watermark once all is quiet.
+
+    One that is empty may have been cut to where the tier ends.
+    """
+    tier_end = max((log.batches[-1].next_offset for log in tier if log.batches), default=0)
+    for log in replicas:
+        end = log.batches[-1].next_offset if log.batches else tier_end
+        if end < final.end_offset:
+            detail = f"{log.holder} ends at {end}, the high watermark is {final.end_offset}"
+            yield Anomaly(Kind.DIVERGENCE, where, detail)
 
 
 def _compare_served(where: str, final: FinalLog, logs: Sequence[StoredLog]) -> Iterator[Anomaly]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.checker import Kind
 from tests.chaos.plan import FaultKind
 from tests.chaos.run import ChaosOptions, run_chaos
 
@@ -36,3 +37,19 @@ def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> Non
     assert result.anomalies == []
     assert len(result.history.faults) >= len(FAULTS)
     assert sum(write.outcome == "ok" for write in result.history.writes) > 100
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_its_only_copy_is_found_out(tmp_path: Path) -> None:
+    """The harness itself: without this, «no anomalies» could mean that nobody looks."""
+    options = ChaosOptions(
+        directory=tmp_path / "chaos",
+        seed=1,
+        seconds=15,
+        node_count=1,
+        kinds=(FaultKind.TORN,),
+        is_sabotage=True,
+    )
+    kinds = {anomaly.kind for anomaly in asyncio.run(run_chaos(options)).anomalies}
+    assert Kind.LOST_WRITE in kinds
+    assert kinds & {Kind.LOST_READ, Kind.CHANGED_OFFSET}

@@ -56,6 +56,12 @@ def test_a_replica_that_ends_below_the_high_watermark_is_a_divergence() -> None:
     assert found == [Kind.DIVERGENCE]
 
 
+def test_an_empty_replica_is_a_divergence_unless_the_tier_has_it_all() -> None:
+    logs = [node(1, ONE), node(2)]
+    assert kinds(final("a", "b"), logs, []) == [Kind.DIVERGENCE]
+    assert kinds(final("a", "b"), logs, [parse_log("segment", ONE)]) == []
+
+
 def test_a_replica_whose_start_is_in_the_tier_agrees() -> None:
     segment = parse_log("segment", ONE)
     assert kinds(final("a", "b", "c"), [node(1, ONE, TWO), node(2, TWO)], [segment]) == []

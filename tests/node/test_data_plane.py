@@ -367,7 +367,11 @@ def test_a_deleted_topic_leaves_no_files_and_can_be_made_again(
     admin.delete_topics([topic])[topic].result(10)
     unknown = client.produce(topic, a_batch(b"lost"))
     assert unknown.error_code is ErrorCode.unknown_topic_or_partition
-    assert not list(node.data_dir.glob(f"{topic}-0*"))
+    assert not (node.data_dir / f"{topic}-0").exists()
+    deadline = time.monotonic() + 10
+    while list(node.data_dir.glob(f"{topic}-0*")):  # the bytes go in the background
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     create(node, topic)
     assert client.produce(topic, a_batch(b"new")).base_offset == 0
 

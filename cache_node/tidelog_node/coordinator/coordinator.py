@@ -231,6 +231,7 @@ class GroupCoordinator:
             pages = await read_pages(self._store, group_id)
         else:
             pages = await read_pages_of(self._store, group_id, partitions)
+            partitions = {topic: frozenset(indexes) for topic, indexes in partitions.items()}
         return {
             TopicPartition(page.topic, partition): offset
             for page in pages

@@ -27,7 +27,13 @@ from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, OffsetOutOfRange, TidelogError
+from tidelog_core.errors import (
+    ErrorCode,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    StorageError,
+    TidelogError,
+)
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import find_divergence
@@ -261,6 +267,8 @@ class FetchHandler:
                     return _nothing(replica, wanted)._replace(preferred_replica=preferred)
         log = replica.log
         is_committed_only = request.isolation_level == READ_COMMITTED
+        if log.is_offline:  # also for those who only wait for more
+            raise StorageError(f"{replica.partition} is offline: its disk has failed")
         high_watermark = log.high_watermark
         bound = log.last_stable_offset if is_committed_only else high_watermark
         if wanted.last_fetched_epoch >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from kio.schema.offset_for_leader_epoch.v4.request import (
@@ -16,9 +17,12 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.handlers.turns import Turn
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
+
+logger = logging.getLogger(__name__)
 
 API_KEY = 23
 
@@ -41,24 +45,22 @@ class LeaderEpochHandler:
         self, request: OffsetForLeaderEpochRequest, _: RequestContext
     ) -> OffsetForLeaderEpochResponse:
         """Return the end of the epoch asked for, or of the last one before it."""
-        return build(
-            OffsetForLeaderEpochResponse,
-            topics=tuple(
-                build(
-                    OffsetForLeaderTopicResult,
-                    topic=topic.topic,
-                    partitions=tuple(
-                        self._answer(topic.topic, wanted) for wanted in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            ),
-        )
+        turn = Turn()
+        topics = []
+        for topic in request.topics:
+            answers = []
+            for wanted in topic.partitions:
+                await turn.step()
+                answers.append(self._answer(topic.topic, wanted))
+            topics.append(
+                build(OffsetForLeaderTopicResult, topic=topic.topic, partitions=tuple(answers))
+            )
+        return build(OffsetForLeaderEpochResponse, topics=tuple(topics))
 
     def _answer(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
         code, epoch, end_offset = ErrorCode.none, -1, -1
+        partition = TopicPartition(topic, wanted.partition)
         try:
-            partition = TopicPartition(topic, wanted.partition)
             replica = self._replicas.leader(partition, wanted.current_leader_epoch)
             if not self._can_serve():
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
@@ -66,6 +68,9 @@ class LeaderEpochHandler:
             epoch, end_offset = replica.log.offset_for_leader_epoch(wanted.leader_epoch)
         except TidelogError as error:
             code = error.code
+        except OSError as error:
+            logger.error("lookup failed", extra={"partition": str(partition), "reason": str(error)})
+            code = ErrorCode.kafka_storage_error
         return build(
             EpochEndOffset,
             error_code=code,

@@ -33,6 +33,7 @@ from tidelog_core.errors import (
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.handlers.turns import Turn
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -91,10 +92,12 @@ class ListOffsetsHandler:
             for wanted in topic.partitions:
                 partition = TopicPartition(topic.name, wanted.partition_index)
                 seen[partition] = seen.get(partition, 0) + 1
+        turn = Turn()
         topics = []
         for topic in request.topics:
             answers = []
             for wanted in topic.partitions:
+                await turn.step()
                 partition = TopicPartition(topic.name, wanted.partition_index)
                 answers.append(
                     await self._answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -13,11 +14,14 @@ from kio.schema.describe_log_dirs.v5.response import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from tidelog_core.errors import ErrorCode
+from tidelog_core.errors import ErrorCode, TidelogError
 
+from tidelog_node.handlers.turns import Turn
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
+
+logger = logging.getLogger(__name__)
 
 API_KEY = 35
 
@@ -40,23 +44,23 @@ class LogDirsHandler:
         wanted: dict[str, set[int]] | None = None
         if request.topics is not None:
             wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
-        by_topic: dict[str, list[Replica]] = defaultdict(list)
-        for replica in self._replicas.replicas():
+        by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+        turn = Turn()
+        for replica in tuple(self._replicas.replicas()):
             topic, index = replica.partition
             if wanted is None or index in wanted.get(topic, ()):
-                by_topic[topic].append(replica)
+                await turn.step()
+                described = _describe(replica)
+                if described is not None:
+                    by_topic[topic].append(described)
         disk = shutil.disk_usage(self._data_dir)
         result = build(
             DescribeLogDirsResult,
             error_code=ErrorCode.none,
             log_dir=str(self._data_dir),
             topics=tuple(
-                build(
-                    DescribeLogDirsTopic,
-                    name=topic,
-                    partitions=tuple(_describe(replica) for replica in replicas),
-                )
-                for topic, replicas in sorted(by_topic.items())
+                build(DescribeLogDirsTopic, name=topic, partitions=tuple(partitions))
+                for topic, partitions in sorted(by_topic.items())
             ),
             total_bytes=disk.total,
             usable_bytes=disk.free,
@@ -64,11 +68,20 @@ class LogDirsHandler:
         return build(DescribeLogDirsResponse, error_code=ErrorCode.none, results=(result,))
 
 
-def _describe(replica: Replica) -> DescribeLogDirsPartition:
+def _describe(replica: Replica) -> DescribeLogDirsPartition | None:
+    """Return the partition, or ``None`` where its log cannot be opened."""
+    try:
+        size_bytes = replica.log.size_bytes
+    except (TidelogError, OSError) as error:
+        logger.error(
+            "log cannot be described",
+            extra={"partition": str(replica.partition), "reason": str(error)},
+        )
+        return None
     return build(
         DescribeLogDirsPartition,
         partition_index=replica.partition.partition,
-        partition_size=replica.log.size_bytes,
+        partition_size=size_bytes,
         offset_lag=0,  # the leader's own copy is never behind
         is_future_key=False,
     )

@@ -87,20 +87,28 @@ class LeaseKeeper:
         self._found = found
         self._has_renewed = False
         self._was_able = True
+        self._reading: asyncio.Future[object] | None = None  # of the cluster, to end the fencing
+        self._reading_started_ms = 0.0
         membership.hold(self._own)
 
     async def acquire(self) -> None:
         """Return when this node may act. Raises ``BrokerIdTaken``."""
-        while not self._membership.can_serve():
-            await self.step()
-            if not self._membership.can_serve():
-                await self._sleep()
+        try:
+            while not self._membership.can_serve():
+                await self.step()
+                if not self._membership.can_serve():
+                    await self._sleep()
+        finally:
+            self._end_reading()
 
     async def run(self) -> None:
         """Renew until cancelled. Raises ``BrokerIdTaken`` when another process has the id."""
-        while True:
-            await self._sleep()
-            await self.step()
+        try:
+            while True:
+                await self._sleep()
+                await self.step()
+        finally:
+            self._end_reading()
 
     async def release(self) -> None:
         """Tell everyone that this node has left. It must not answer anybody any more."""
@@ -176,19 +184,32 @@ class LeaseKeeper:
         return self._found is None or lease.version != self._found.version
 
     async def _end_fencing(self) -> None:
-        """Read the cluster and, if the lease still holds, act again."""
-        started_ms = self._membership.now_ms()
-        try:
-            async with asyncio.timeout(self._times.lease_ms / 1000):
-                await self._read_cluster()
-        except (StoreUnavailable, TimeoutError):
+        """Read the cluster and, if the lease still holds, act again.
+
+        A reading that takes long goes on while the lease is renewed.
+        """
+        if self._reading is None:
+            self._reading_started_ms = self._membership.now_ms()
+            self._reading = asyncio.ensure_future(self._read_cluster())
+        await asyncio.wait([self._reading], timeout=self._times.retry_ms / 1000)
+        if not self._reading.done():
             return
-        self._own.on_cluster_read(started_ms)
+        reading, self._reading = self._reading, None
+        try:
+            reading.result()
+        except StoreUnavailable:
+            return
+        self._own.on_cluster_read(self._reading_started_ms)
         if self._membership.can_serve():
             if not self._was_able:
                 self._was_able = True
                 logger.warning("lease renewed, the node serves again")
             self._membership.notice_renewal()
+
+    def _end_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     @property
     def _call_seconds_max(self) -> float:

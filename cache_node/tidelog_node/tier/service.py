@@ -265,7 +265,10 @@ class TierService:
 
     async def _copy_loop(self) -> None:
         while True:
-            self._start_copies()
+            try:
+                self._start_copies()
+            except Exception:
+                logger.exception("search for segments to copy broke, will retry")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._copy_interval_s):
                     await self._copy_now.wait()
@@ -294,7 +297,11 @@ class TierService:
 
     async def _retention_loop(self) -> None:
         while True:
-            wait_s = await self.apply_retention()
+            try:
+                wait_s = await self.apply_retention()
+            except Exception:
+                logger.exception("retention broke, will retry")
+                wait_s = RETRY_DELAY_S_MAX
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._retain_now.wait()

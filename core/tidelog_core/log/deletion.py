@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog_core.log.checkpoint import sync_directory
@@ -18,22 +19,27 @@ NAME_LENGTH_MAX = 200  # of what is kept of the name; 255 is what most file syst
 
 
 def rename_deleted(directory: Path) -> Path:
-    """Rename the directory so that it counts as deleted. Durable on return. Raises ``OSError``."""
+    """Rename the directory so that it counts as deleted. Raises ``OSError``.
+
+    Durable when ``remove_directories`` has begun; until then a power cut may undo it whole.
+    """
     name = directory.name[:NAME_LENGTH_MAX]
     doomed = directory.with_name(f"{name}.{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}")
     directory.rename(doomed)
-    sync_directory(directory.parent)
     return doomed
 
 
-def remove_directory(doomed: Path) -> None:
-    """Remove a directory that ``rename_deleted`` has named. Blocks. Raises ``OSError``."""
-    shutil.rmtree(doomed)
+def remove_directories(doomed: Sequence[Path]) -> None:
+    """Remove directories that ``rename_deleted`` has named. Blocks. Raises ``OSError``."""
+    # First the names: nothing that is half gone may come back under the old one.
+    for parent in {path.parent for path in doomed}:
+        sync_directory(parent)
+    for path in doomed:
+        shutil.rmtree(path)
 
 
 def remove_deleted_logs(parent: Path) -> int:
     """Finish the deletions that a crash interrupted in ``parent``. Returns how many."""
     doomed = [path for path in parent.iterdir() if path.name.endswith(DELETED_DIRECTORY_SUFFIX)]
-    for path in doomed:
-        remove_directory(path)
+    remove_directories(doomed)
     return len(doomed)

@@ -36,7 +36,7 @@ from tidelog_core.log.checkpoint import (
     encode_rows,
     write_checkpoint,
 )
-from tidelog_core.log.deletion import remove_deleted_logs, remove_directory, rename_deleted
+from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.local_log import LocalLog
@@ -702,13 +702,13 @@ class UnifiedLog:
         """Remove the log and its files."""
         doomed = self.begin_deletion()
         with self._local.storage_errors("deletion"):
-            remove_directory(doomed)
+            remove_directories([doomed])
 
     def begin_deletion(self) -> Path:
-        """Take the log away; return the directory for ``remove_directory``, which may block.
+        """Take the log away; return the directory for ``remove_directories``, which blocks.
 
         The directory has another name then, so that a log of the same name can be made
-        at once. Durable on return: what a crash leaves of it, the next start removes.
+        at once. What a crash leaves of it, the next start removes.
         """
         self._is_closed = True
         self._durability.cancel()

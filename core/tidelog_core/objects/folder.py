@@ -139,7 +139,10 @@ class FolderObjectStore:
     def _name(self, staged: Path, target: Path, *, is_new: bool) -> bool:
         """Give the staged file its name and return ``True``, or ``False`` where it is taken."""
         for _ in range(STAGING_ATTEMPTS_MAX):
-            self._make_known(target.parent)
+            try:
+                self._make_known(target.parent)
+            except (FileNotFoundError, FileExistsError):
+                continue  # It went between one step of making it and the next.
             try:
                 if is_new:
                     os.link(staged, target)
@@ -250,7 +253,13 @@ class FolderObjectStore:
             except OSError:
                 break  # Not empty.
             folder = folder.parent
-        _fsync_folder(folder)
+        while True:
+            try:
+                return _fsync_folder(folder)
+            except FileNotFoundError:
+                if folder == self._folder:
+                    raise
+                folder = folder.parent  # Another delete has found it empty just now.
 
     def _remove_abandoned(self) -> None:
         for path in self._staging.iterdir():

@@ -1,0 +1,125 @@
+"""Requests about thousands of partitions, and about one that is broken among others."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_for_leader_epoch.v3 import request as epochs
+from tidelog_core.wire_messages import build
+
+from tests.node.node_process import NodeProcess
+from tests.node.wire_client import WireClient, api_versions_request
+
+PARTITION_COUNT = 1500
+
+
+def create(node: NodeProcess, topic: str, partition_count: int) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic(topic, partition_count, 1)])[topic].result(30)
+    return admin
+
+
+class Watch:
+    """How long a small request of someone else takes at worst meanwhile."""
+
+    def __init__(self, node: NodeProcess) -> None:
+        self.seconds_max = 0.0
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(node.port,))
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        time.sleep(0.1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self, port: int) -> None:
+        with WireClient(port) as client:
+            while not self._is_over.wait(0.002):
+                begun = time.monotonic()
+                client.call(api_versions_request())
+                self.seconds_max = max(self.seconds_max, time.monotonic() - begun)
+
+
+def test_looking_offsets_up_in_many_logs_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node") as node:
+        create(node, "wide", PARTITION_COUNT)
+        producer = Producer({"bootstrap.servers": node.address, "linger.ms": 50})
+        for partition in range(PARTITION_COUNT):
+            producer.produce("wide", b"x", partition=partition)
+        assert producer.flush(30) == 0
+        node.stop()
+        node.start()  # the logs are opened by who asks for them first
+        admin = AdminClient({"bootstrap.servers": node.address})
+        wanted = {TopicPartition("wide", p): OffsetSpec.latest() for p in range(PARTITION_COUNT)}
+        admin.list_topics(timeout=10)
+        with Watch(node) as watch:
+            begun = time.monotonic()
+            found = admin.list_offsets(wanted, request_timeout=60)
+            assert {future.result(60).offset for future in found.values()} == {1}
+            lasted_seconds = time.monotonic() - begun
+        assert watch.seconds_max < max(0.15, lasted_seconds / 3)
+
+
+def test_deleting_a_wide_topic_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node") as node:
+        admin = create(node, "wide", PARTITION_COUNT)
+        wanted = {TopicPartition("wide", p): OffsetSpec.latest() for p in range(PARTITION_COUNT)}
+        for future in admin.list_offsets(wanted, request_timeout=60).values():
+            future.result(60)  # every log is open
+        with Watch(node) as watch:
+            admin.delete_topics(["wide"])["wide"].result(60)
+            time.sleep(0.2)
+        assert watch.seconds_max < 0.4
+        deadline = time.monotonic() + 20
+        while any((tmp_path / "node").glob("wide*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_offsets_of_many_partitions_are_found_in_time(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node") as node:
+        create(node, "wide", 6000)
+        consumer = Consumer({"bootstrap.servers": node.address, "group.id": "g"})
+        partitions = [TopicPartition("wide", p, p) for p in range(6000)]
+        consumer.commit(offsets=partitions, asynchronous=False)
+        before = node.cpu_seconds()
+        committed = consumer.committed(partitions, timeout=30)
+        assert [found.offset for found in committed] == list(range(6000))
+        assert node.cpu_seconds() - before < 0.5
+        consumer.close()
+
+
+def test_a_log_that_cannot_be_opened_spoils_no_answer_about_others(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node") as node:
+        create(node, "t", 2)
+        node.stop()
+        shutil.rmtree(tmp_path / "node/t-1", ignore_errors=True)
+        (tmp_path / "node/t-1").write_text("not a directory")
+        node.start()
+        with WireClient(node.port) as client:
+            directories: Any = load_request_schema(35, 1)
+            (result,) = client.call(directories(topics=None)).results
+            (topic,) = result.topics
+            assert [partition.partition_index for partition in topic.partitions] == [0]
+            wanted = [
+                build(epochs.OffsetForLeaderPartition, partition=partition, leader_epoch=0)
+                for partition in (0, 1)
+            ]
+            asked = build(epochs.OffsetForLeaderTopic, topic="t", partitions=tuple(wanted))
+            request = build(epochs.OffsetForLeaderEpochRequest, topics=(asked,))
+            (answer,) = client.call(request).topics
+            codes = [partition.error_code for partition in answer.partitions]
+            assert codes == [ErrorCode.none, ErrorCode.kafka_storage_error]
+        (tmp_path / "node/t-1").unlink()
