@@ -93,7 +93,7 @@ class Membership:
 
     @property
     def dead(self) -> frozenset[int]:
-        """The brokers that have been seen at some time and are dead now."""
+        """The other brokers that have been seen at some time and are dead now."""
         return self._dead
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ class Membership:
         """Take a reading of all leases that was begun at ``started_ms`` and is back now."""
         leases = tuple(leases)
         before = self._known
-        self._known = before | {lease.broker_id for lease in leases}
+        self._known = before | {lease.broker_id for lease in leases} - {self.broker_id}
         self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
         dead = frozenset(b for b in self._known if self.peers.is_dead(b))
         if dead != self._dead or self._known != before:
