@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
+import os
 import random
 import shutil
+import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+
+import psutil
 
 from tests.chaos.checker import Rules, check
 from tests.chaos.history import load
@@ -34,6 +39,8 @@ SEEDS = 1_000_000
 def main() -> int:
     """Run what the arguments ask for; return the exit status."""
     arguments = _parser().parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _abandon)
     if arguments.check is not None:
         return _check_again(arguments.check, is_replicated=arguments.replication > 1)
     first = random.randrange(SEEDS) if arguments.seed is None else arguments.seed
@@ -74,6 +81,14 @@ def _run(arguments: argparse.Namespace, seed: int) -> bool:
     if not result.anomalies and arguments.runs > 1:
         shutil.rmtree(directory)
     return not result.anomalies
+
+
+def _abandon(number: int, _frame: object) -> None:
+    """End at once, and leave no node behind; there is nothing to be learned from half a run."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    os._exit(128 + number)
 
 
 def _check_again(directory: Path, *, is_replicated: bool) -> int:

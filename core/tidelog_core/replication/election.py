@@ -12,8 +12,8 @@ holds a replica of and asks whether it should be the one to act:
   renewal, and from then on no takeover decided earlier can land (see ``leases``).
 - Only a member of the *stored* ISR takes over. The leader counts every replica that the
   store may name towards the high watermark (``LeaderState.maximal_isr``), so every such
-  member has every acknowledged record; and a successor does not fetch from the leader
-  any more, so a leader that has not heard of it cannot commit anything either.
+  member has every acknowledged record; and a successor fetches from nobody once it leads,
+  so a leader that has not heard of it cannot commit anything new either.
 - Dead members leave the ISR with the takeover; a new leader would wait for them in vain.
 - A node that has restarted never goes on in the epoch that it led before: its followers
   may have more of that epoch than it has left. ``ElectionClerk.start`` notes the epochs

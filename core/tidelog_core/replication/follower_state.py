@@ -12,9 +12,7 @@ Answers come late, twice or never. One is used only if it answers a fetch of the
 leader epoch and the log still ends where that fetch began.
 
 Where the leader no longer has the offset locally, the follower starts anew where the tier
-ends: everything below is committed and in the object store, so a new or empty replica
-copies the local tail only. A replica that has started anew is never in the ISR: a member
-has everything below the high watermark, and the tier ends below it.
+ends, see ``tier_start``.
 
 Source: KIP-101, KIP-279, KIP-405, KIP-595; Kafka's ``AbstractFetcherThread``.
 """
@@ -22,38 +20,11 @@ Source: KIP-101, KIP-279, KIP-405, KIP-595; Kafka's ``AbstractFetcherThread``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER, NO_LEADER_EPOCH, NO_OFFSET
-
-
-class ReplicaLog(Protocol):
-    """What the state machines look at in a log; ``UnifiedLog`` has it all."""
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that may be read, here or from the tier."""
-
-    @property
-    def local_log_start_offset(self) -> int:
-        """The first offset that may be read here."""
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
-
-    @property
-    def high_watermark(self) -> int:
-        """The end of what is known to be committed, exclusive."""
-
-    @property
-    def leader_epoch(self) -> int:
-        """The latest leader epoch that the log has seen, -1 if none."""
-
-    def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the greatest epoch at or below ``epoch`` and its end, else (-1, -1)."""
+from tidelog_core.replication.tier_start import ReplicaLog, StartAnew, TierEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +49,6 @@ class FetchAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class TierEnd:
-    """The end of what the tier holds of a partition without gaps."""
-
-    offset: int
-    log_start_offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ignore:
     """Do nothing; fetch again after a pause if ``must_wait``, or once the leader changes."""
 
@@ -105,18 +68,6 @@ class Truncate:
     """Cut the log (and its leader epochs, also where no record goes) at ``offset``."""
 
     offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class StartAnew:
-    """Drop the local log and go on at ``offset``.
-
-    Everything in ``[log_start_offset, offset)`` is in the tier; its leader epochs and
-    producers come from the last tiered segment.
-    """
-
-    offset: int
-    log_start_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,17 +177,6 @@ class FollowerState:
             elif leader_local_start <= leader_start:
                 action = StartAnew(leader_start, leader_start)  # All below has been deleted.
         return action
-
-    def on_empty_log(self, log: ReplicaLog, tier_end: TierEnd | None) -> Action:
-        """Return what to do before the first fetch of a replica that has no records."""
-        if (
-            tier_end is not None
-            and self.broker_id not in self.partition.isr
-            and log.log_end_offset == log.local_log_start_offset
-            and tier_end.offset > log.log_end_offset
-        ):
-            return StartAnew(tier_end.offset, tier_end.log_start_offset)
-        return Ignore(must_wait=False)
 
     def _is_current(self, fetch: ReplicaFetch, log: ReplicaLog) -> bool:
         return (

@@ -1,0 +1,98 @@
+"""When a replica drops its local log and goes on where the tier ends.
+
+Everything in the tier is committed: it is copied from below the high watermark, and the
+chain of segments has no gaps. So a log that starts anew at the tier's end lacks nothing
+below it, and what it held locally above it is fetched again.
+
+- A *new or empty replica*, and one whose offset the leader has evicted, copies the local
+  tail only. It is never in the ISR: a member has everything below the high watermark.
+- A *leader* must have what the tier has, or offsets that readers find in the tier would get
+  other bytes. Every member of the ISR has; a replica that leads after an unclean election,
+  or after its disk lost its tail, may have less, or other records at those offsets. It
+  starts anew before it leads, and loses less by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class ReplicaLog(Protocol):
+    """What the state machines look at in a log; ``UnifiedLog`` has it all."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read, here or from the tier."""
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset that may be read here."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is known to be committed, exclusive."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The latest leader epoch that the log has seen, -1 if none."""
+
+    def leader_epoch_for(self, offset: int) -> int:
+        """Return the epoch that wrote ``offset``, -1 if it is not known."""
+
+    def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the greatest epoch at or below ``epoch`` and its end, else (-1, -1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierEnd:
+    """The end of what the tier holds of a partition without gaps."""
+
+    offset: int
+    leader_epoch: int  # of the record before ``offset``
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAnew:
+    """Drop the local log and go on at ``offset``.
+
+    Everything in ``[log_start_offset, offset)`` is in the tier; its leader epochs and
+    producers come from the last tiered segment.
+    """
+
+    offset: int
+    log_start_offset: int
+
+
+def start_before_following(
+    log: ReplicaLog, tier_end: TierEnd | None, *, is_in_sync: bool
+) -> StartAnew | None:
+    """Return what a replica does before its first fetch from a leader."""
+    if (
+        tier_end is None
+        or is_in_sync
+        or log.log_end_offset > log.local_log_start_offset
+        or log.log_end_offset >= tier_end.offset
+    ):
+        return None
+    return StartAnew(tier_end.offset, tier_end.log_start_offset)
+
+
+def start_before_leading(log: ReplicaLog, tier_end: TierEnd | None) -> StartAnew | None:
+    """Return what a replica does before it leads, where an election may have lost records.
+
+    After a clean election there is nothing to do, so the tier need not be asked.
+    """
+    if tier_end is None or tier_end.offset <= log.log_start_offset:
+        return None
+    if log.log_end_offset >= tier_end.offset and (
+        log.local_log_start_offset >= tier_end.offset
+        or log.leader_epoch_for(tier_end.offset - 1) == tier_end.leader_epoch
+    ):
+        return None
+    return StartAnew(tier_end.offset, tier_end.log_start_offset)

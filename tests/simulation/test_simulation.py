@@ -1,0 +1,109 @@
+"""Replication and elections through schedules that no cluster of processes meets by luck.
+
+SIMULATION_SEED=<seed>       run this one alone (a failure names its seed)
+SIMULATION_SCHEDULES=<n>     how many the slow run takes, 10,000 by default
+SIMULATION_BASE=<seed>       where the slow run begins, by default somewhere new each time
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import pairwise
+
+import pytest
+
+from tests.simulation.checker import Violation
+from tests.simulation.faults import PATTERNS, draw_pattern_plan, draw_plan
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.simulation import Simulation, run_plan, run_seed, shrink
+
+SCHEDULES = 500
+PATTERN_SCHEDULES = 25
+MUTATION_SEEDS_MAX = 600
+
+_only = os.environ.get("SIMULATION_SEED")
+
+
+def test_no_schedule_breaks_a_promise() -> None:
+    seeds = range(SCHEDULES) if _only is None else [int(_only)]
+    for seed in seeds:
+        run_seed(seed)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_no_timing_of_a_pattern_breaks_a_promise(name: str) -> None:
+    for seed in range(PATTERN_SCHEDULES):
+        run_plan(draw_pattern_plan(seed, name))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_ten_thousand_schedules_break_no_promise() -> None:
+    count = int(os.environ.get("SIMULATION_SCHEDULES", "10000"))
+    base = int(os.environ.get("SIMULATION_BASE", str(time.time_ns() // 1_000_000)))
+    started = time.process_time()
+    reports = [run_seed(seed) for seed in range(base, base + count)]
+    seconds = time.process_time() - started
+    events = sum(report.event_count for report in reports)
+    print(
+        f"{count} schedules from {base} in {seconds:.0f} s of CPU:"
+        f" {60 * count / seconds:,.0f} a minute, {events / count:.0f} events each,"
+        f" {sum(report.epochs for report in reports) / count:.1f} elections each,"
+        f" accepting again after {max(report.recovery_ms for report in reports):.0f} ms at most"
+    )
+    for name in PATTERNS:
+        for seed in range(base, base + count // 20):
+            run_plan(draw_pattern_plan(seed, name))
+
+
+@pytest.mark.parametrize(("name", "mutation"), MUTATIONS.items(), ids=list(MUTATIONS))
+def test_a_mistake_is_found(name: str, mutation: Mutation) -> None:
+    """The simulation is worth what it catches: each rule, left out, must show."""
+    for seed in range(MUTATION_SEEDS_MAX):
+        try:
+            run_plan(mutation.plan(seed), mutation.machines)
+        except Violation:
+            return
+    pytest.fail(f"«{name}» went unnoticed in {MUTATION_SEEDS_MAX} schedules")
+
+
+def test_a_seed_always_gives_the_same_run() -> None:
+    assert run_seed(11) == run_seed(11)
+
+
+def test_a_failing_plan_is_made_smaller() -> None:
+    machines = MUTATIONS["never fences itself"].machines
+    for seed in range(MUTATION_SEEDS_MAX):
+        plan = draw_plan(seed)
+        try:
+            run_plan(plan, machines)
+        except Violation:
+            break
+    smaller = shrink(plan, machines)
+    assert 0 < len(smaller.faults) < len(plan.faults)
+    with pytest.raises(Violation, match=f"seed {seed}"):
+        run_plan(smaller, machines)
+
+
+def test_schedules_meet_every_kind_of_change() -> None:
+    """A simulation that stopped meeting elections would find nothing and say nothing."""
+    epochs = shrunk = grown = moved = lossy = 0
+    for seed in range(60):
+        simulation = Simulation(draw_plan(seed))
+        isrs, replicas = [], []
+        simulation.store.on_partition = lambda _, after, isrs=isrs, replicas=replicas: (
+            isrs.append(len(after.isr)),
+            replicas.append(after.replicas),
+        )
+        report = simulation.run()
+        epochs += report.epochs
+        lossy += report.is_lossy
+        shrunk += sum(after < before for before, after in pairwise(isrs))
+        grown += sum(after > before for before, after in pairwise(isrs))
+        moved += len(set(replicas)) > 1
+    assert epochs > 90
+    assert shrunk > 50
+    assert grown > 50
+    assert moved > 3
+    assert lossy < 10
