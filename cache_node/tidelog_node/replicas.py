@@ -189,6 +189,11 @@ class Replica:
         """What is known of followers and ISR where this node leads and there are others."""
         return None if self.role is None else self.role.leader
 
+    @property
+    def is_follower(self) -> bool:
+        """Whether another node leads and this one follows it."""
+        return self.role is not None and self.role.follower is not None
+
     def require_readable(self) -> None:
         """Raise ``NotLeaderOrFollower`` while the leadership may be on its way elsewhere."""
         role = self.role
@@ -427,7 +432,7 @@ class ReplicaManager:
             self._update(replica, partition, config)
             if replica.is_leader:
                 led[index] = replica
-            elif replica.role is not None and replica.role.follower is not None:
+            elif replica.is_follower:
                 followed[index] = replica
         self._by_topic[name] = held
         self._topic_ids[name] = topic.topic_id.bytes

@@ -240,11 +240,9 @@ class FetchHandler:
         reading: _Reading,
     ) -> FetchResult:
         """Return an empty result where the tier is to be read, else what the client is told."""
-        if replica is not None and replica.is_leader and self._tier is not None:
+        if replica is not None and self._tier is not None:
             return _nothing(replica, wanted)
         reading.must_answer = True
-        if replica is not None and not replica.is_leader:
-            return FetchResult(wanted.partition, NotLeaderOrFollower.code)  # The leader has it.
         logger.error("no tier to read from", extra={"reason": str(error)})
         return FetchResult(wanted.partition, OffsetOutOfRange.code)
 
