@@ -74,6 +74,7 @@ class Replica:
         "log_start_offset",
         "partition",
         "role",
+        "settled_epoch",
         "topic_id",
         "waiters",
     )
@@ -97,6 +98,7 @@ class Replica:
         self.is_leader = False
         self.is_internal = partition.topic in RESERVED_TOPICS
         self.role: ReplicaRole | None = None  # None: there is no other replica
+        self.settled_epoch = -1  # the last in which the log could be led from
         self.waiters: set[AppendWaiter] = set()  # for committed records
         self.follower_waiters: set[AppendWaiter] = set()  # for any
         self._log: UnifiedLog | None = None
@@ -279,6 +281,9 @@ class ReplicaManager:
         # leader may want to write the partition's item.
         self.on_following: Callable[[Replica], None] = _ignore
         self.on_wants_write: Callable[[Replica], None] = _ignore
+        # Called with one that leads by its record, but whose log may lack what the tier has:
+        # it leads once ``confirm_lead`` is called. None: nobody asks the tier.
+        self.on_uncertain_lead: Callable[[Replica], None] | None = None
         self._view = view
         self._broker_id = broker_id
         self._directories = directories
@@ -493,15 +498,40 @@ class ReplicaManager:
             min_insync_replicas=replica.config.min_insync_replicas,
             lag_time_max_ms=self._node_config().replica_lag_time_max_ms,
         )
-        change = role.on_partition(
-            partition, replica.log, leads=self._leads(partition), rules=rules
-        )
+        leads = self._leads(partition)
+        if leads and self.on_uncertain_lead is not None and self._is_uncertain(replica, partition):
+            role.end()
+            replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
+            replica.wake()
+            self.on_uncertain_lead(replica)
+            return
+        change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
         replica.leader_epoch = partition.leader_epoch
         replica.is_leader = role.leader is not None
+        if replica.is_leader:
+            replica.settled_epoch = partition.leader_epoch
         if change is not RoleChange.NONE:
             replica.wake()
         if change is RoleChange.BECAME_FOLLOWER:
             self.on_following(replica)
+
+    def _is_uncertain(self, replica: Replica, partition: Partition) -> bool:
+        """Whether the election may have been unclean, or the log may have lost its end."""
+        role = replica.role
+        if replica.settled_epoch == partition.leader_epoch or partition.isr != (self._broker_id,):
+            return False
+        before = None if role is None else role.partition
+        was_in_sync = (
+            before is not None
+            and before.version + 1 == partition.version
+            and self._broker_id in before.isr
+        )
+        return not was_in_sync or not (self._directories.was_clean or replica.settled_epoch >= 0)
+
+    def confirm_lead(self, replica: Replica, leader_epoch: int) -> None:
+        """Let the replica lead in this epoch: its log has what the tier has."""
+        replica.settled_epoch = leader_epoch
+        self._follow_topic(self._view.image, replica.partition.topic)
 
     def _make_role(self, replica: Replica) -> ReplicaRole:
         return ReplicaRole(

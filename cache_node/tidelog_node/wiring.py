@@ -49,6 +49,7 @@ from tidelog_node.membership.member import ClusterMember
 from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
+from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.restore import restore_logs
 from tidelog_node.routes import Route
@@ -278,6 +279,8 @@ def _start_replication(
         broker_id=settings.broker_id,
         timeout_s=config.replica_socket_timeout_ms / 1000,
     )
+    checks = LeadChecks(replicas=data.replicas, catch_up=catch_up)
+    stack.push_async_callback(checks.close)
     fetchers = FollowerFetchers(
         replicas=data.replicas,
         view=cluster.view,

@@ -28,8 +28,12 @@ from tidelog_core.replication.follower_state import (
     Action,
     FollowerState,
     ReplicaFetch,
-    StartAnew,
     Truncate,
+)
+from tidelog_core.replication.tier_start import (
+    StartAnew,
+    start_before_following,
+    start_before_leading,
 )
 from tidelog_core.wire_messages import build, read_message, write_message
 
@@ -68,7 +72,29 @@ class CatchUp:
             partition = follower.partition
             segments = await self._segments(replica)
             end = tier_end(segments, partition.log_start_offset)
-            await self._carry_out(replica, segments, lambda log: follower.on_empty_log(log, end))
+
+            def decide(log: UnifiedLog) -> StartAnew | None:
+                role = replica.role
+                if role is None or role.follower is not follower:
+                    return None  # Another leader, perhaps this node itself.
+                is_in_sync = self._broker_id in follower.partition.isr
+                return start_before_following(log, end, is_in_sync=is_in_sync)
+
+            await self._carry_out(replica, segments, decide)
+
+    async def before_leading(self, replica: Replica) -> None:
+        """Have at least what the tier has. The replica plays no part meanwhile.
+
+        Raises what the stores raise, and ``StorageError``.
+        """
+        async with self._slots:
+            segments = await self._segments(replica)
+            end = tier_end(segments, replica.log_start_offset)
+
+            def decide(log: UnifiedLog) -> StartAnew | None:
+                return None if replica.is_leader else start_before_leading(log, end)
+
+            await self._carry_out(replica, segments, decide)
 
     async def find_start(
         self, replica: Replica, follower: FollowerState, fetch: ReplicaFetch
@@ -102,7 +128,7 @@ class CatchUp:
         self,
         replica: Replica,
         segments: Sequence[SegmentMeta],
-        decide: Callable[[UnifiedLog], Action],
+        decide: Callable[[UnifiedLog], Action | None],
     ) -> None:
         """Do what is decided, if it still is once all that it needs has been read."""
         action = decide(replica.log)

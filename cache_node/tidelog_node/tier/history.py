@@ -9,7 +9,7 @@ from uuid import UUID
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
-from tidelog_core.replication.follower_state import TierEnd
+from tidelog_core.replication.tier_start import TierEnd
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 
@@ -63,4 +63,8 @@ def tier_end(segments: Sequence[SegmentMeta], log_start_offset: int) -> TierEnd 
     end_offset = tiered_end_offset(segments, log_start_offset)
     if end_offset <= log_start_offset:
         return None
-    return TierEnd(end_offset, log_start_offset)
+    last = max(
+        (segment for segment in segments if segment.end_offset == end_offset),
+        key=lambda segment: segment.base_offset,
+    )
+    return TierEnd(end_offset, last.leader_epochs[-1][0], log_start_offset)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v11 import request as fetch_request
+from tidelog_core.wire_messages import build
 
 from tests.node.replication.replicated_cluster import eventually, replicated_cluster, stopped
 from tests.node.wire_client import WireClient, a_batch
@@ -208,3 +210,72 @@ def wipe(directory: Path) -> None:
     """Remove a directory in which a dying tier worker may still tidy up."""
     while directory.exists():
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_an_unclean_leader_has_at_least_what_the_tier_has(tmp_path: Path) -> None:
+    """A replica far behind leads after all: what is tiered is kept, the rest is lost."""
+    with replicated_cluster(tmp_path) as cluster:
+        cluster.create("t", segment_bytes="20000", unclean_leader_election_enable="true")
+        behind, other = cluster.followers("t")
+        leader = cluster.node_leading("t")
+        behind.kill()
+        cluster.wait_isr("t", {leader.broker_id, other.broker_id})
+        acked = cluster.produce("t", values(1_000))
+        eventually(
+            lambda: len(list((tmp_path / "objects").rglob("*.index"))) >= 4, "segments are tiered"
+        )
+        other.kill()
+        leader.kill()
+        behind.start()
+        eventually(lambda: cluster.leader("t") == behind.broker_id, "the one behind leads")
+        with WireClient(behind.port) as client:
+            eventually(lambda: client.fetch("t", 0).high_watermark > 0, "it has started anew")
+            end = client.fetch("t", 0).high_watermark
+        found = cluster.consume("t", end)
+        assert found == {offset: value for offset, value in acked.items() if offset < end}
+        more = cluster.produce("t", values(10, start=5_000))
+        assert min(more) == end
+        leader.start()
+        other.start()
+        cluster.wait_isr("t", {1, 2, 3})
+        assert cluster.consume("t", end + 10) == found | more
+
+
+def test_consumers_read_from_the_replica_of_their_rack(tmp_path: Path) -> None:
+    config = {"log.retention.check.interval.ms": "500"}
+    with replicated_cluster(tmp_path, racks=True, config=config) as cluster:
+        cluster.create("t", segment_bytes="20000", local_retention_bytes="1")
+        acked = cluster.produce("t", values(1_000))
+        near, _ = cluster.followers("t")
+        directory = near.data_dir / "t-0"
+        eventually(lambda: len(list(directory.glob("*.log"))) == 1, "the follower evicts")
+        with WireClient(cluster.node_leading("t").port) as client:
+            answer = client.call(fetch_with_rack("t", 995, f"rack{near.broker_id}"))
+            assert answer.responses[0].partitions[0].preferred_read_replica == near.broker_id
+        with WireClient(near.port) as client:
+            eventually(lambda: client.fetch("t", 995).high_watermark == 1_000, "it knows so")
+            assert acked[999] in client.fetch("t", 995).records
+            assert acked[0] in client.fetch("t", 0, max_wait_ms=5_000).records  # from the tier
+        rack = {"client.rack": f"rack{near.broker_id}"}
+        assert cluster.consume("t", 1_000, **rack) == acked
+
+
+def fetch_with_rack(topic: str, offset: int, rack: str) -> Any:
+    """Return a consumer's Fetch request."""
+    partition = build(
+        fetch_request.FetchPartition,
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        log_start_offset=-1,
+        partition_max_bytes=1_000_000,
+    )
+    return build(
+        fetch_request.FetchRequest,
+        replica_id=-1,
+        min_bytes=1,
+        max_bytes=1_000_000,
+        session_epoch=-1,
+        topics=(build(fetch_request.FetchTopic, topic=topic, partitions=(partition,)),),
+        rack_id=rack,
+    )
