@@ -203,11 +203,11 @@ def _reordered(partition: _Partition) -> Iterator[Anomaly]:
 
     All that is there counts where the session was idempotent. Without idempotence a
     straggler of a request that was given up may come late: only first copies of what
-    was acknowledged count then.
+    was acknowledged count then, and only of a client that promises an order.
     """
     sessions: dict[str, list[Write]] = defaultdict(list)
     for write in partition.writes:
-        is_counted = write.is_idempotent or write.outcome is Outcome.OK
+        is_counted = write.is_idempotent or (write.is_ordered and write.outcome is Outcome.OK)
         if is_counted and write.value in partition.offsets:
             sessions[write.session].append(write)
     for writes in sessions.values():

@@ -13,6 +13,8 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tidelog_core.log.paths import LOG_SUFFIX
+
 from tests.chaos.cluster import ChaosCluster, ChaosNode, NodeState, node_name
 from tests.chaos.plan import FaultKind, PlannedFault
 from tests.chaos.proxy import CLIENT, Behaviour
@@ -124,9 +126,10 @@ class Faults:
     async def _disk_full(self, fault: PlannedFault) -> Undo:
         nodes = self._targets(fault)
         for node in nodes:
-            sizes = [p.stat().st_size for d in node.partition_dirs() for p in d.glob("*.log")]
-            largest = max(sizes, default=0)
-            node.limit_files(largest + int(fault.amount * FULL_DISK_ROOM_BYTES))
+            # Some active segments have grown past it, some are cut off in their next batches.
+            sizes = sorted(_active_size_bytes(directory) for directory in node.partition_dirs())
+            size = sizes[int(fault.amount * len(sizes))] if sizes else 0
+            node.limit_files(size + self._chance.randrange(FULL_DISK_ROOM_BYTES))
 
         async def undo() -> str:
             for node in nodes:
@@ -235,6 +238,11 @@ class Faults:
             return ""
 
         return undo
+
+
+def _active_size_bytes(directory: Path) -> int:
+    segments = sorted(directory.glob(f"*{LOG_SUFFIX}"))
+    return segments[-1].stat().st_size if segments else 0
 
 
 async def _nothing() -> str:

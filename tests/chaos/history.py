@@ -49,6 +49,7 @@ class Write:
     number: int
     value: str  # unique in the run
     is_idempotent: bool
+    is_ordered: bool  # the client promises that acknowledged records keep their order
     acks: int  # -1: all
     invoked_s: float
     completed_s: float

@@ -69,6 +69,8 @@ async def _session(scene: Scene, session: str, chance: random.Random, rate_per_s
     end_s = scene.clock_s() + chance.uniform(*SESSION_SECONDS)
     is_abrupt = chance.random() < ABRUPT_PART
     numbers = Numbers(session, chance)
+    # Unanswered requests of one connection may arrive after those of the next.
+    is_ordered = promise.acks != 0
     try:
         await producer.start()
         while scene.is_writing and scene.clock_s() < end_s:
@@ -76,7 +78,13 @@ async def _session(scene: Scene, session: str, chance: random.Random, rate_per_s
             burst = chance.randint(1, BURST_MAX)
             for _ in range(burst):
                 write = invoke(
-                    scene, session, target, numbers, acks=promise.acks, once=promise.is_idempotent
+                    scene,
+                    session,
+                    target,
+                    numbers,
+                    acks=promise.acks,
+                    once=promise.is_idempotent,
+                    is_ordered=is_ordered,
                 )
                 await _send(scene, producer, write)
             await pause(burst / rate_per_s, lambda: scene.is_writing)
@@ -131,7 +139,7 @@ async def probe(scene: Scene, *, timeout_s: float) -> dict[str, float | None]:
     )
 
     async def write_one(name: PartitionKey) -> None:
-        write = invoke(scene, session, name, numbers, acks=ACKS_ALL, once=True)
+        write = invoke(scene, session, name, numbers, acks=ACKS_ALL, once=True, is_ordered=True)
         delivery = await _send(scene, producer, write)
         if delivery is not None:
             await delivery.wait()
@@ -182,8 +190,8 @@ def _confluent_session(
             "client.id": session,
             "acks": promise.acks,
             "enable.idempotence": promise.is_idempotent,
-            # Without idempotence more than one request under way may change places.
-            "max.in.flight": 5 if promise.is_idempotent else 1,
+            # With one, too: what is ready to be sent does not wait for the retry before it.
+            "max.in.flight": 5,
             "linger.ms": chance.choice((0, 5, 20)),
             "request.timeout.ms": request_timeout_ms,
             "message.timeout.ms": delivery_timeout_ms,
@@ -202,7 +210,13 @@ def _confluent_session(
         burst = chance.randint(1, BURST_MAX)
         for _ in range(burst):
             write = invoke(
-                scene, session, target, numbers, acks=promise.acks, once=promise.is_idempotent
+                scene,
+                session,
+                target,
+                numbers,
+                acks=promise.acks,
+                once=promise.is_idempotent,
+                is_ordered=promise.is_idempotent,
             )
             try:
                 producer.produce(

@@ -32,6 +32,7 @@ def write(number: int, offset: int = -1, *, session: str = "p1", **changes: obje
         number=number,
         value=f"{session}/{number}",
         is_idempotent=True,
+        is_ordered=True,
         acks=-1,
         invoked_s=number,
         completed_s=number + 0.5,
@@ -148,6 +149,8 @@ def test_a_straggler_without_idempotence_is_no_disorder_but_an_acknowledged_one_
     assert kinds(early, late, final("p1/1", "p1/0")) == []
     answered = write(0, 1, is_idempotent=False)
     assert kinds(answered, late, final("p1/1", "p1/0")) == [Kind.REORDERED]
+    unordered = replace(answered, is_ordered=False), replace(late, is_ordered=False)
+    assert kinds(*unordered, final("p1/1", "p1/0")) == []
 
 
 def test_a_copy_that_comes_late_is_no_disorder() -> None:

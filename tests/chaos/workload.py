@@ -67,7 +67,14 @@ class Numbers:
 
 
 def invoke(
-    scene: Scene, session: str, name: PartitionKey, numbers: Numbers, *, acks: int, once: bool
+    scene: Scene,
+    session: str,
+    name: PartitionKey,
+    numbers: Numbers,
+    *,
+    acks: int,
+    once: bool,
+    is_ordered: bool,
 ) -> Write:
     """Note that a record is about to be written; nothing is known of it yet."""
     number, value = numbers.take(name)
@@ -78,6 +85,7 @@ def invoke(
         number=number,
         value=value,
         is_idempotent=once,
+        is_ordered=is_ordered,
         acks=acks,
         invoked_s=scene.clock_s(),
         completed_s=-1.0,
@@ -101,6 +109,7 @@ def complete(
             number=write.number,
             value=write.value,
             is_idempotent=write.is_idempotent,
+            is_ordered=write.is_ordered,
             acks=write.acks,
             invoked_s=write.invoked_s,
             completed_s=scene.clock_s(),

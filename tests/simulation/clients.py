@@ -35,7 +35,7 @@ class Client:
 
     def _look_for_leader(self) -> None:
         """Ask any broker who leads, as Metadata would tell."""
-        asked = self._random.choice(self._nodes)
+        asked = self._random.choice([node for node in self._nodes if node.is_up] or self._nodes)
         partition = asked.state.partition if asked.is_up else None
         if partition is not None and partition.leader >= 0:
             self._node = next(n for n in self._nodes if n.broker_id == partition.leader)

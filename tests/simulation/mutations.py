@@ -11,6 +11,7 @@ from tidelog_core.metadata.records import Broker, BrokerLease, Partition
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.follower_progress import FollowerProgress
 from tidelog_core.replication.follower_state import (
     FetchAnswer,
     FollowerState,
@@ -18,7 +19,7 @@ from tidelog_core.replication.follower_state import (
     ReplicaLog,
     Truncate,
 )
-from tidelog_core.replication.leader_state import FollowerProgress, LeaderState
+from tidelog_core.replication.leader_state import LeaderState
 from tidelog_core.replication.leases import OwnLease, PeerLeases
 
 from tests.simulation.faults import Plan, draw_pattern_plan, draw_plan
@@ -57,7 +58,8 @@ class TakesAnyAnswer(FollowerState):
 class CountsCommittedIsr(LeaderState[Token]):
     """The high watermark leaves out who is about to join."""
 
-    def _count_maximal_isr(self) -> None:
+    def _count(self) -> None:
+        super()._count()
         self._maximal_isr = frozenset(self.partition.isr)
 
     def _is_about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:
@@ -67,8 +69,8 @@ class CountsCommittedIsr(LeaderState[Token]):
 class ShrinksBeforeTheStore(LeaderState[Token]):
     """The high watermark leaves out who is about to leave."""
 
-    def _count_maximal_isr(self) -> None:
-        super()._count_maximal_isr()
+    def _count(self) -> None:
+        super()._count()
         if self._proposed:
             self._maximal_isr = frozenset(self._proposed[-1].after.isr)
 
@@ -79,7 +81,7 @@ class BelievesTheFirstReading(LeaderState[Token]):
     def on_read(self, partition: Partition, now_ms: float) -> None:
         super().on_read(partition, now_ms)
         self._proposed = []
-        self._count_maximal_isr()
+        self._count()
         self.advance(now_ms)
 
     def _is_about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:

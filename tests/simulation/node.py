@@ -208,6 +208,8 @@ class SimNode:
     def resume(self) -> None:
         """Let the process go on; what has come meanwhile comes all at once."""
         waiting, self._paused = self._paused, None
+        if waiting:
+            self._s.random.shuffle(waiting)  # Sockets and timers have no common order.
         for handler, args in waiting or ():
             if self.is_up:
                 handler(*args)

@@ -125,8 +125,7 @@ class Simulation:
     def run(self) -> RunReport:
         """Return what was done. Raises ``Violation``."""
         world = self.world
-        for fault in self._plan.faults:
-            world.at(fault.at_ms, self._begin, fault)
+        self.begin_faults()
         world.run(HEAL_MS)
         self._heal()
         owed = [producer.acked_count for producer in self.producers]
@@ -156,6 +155,11 @@ class Simulation:
             self.checker.is_lossy,
             recovery_ms,
         )
+
+    def begin_faults(self) -> None:
+        """Let the plan's faults happen when their time has come."""
+        for fault in self._plan.faults:
+            self.world.at(fault.at_ms, self._begin, fault)
 
     def _logs(self) -> dict[int, SimLog]:
         replicas = self.store.partition(self.key).replicas

@@ -7,6 +7,7 @@ SIMULATION_BASE=<seed>       where the slow run begins, by default somewhere new
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from itertools import pairwise
@@ -14,8 +15,9 @@ from itertools import pairwise
 import pytest
 
 from tests.simulation.checker import Violation
-from tests.simulation.faults import PATTERNS, draw_pattern_plan, draw_plan
+from tests.simulation.faults import PATTERNS, Fault, Target, draw_pattern_plan, draw_plan
 from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.node import TIMES
 from tests.simulation.simulation import Simulation, run_plan, run_seed, shrink
 
 SCHEDULES = 500
@@ -66,6 +68,22 @@ def test_a_mistake_is_found(name: str, mutation: Mutation) -> None:
         except Violation:
             return
     pytest.fail(f"«{name}» went unnoticed in {MUTATION_SEEDS_MAX} schedules")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_dead_leaders_partition_accepts_writes_again_soon(seed: int) -> None:
+    """Within a lease and a third, which is 12 s where the lease is 9 s."""
+    crash = Fault("crash", 1_000, 1e9, Target.LEADER, 0, 1, 0.0)
+    plan = dataclasses.replace(draw_plan(seed), replica_count=3, faults=(crash,))
+    simulation = Simulation(plan)
+    simulation.begin_faults()
+    simulation.world.run(1_000 + TIMES.lease_ms * 4 / 3)
+    stored = simulation.store.partition(simulation.key)
+    assert stored.leader_epoch == 2
+    assert 0 not in stored.isr
+    acked = sum(producer.acked_count for producer in simulation.producers)
+    simulation.world.run(1_000 + TIMES.lease_ms * 4 / 3 + 300)  # a client's request timeout
+    assert sum(producer.acked_count for producer in simulation.producers) > acked
 
 
 def test_a_seed_always_gives_the_same_run() -> None:

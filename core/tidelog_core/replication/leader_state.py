@@ -36,10 +36,8 @@ Source: Kafka's ``Partition`` and ``Replica``; KIP-497, KIP-903, KIP-966.
 from __future__ import annotations
 
 import dataclasses
-import heapq
-import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tidelog_core.errors import (
@@ -53,14 +51,14 @@ from tidelog_core.metadata.records import Broker, Partition, check
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.follower_progress import UNKNOWN_OFFSET, FollowerProgress
 from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
 from tidelog_core.replication.reassignment import end_reassignment
 
 LAG_TIME_MAX_MS = 30_000  # Kafka's replica.lag.time.max.ms
 RETRY_MS = 500  # before a write that the store refused is tried again
 HAND_OVER_MS = 2_000  # how long appends are refused at most while the successor catches up
-UNKNOWN_OFFSET = -1
-NO_REPLICA_EPOCH = -1
 
 Token = TypeVar("Token")
 
@@ -75,43 +73,11 @@ class ReplicationRules:
     hand_over_ms: int = HAND_OVER_MS
 
 
-@dataclass(slots=True)
-class FollowerProgress:
-    """How far one follower is, by its fetches in this leader epoch."""
-
-    log_end_offset: int = UNKNOWN_OFFSET
-    log_start_offset: int = UNKNOWN_OFFSET
-    replica_epoch: int = NO_REPLICA_EPOCH  # the version of its registration
-    last_fetch_ms: float = 0
-    last_fetch_leader_end: int = 0  # the leader's log end at that fetch
-    last_caught_up_ms: float = float("-inf")
-    wants_in: bool = False  # its last fetch was good enough to join the ISR
-
-    def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_ms: float) -> bool:
-        """Whether it has the whole log, or had all of it within the last ``lag_ms``."""
-        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms
-
-
 @dataclass(frozen=True, slots=True)
 class _HandOver:
     successor: int
     is_leaving: bool
     deadline_ms: float
-
-
-@dataclass(order=True, slots=True)
-class _OwedAck(Generic[Token]):
-    required_offset: int
-    order: int
-    token: Token = field(compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedAck(Generic[Token]):
-    """An ack to give now: ``error`` is ``None`` where the records are safe."""
-
-    token: Token
-    error: TidelogError | None
 
 
 class LeaderState(Generic[Token]):
@@ -137,12 +103,13 @@ class LeaderState(Generic[Token]):
         self.needs_read = False  # the item must be read: someone else has written it
         self._in_flight: PartitionChange | None = None
         self._proposed: list[PartitionChange] = []  # may have landed or land yet
+        # What follows from the record and the proposals, counted when one of them changes.
         self._maximal_isr: frozenset[int] = frozenset(partition.isr)
+        self._in_sync_count = len(partition.isr)
+        self._may_lead_elsewhere = False
         self._retry_from_ms = 0.0
         self._hand_over: _HandOver | None = None
-        self._owed: list[_OwedAck[Token]] = []
-        self._order = itertools.count()
-        self._released: list[ReleasedAck[Token]] = []
+        self._acks: OwedAcks[Token] = OwedAcks()
         self.followers: dict[int, FollowerProgress] = {}
         self._follow_replicas(partition, now_ms)
         self.advance(now_ms)
@@ -157,9 +124,7 @@ class LeaderState(Generic[Token]):
     @property
     def is_serving(self) -> bool:
         """Whether this leader may answer: nobody else can have been made leader by it."""
-        return not self.is_deposed and not any(
-            change.after.leader != self.broker_id for change in self._proposed
-        )
+        return not (self.is_deposed or self._may_lead_elsewhere)
 
     @property
     def is_high_watermark_settled(self) -> bool:
@@ -172,8 +137,7 @@ class LeaderState(Generic[Token]):
     @property
     def in_sync_count(self) -> int:
         """How many replicas are in sync for certain, whichever proposals land."""
-        sizes = [len(change.after.isr) for change in self._proposed]
-        return min([len(self.partition.isr), *sizes])
+        return self._in_sync_count
 
     @property
     def is_under_min_isr(self) -> bool:
@@ -213,15 +177,14 @@ class LeaderState(Generic[Token]):
 
     def owe_ack(self, required_offset: int, token: Token) -> None:
         """Release ``token`` once every record below ``required_offset`` is committed."""
-        heapq.heappush(self._owed, _OwedAck(required_offset, next(self._order), token))
+        self._acks.owe(required_offset, token)
         self._release()
 
     def take_released(self) -> list[ReleasedAck[Token]]:
         """Return the acks to give, each once. None while this leader may not answer."""
         if not self.is_serving and not self.is_deposed:
             return []
-        released, self._released = self._released, []
-        return released
+        return self._acks.take()
 
     # -- followers --
 
@@ -248,16 +211,13 @@ class LeaderState(Generic[Token]):
             raise OffsetOutOfRange(
                 "the leader's log", fetch_offset, start=log_start_offset, end=self.log_end_offset
             )
-        # Kafka's rule: caught up at this fetch, or this fetch has what the last one lacked.
-        if fetch_offset >= self.log_end_offset:
-            follower.last_caught_up_ms = max(follower.last_caught_up_ms, now_ms)
-        elif fetch_offset >= follower.last_fetch_leader_end:
-            follower.last_caught_up_ms = max(follower.last_caught_up_ms, follower.last_fetch_ms)
-        follower.log_end_offset = fetch_offset
-        follower.log_start_offset = log_start_offset
-        follower.replica_epoch = replica_epoch
-        follower.last_fetch_ms = now_ms
-        follower.last_fetch_leader_end = max(self.log_end_offset, follower.last_fetch_leader_end)
+        follower.note_fetch(
+            fetch_offset,
+            leader_end_offset=self.log_end_offset,
+            log_start_offset=log_start_offset,
+            replica_epoch=replica_epoch,
+            now_ms=now_ms,
+        )
         follower.wants_in = self._may_join(follower_id, follower)
         return self.advance(now_ms)
 
@@ -364,7 +324,7 @@ class LeaderState(Generic[Token]):
             return None
         self._in_flight = change
         self._proposed.append(change)
-        self._count_maximal_isr()
+        self._count()
         return change
 
     def _must_wait(self, successor: int, now_ms: float) -> bool:
@@ -452,7 +412,7 @@ class LeaderState(Generic[Token]):
         """Note that the store has written nothing and will not."""
         self._in_flight = None
         self._proposed = [other for other in self._proposed if other is not change]
-        self._count_maximal_isr()
+        self._count()
         self._retry_from_ms = now_ms + self.rules.retry_ms
         self.advance(now_ms)
 
@@ -477,23 +437,23 @@ class LeaderState(Generic[Token]):
             if follower_id not in partition.isr and follower_id in self.followers:
                 self.followers[follower_id].wants_in = False  # It has to fetch again.
         self._follow_replicas(partition, now_ms)
-        self._count_maximal_isr()
+        self._count()
         self.advance(now_ms)
 
     def depose(self) -> None:
         """End this leadership: someone else leads, or this broker must not any more."""
         self.is_deposed = True
-        error = NotLeaderOrFollower("another broker leads the partition")
-        tokens = [ack.token for ack in self._released]
-        tokens += [ack.token for ack in sorted(self._owed)]
-        self._owed.clear()
-        self._released = [ReleasedAck(token, error) for token in tokens]
+        self._acks.fail_all(NotLeaderOrFollower("another broker leads the partition"))
 
-    def _count_maximal_isr(self) -> None:
-        members = set(self.partition.isr)
+    def _count(self) -> None:
+        members, count = set(self.partition.isr), len(self.partition.isr)
         for change in self._proposed:
             members.update(change.after.isr)
-        self._maximal_isr = frozenset(members)
+            count = min(count, len(change.after.isr))
+        self._maximal_isr, self._in_sync_count = frozenset(members), count
+        self._may_lead_elsewhere = any(
+            change.after.leader != self.broker_id for change in self._proposed
+        )
 
     def _follow_replicas(self, partition: Partition, now_ms: float) -> None:
         for follower_id in partition.replicas:
@@ -507,11 +467,9 @@ class LeaderState(Generic[Token]):
                 del self.followers[follower_id]
 
     def _release(self) -> None:
-        while self._owed and self._owed[0].required_offset <= self.high_watermark:
-            ack = heapq.heappop(self._owed)
-            error: TidelogError | None = None
-            if self.is_under_min_isr:
-                error = NotEnoughReplicasAfterAppend(
-                    f"written, but only {self.in_sync_count} replicas are in sync"
-                )
-            self._released.append(ReleasedAck(ack.token, error))
+        error: TidelogError | None = None
+        if self.is_under_min_isr:
+            error = NotEnoughReplicasAfterAppend(
+                f"written, but only {self.in_sync_count} replicas are in sync"
+            )
+        self._acks.release(self.high_watermark, error)

@@ -1,0 +1,57 @@
+"""The acks=all answers that wait for the high watermark."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from tidelog_core.errors import TidelogError
+
+Token = TypeVar("Token")
+
+
+@dataclass(order=True, slots=True)
+class _OwedAck(Generic[Token]):
+    required_offset: int
+    order: int
+    token: Token = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedAck(Generic[Token]):
+    """An ack to give now: ``error`` is ``None`` where the records are safe."""
+
+    token: Token
+    error: TidelogError | None
+
+
+class OwedAcks(Generic[Token]):
+    """Who waits for which offset; each is taken once, released or failed."""
+
+    def __init__(self) -> None:
+        self._owed: list[_OwedAck[Token]] = []
+        self._order = itertools.count()
+        self._released: list[ReleasedAck[Token]] = []
+
+    def owe(self, required_offset: int, token: Token) -> None:
+        """Remember that ``token`` waits for every record below ``required_offset``."""
+        heapq.heappush(self._owed, _OwedAck(required_offset, next(self._order), token))
+
+    def release(self, high_watermark: int, error: TidelogError | None) -> None:
+        """Release everyone whom the high watermark has passed, with this outcome."""
+        while self._owed and self._owed[0].required_offset <= high_watermark:
+            self._released.append(ReleasedAck(heapq.heappop(self._owed).token, error))
+
+    def fail_all(self, error: TidelogError) -> None:
+        """Fail everyone, also those released whom nobody has told yet."""
+        tokens = [ack.token for ack in self._released]
+        tokens += [ack.token for ack in sorted(self._owed)]
+        self._owed.clear()
+        self._released = [ReleasedAck(token, error) for token in tokens]
+
+    def take(self) -> list[ReleasedAck[Token]]:
+        """Return those to tell now."""
+        released, self._released = self._released, []
+        return released

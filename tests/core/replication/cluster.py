@@ -1,0 +1,96 @@
+"""What the tests of replication share: brokers, leases and partitions to begin with."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidelog_core.metadata.records import Broker, BrokerLease, Partition
+from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
+from tidelog_core.replication.leases import LeaseTimes, PeerLeases
+
+TOPIC_ID = UUID(int=1)
+TIMES = LeaseTimes(lease_ms=9_000, renew_ms=3_000)
+LAG_MS = 30_000
+
+
+def make_partition(
+    replicas: tuple[int, ...] = (1, 2, 3),
+    *,
+    leader: int = 1,
+    epoch: int = 5,
+    isr: tuple[int, ...] | None = None,
+    adding: tuple[int, ...] = (),
+    removing: tuple[int, ...] = (),
+    version: int = 7,
+) -> Partition:
+    return Partition(
+        topic_id=TOPIC_ID,
+        partition=0,
+        replicas=replicas,
+        leader=leader,
+        leader_epoch=epoch,
+        isr=replicas if isr is None else isr,
+        adding=adding,
+        removing=removing,
+        version=version,
+    )
+
+
+def make_lease(broker_id: int, counter: int = 1, *, version: int | None = None) -> BrokerLease:
+    return BrokerLease(
+        broker_id=broker_id,
+        incarnation=UUID(int=broker_id),
+        counter=counter,
+        version=counter if version is None else version,
+    )
+
+
+def make_brokers(*broker_ids: int, version: int = 1) -> dict[int, Broker]:
+    return {
+        broker_id: Broker(
+            broker_id=broker_id,
+            incarnation=UUID(int=broker_id),
+            host="",
+            port=0,
+            version=version,
+        )
+        for broker_id in broker_ids
+    }
+
+
+def make_peers(*, live: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> PeerLeases:
+    """Return leases in which ``dead`` have not moved for a whole lease."""
+    peers = PeerLeases(TIMES)
+    peers.observe([make_lease(b) for b in dead], started_ms=0, now_ms=0)
+    leases = [make_lease(b) for b in (*dead, *live)]
+    peers.observe(leases, started_ms=TIMES.lease_ms, now_ms=TIMES.lease_ms)
+    return peers
+
+
+def make_leader(
+    partition: Partition | None = None,
+    *,
+    log_end_offset: int = 0,
+    high_watermark: int = 0,
+    min_insync_replicas: int = 1,
+) -> LeaderState[str]:
+    return LeaderState(
+        make_partition() if partition is None else partition,
+        log_end_offset=log_end_offset,
+        high_watermark=high_watermark,
+        rules=ReplicationRules(min_insync_replicas=min_insync_replicas, lag_time_max_ms=LAG_MS),
+        now_ms=0,
+    )
+
+
+def fetch(
+    leader: LeaderState[str],
+    follower_id: int,
+    offset: int,
+    *,
+    now_ms: float = 0,
+    replica_epoch: int = 1,
+) -> bool:
+    return leader.on_fetch(
+        follower_id, offset, replica_epoch=replica_epoch, log_start_offset=0, now_ms=now_ms
+    )

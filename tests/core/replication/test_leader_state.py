@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tidelog_core.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+)
+from tidelog_core.metadata.store import Check
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.leader_state import LeaderState
+from tidelog_core.replication.leases import PeerLeases
+
+from tests.core.replication.cluster import (
+    LAG_MS,
+    fetch,
+    make_brokers,
+    make_leader,
+    make_partition,
+    make_peers,
+)
+
+BROKERS = make_brokers(1, 2, 3, 4)
+ALIVE = make_peers(live=(1, 2, 3, 4))
+
+
+def propose(
+    leader: LeaderState[str], *, peers: PeerLeases = ALIVE, now_ms: float = 0
+) -> PartitionChange:
+    change = leader.propose(BROKERS, peers, now_ms)
+    assert change is not None
+    return change
+
+
+def idle(leader: LeaderState[str], *, now_ms: float = 0) -> bool:
+    return leader.propose(BROKERS, ALIVE, now_ms) is None
+
+
+# -- the high watermark --
+
+
+def test_the_high_watermark_is_the_lowest_end_in_the_isr() -> None:
+    leader = make_leader()
+    leader.on_append(10, 0)
+    assert not fetch(leader, 2, 10)
+    assert fetch(leader, 3, 4)
+    assert leader.high_watermark == 4
+    assert fetch(leader, 3, 10)
+    assert leader.high_watermark == 10
+
+
+def test_it_never_goes_back() -> None:
+    leader = make_leader()
+    leader.on_append(10, 0)
+    fetch(leader, 2, 10)
+    fetch(leader, 3, 10)
+    assert not fetch(leader, 3, 5)
+    assert leader.high_watermark == 10
+
+
+def test_a_leader_alone_commits_what_it_appends() -> None:
+    leader = make_leader(make_partition(isr=(1,)))
+    assert leader.on_append(3, 0)
+    assert leader.high_watermark == 3
+
+
+def test_a_new_leader_waits_for_every_isr_member_to_fetch_from_it() -> None:
+    leader = make_leader(log_end_offset=10, high_watermark=4)
+    fetch(leader, 2, 10)
+    assert leader.high_watermark == 4
+    assert not leader.is_high_watermark_settled
+    fetch(leader, 3, 10)
+    assert leader.high_watermark == 10
+    assert leader.is_high_watermark_settled
+
+
+def test_a_follower_that_lags_outside_of_the_isr_holds_nothing_back() -> None:
+    leader = make_leader(make_partition(isr=(1, 2)), log_end_offset=10)
+    fetch(leader, 3, 1)
+    fetch(leader, 2, 10)
+    assert leader.high_watermark == 10
+
+
+# -- acks --
+
+
+def test_acks_are_released_in_order_as_the_high_watermark_passes_them() -> None:
+    leader = make_leader(make_partition(isr=(1, 2)))
+    for offset, token in ((1, "a"), (2, "b"), (3, "c")):
+        leader.on_append(offset, 0)
+        leader.owe_ack(offset, token)
+    assert leader.take_released() == []
+    fetch(leader, 2, 2)
+    assert [(ack.token, ack.error) for ack in leader.take_released()] == [("a", None), ("b", None)]
+    assert leader.take_released() == []
+
+
+def test_produce_is_refused_before_the_append_where_too_few_are_in_sync() -> None:
+    leader = make_leader(make_partition(isr=(1,)), min_insync_replicas=2)
+    leader.require_appendable(needs_all=False)
+    with pytest.raises(NotEnoughReplicas, match="1 replicas are in sync, 2 are required"):
+        leader.require_appendable(needs_all=True)
+    leader.on_append(5, 0)
+    assert leader.high_watermark == 0  # KIP-966
+
+
+def test_a_minimum_above_the_number_of_replicas_asks_for_all_of_them() -> None:
+    leader = make_leader(make_partition((1,), isr=(1,)), min_insync_replicas=2)
+    leader.require_appendable(needs_all=True)
+    leader.on_append(5, 0)
+    assert leader.high_watermark == 5
+
+
+def test_committed_records_under_too_small_an_isr_are_not_enough_after_the_append() -> None:
+    leader = make_leader(make_partition(isr=(1, 2)), min_insync_replicas=2)
+    leader.on_append(1, 0)
+    fetch(leader, 2, 1)
+    leader.on_partition(make_partition(isr=(1,), version=8), 0)
+    leader.owe_ack(1, "again")
+    (ack,) = leader.take_released()
+    assert isinstance(ack.error, NotEnoughReplicasAfterAppend)
+
+
+def test_everyone_who_waits_fails_when_the_leadership_ends() -> None:
+    leader = make_leader()
+    leader.on_append(1, 0)
+    leader.owe_ack(1, "a")
+    leader.on_partition(make_partition(leader=2, epoch=6, version=8), 0)
+    assert leader.is_deposed
+    (ack,) = leader.take_released()
+    assert isinstance(ack.error, NotLeaderOrFollower)
+    with pytest.raises(NotLeaderOrFollower):
+        leader.require_appendable(needs_all=False)
+
+
+# -- who fetches --
+
+
+def test_fetches_of_strangers_earlier_lives_and_other_logs_are_refused() -> None:
+    leader = make_leader()
+    with pytest.raises(NotLeaderOrFollower):
+        fetch(leader, 9, 0)
+    fetch(leader, 2, 0, replica_epoch=4)
+    with pytest.raises(NotLeaderOrFollower):
+        fetch(leader, 2, 0, replica_epoch=3)
+    with pytest.raises(OffsetOutOfRange):
+        fetch(leader, 2, 1, replica_epoch=4)
+
+
+# -- the ISR shrinks --
+
+
+def test_a_replica_leaves_when_it_was_not_caught_up_for_too_long() -> None:
+    leader = make_leader()
+    fetch(leader, 2, 0, now_ms=100)
+    fetch(leader, 3, 0, now_ms=100)
+    leader.on_append(5, 200)
+    fetch(leader, 2, 5, now_ms=200)
+    assert idle(leader, now_ms=100 + LAG_MS)
+    change = propose(leader, now_ms=101 + LAG_MS)
+    assert change.after.isr == (1, 2)
+    assert change.write.expected_version == 7
+
+
+def test_a_replica_counts_until_the_store_has_let_it_go() -> None:
+    leader = make_leader(make_partition((1, 2)))
+    leader.on_append(5, 0)
+    change = propose(leader, now_ms=1 + LAG_MS)
+    assert leader.high_watermark == 0
+    leader.on_written(change, 1 + LAG_MS)
+    assert leader.high_watermark == 5
+    assert leader.partition.version == 8
+
+
+def test_a_dead_replica_leaves_at_once() -> None:
+    leader = make_leader()
+    leader.on_append(5, 0)
+    change = propose(leader, peers=make_peers(dead=(3,), live=(1, 2)))
+    assert change.after.isr == (1, 2)
+
+
+def test_a_replica_that_is_one_fetch_behind_for_ever_stays_in() -> None:
+    """Kafka's rule of what the fetch before the last one has reached."""
+    leader = make_leader(make_partition((1, 2)))
+    for step in range(1, 200):
+        fetch(leader, 2, (step - 1) * 10, now_ms=step * 1_000)
+        leader.on_append(step * 10, step * 1_000)
+        assert idle(leader, now_ms=step * 1_000)
+
+
+def test_a_leader_that_slept_gives_its_followers_their_time_again() -> None:
+    leader = make_leader()
+    leader.on_append(5, 0)
+    leader.resume(10 * LAG_MS)
+    assert idle(leader, now_ms=10 * LAG_MS + 1)
+
+
+# -- the ISR grows --
+
+
+def test_a_caught_up_replica_joins_and_counts_before_the_store_knows() -> None:
+    leader = make_leader(make_partition((1, 2), isr=(1,)))
+    leader.on_append(5, 0)
+    fetch(leader, 2, 5)
+    change = propose(leader)
+    assert change.after.isr == (1, 2)
+    assert change.checks == (Check(BROKERS[2].item_id, 1),)
+    assert leader.maximal_isr == {1, 2}
+    leader.on_append(6, 0)
+    assert leader.high_watermark == 5
+    leader.on_refused(change, 0)
+    assert leader.maximal_isr == {1}
+
+
+def test_a_replica_joins_only_past_the_start_of_the_epoch() -> None:
+    leader = make_leader(make_partition(isr=(1, 2)), log_end_offset=10, high_watermark=4)
+    fetch(leader, 3, 9)
+    assert idle(leader)
+    fetch(leader, 3, 10)
+    assert propose(leader).after.isr == (1, 2, 3)
+
+
+def test_a_replica_of_an_earlier_registration_or_without_a_lease_does_not_join() -> None:
+    leader = make_leader(make_partition((1, 2), isr=(1,)))
+    fetch(leader, 2, 0)
+    assert leader.propose(make_brokers(1, 2, version=2), ALIVE, 0) is None
+    fetch(leader, 2, 0)
+    assert leader.propose(BROKERS, make_peers(live=(1,)), 0) is None
+    leader.on_append(3, 0)
+    assert leader.high_watermark == 3  # nor does anyone wait for it
+
+
+def test_a_replica_that_left_joins_only_after_another_fetch() -> None:
+    leader = make_leader()
+    fetch(leader, 2, 0)
+    fetch(leader, 3, 0)
+    leader.on_partition(make_partition(isr=(1, 3), version=8), 0)
+    assert idle(leader)
+    fetch(leader, 2, 0)
+    assert propose(leader).after.isr == (1, 3, 2)
+
+
+# -- writes that are lost --
+
+
+def test_one_write_is_under_way_at_a_time() -> None:
+    leader = make_leader(make_partition((1, 2), isr=(1,)))
+    fetch(leader, 2, 0)
+    propose(leader)
+    assert idle(leader)
+
+
+def test_after_an_unknown_outcome_old_news_settle_nothing() -> None:
+    """The write may land after the reading: whoever it names counts until the version moves."""
+    leader = make_leader(make_partition((1, 2), isr=(1,)))
+    fetch(leader, 2, 0)
+    change = propose(leader)
+    leader.on_unknown(0)
+    assert leader.needs_read
+    assert idle(leader)
+    leader.on_read(leader.partition, 0)
+    assert leader.maximal_isr == {1, 2}
+    leader.on_append(5, 0)
+    assert leader.high_watermark == 0
+    again = propose(leader, now_ms=leader.rules.retry_ms)
+    assert again.write.expected_version == change.write.expected_version
+    leader.on_conflict()
+    leader.on_read(make_partition((1, 2), isr=(1,), version=8), 1_000)
+    assert leader.maximal_isr == {1}
+
+
+def test_something_is_written_to_overtake_what_nobody_needs_any_more() -> None:
+    leader = make_leader(make_partition((1, 2)))
+    leader.on_append(5, 0)
+    shrink = propose(leader, now_ms=1 + LAG_MS)
+    leader.on_unknown(1 + LAG_MS)
+    fetch(leader, 2, 5, now_ms=2 + LAG_MS)
+    leader.on_read(leader.partition, 2 + LAG_MS)
+    settle = propose(leader, now_ms=2 * LAG_MS)
+    assert settle.after == dataclasses.replace(shrink.after, isr=(1, 2))
+    leader.on_written(settle, 2 * LAG_MS)
+    assert idle(leader, now_ms=2 * LAG_MS)
+
+
+def test_a_conflict_is_followed_by_a_reading() -> None:
+    leader = make_leader(make_partition((1, 2), isr=(1,)))
+    fetch(leader, 2, 0)
+    propose(leader)
+    leader.on_conflict()
+    assert idle(leader)
+    leader.on_read(make_partition((1, 2), leader=2, epoch=6, version=8), 0)
+    assert leader.is_deposed
+
+
+def test_a_record_that_is_older_than_what_is_known_changes_nothing() -> None:
+    leader = make_leader()
+    leader.on_partition(make_partition(isr=(1,), version=6), 0)
+    assert leader.partition.isr == (1, 2, 3)
+
+
+# -- handing over --
+
+
+def test_a_hand_over_waits_for_the_last_record_and_then_answers_nobody() -> None:
+    leader = make_leader(make_partition((1, 2)))
+    leader.on_append(5, 0)
+    leader.owe_ack(5, "a")
+    leader.begin_hand_over(2, is_leaving=False, now_ms=0)
+    with pytest.raises(NotLeaderOrFollower):
+        leader.require_appendable(needs_all=False)
+    assert idle(leader)
+    fetch(leader, 2, 5)
+    assert [ack.error for ack in leader.take_released()] == [None]
+    change = propose(leader)
+    assert (change.after.leader, change.after.leader_epoch) == (2, 6)
+    assert not leader.is_serving
+    leader.owe_ack(5, "b")
+    assert leader.take_released() == []
+    leader.on_written(change, 0)
+    assert leader.is_deposed
+    (ack,) = leader.take_released()
+    assert isinstance(ack.error, NotLeaderOrFollower)
+
+
+def test_a_hand_over_that_may_have_landed_answers_nobody_until_that_is_known() -> None:
+    leader = make_leader(make_partition((1, 2)))
+    fetch(leader, 2, 0)
+    leader.begin_hand_over(2, is_leaving=False, now_ms=0)
+    change = propose(leader)
+    leader.on_unknown(0)
+    leader.on_read(leader.partition, 0)
+    assert not leader.is_serving
+    leader.on_read(dataclasses.replace(change.after, version=8), 0)
+    assert leader.is_deposed
+
+
+def test_a_hand_over_that_takes_too_long_is_given_up_unless_the_leader_leaves() -> None:
+    for is_leaving in (False, True):
+        leader = make_leader(make_partition((1, 2)))
+        leader.on_append(5, 0)
+        leader.begin_hand_over(2, is_leaving=is_leaving, now_ms=0, time_ms=1_000)
+        change = leader.propose(BROKERS, ALIVE, 1_000)
+        if is_leaving:
+            assert change is not None
+            assert (change.after.leader, change.after.isr) == (2, (2,))
+        else:
+            assert change is None
+            leader.require_appendable(needs_all=True)
+
+
+# -- reassignment --
+
+
+def test_the_leader_swaps_the_set_once_the_target_is_in_sync() -> None:
+    leader = make_leader(make_partition((1, 2, 4, 3), isr=(1, 2, 3), adding=(4,), removing=(3,)))
+    assert idle(leader)
+    fetch(leader, 4, 0)
+    grown = propose(leader)
+    assert set(grown.after.isr) == {1, 2, 3, 4}
+    leader.on_written(grown, 0)
+    swapped = propose(leader).after
+    assert (swapped.replicas, swapped.adding, swapped.removing) == ((1, 2, 4), (), ())
+    assert set(swapped.isr) == {1, 2, 4}
+    assert (swapped.leader, swapped.leader_epoch) == (1, 5)
+
+
+def test_a_leader_that_is_moved_away_hands_over_with_the_swap() -> None:
+    leader = make_leader(make_partition((2, 3, 1), removing=(1,)))
+    leader.on_append(5, 0)
+    assert idle(leader)
+    with pytest.raises(NotLeaderOrFollower):
+        leader.require_appendable(needs_all=False)
+    fetch(leader, 2, 5)
+    fetch(leader, 3, 5)
+    swapped = propose(leader).after
+    assert (swapped.replicas, swapped.leader, swapped.leader_epoch) == ((2, 3), 2, 6)
+    assert swapped.isr == (2, 3)

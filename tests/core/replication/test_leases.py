@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import dataclasses
+from uuid import UUID
+
+import pytest
+from tidelog_core.metadata.records import BrokerLease
+from tidelog_core.replication.leases import RELEASED, LeaseTimes, OwnLease, PeerLeases
+
+from tests.core.replication.cluster import TIMES, make_lease
+
+ME = UUID(int=1)
+
+
+def begun(found: BrokerLease | None = None) -> OwnLease:
+    return OwnLease(1, ME, times=TIMES, found=found)
+
+
+def renew(lease: OwnLease, started_ms: float, now_ms: float) -> bool:
+    record = lease.begin_renewal(started_ms)
+    return lease.on_renewed(record, started_ms=started_ms, now_ms=now_ms)
+
+
+def acting(now_ms: float = 0) -> OwnLease:
+    lease = begun()
+    renew(lease, now_ms, now_ms)
+    lease.on_cluster_read(now_ms)
+    return lease
+
+
+def test_a_new_process_acts_after_a_renewal_and_a_reading_begun_after_it() -> None:
+    lease = begun()
+    assert lease.is_renewal_due(0)
+    assert not lease.may_act(0)
+    assert renew(lease, 0, 10)
+    assert not lease.may_act(10)
+    lease.on_cluster_read(5)
+    assert not lease.may_act(10)
+    lease.on_cluster_read(10)
+    assert lease.may_act(10)
+
+
+def test_it_fences_itself_a_margin_before_its_lease_ends_counted_from_the_sending() -> None:
+    lease = begun()
+    renew(lease, 0, 500)
+    lease.on_cluster_read(500)
+    assert lease.may_act(7_999)
+    assert not lease.may_act(8_000)
+
+
+def test_a_renewal_in_time_goes_on_without_a_reading() -> None:
+    lease = acting()
+    assert not lease.is_renewal_due(2_999)
+    assert lease.is_renewal_due(3_000)
+    assert not renew(lease, 3_000, 3_010)
+    assert lease.may_act(10_900)
+
+
+def test_a_process_that_was_stopped_acts_only_after_renewing_and_reading() -> None:
+    lease = acting()
+    assert not lease.may_act(60_000)
+    assert renew(lease, 60_000, 60_010)
+    assert not lease.may_act(60_010)
+    lease.on_cluster_read(59_000)
+    assert not lease.may_act(60_010)
+    lease.on_cluster_read(60_020)
+    assert lease.may_act(60_020)
+
+
+def test_an_answer_that_was_slept_over_extends_nothing() -> None:
+    lease = acting()
+    record = lease.begin_renewal(3_000)
+    assert lease.on_renewed(record, started_ms=3_000, now_ms=60_000)
+    lease.on_cluster_read(60_000)
+    assert not lease.may_act(60_000)
+
+
+def test_a_renewal_of_unknown_outcome_is_read_before_the_next_and_extends_nothing() -> None:
+    lease = acting()
+    record = lease.begin_renewal(3_000)
+    lease.on_unknown(4_000)
+    assert lease.needs_read
+    stored = dataclasses.replace(record, version=record.version + 1)
+    lease.on_read(stored)
+    assert not lease.needs_read
+    assert not lease.may_act(8_000)
+    assert lease.begin_renewal(4_500).version == stored.version
+
+
+def test_a_refused_renewal_is_tried_again_soon() -> None:
+    lease = acting()
+    lease.begin_renewal(3_000)
+    lease.on_refused(3_100)
+    assert not lease.is_renewal_due(3_500)
+    assert lease.is_renewal_due(3_600)
+
+
+def test_a_process_whose_broker_id_another_has_taken_never_acts_again() -> None:
+    lease = acting()
+    lease.begin_renewal(3_000)
+    lease.on_unknown(3_010)
+    lease.on_read(BrokerLease(broker_id=1, incarnation=UUID(int=9), counter=3, version=3))
+    assert lease.is_superseded
+    assert not lease.may_act(3_020)
+    lease.on_cluster_read(3_030)
+    assert not lease.may_act(3_030)
+    assert not lease.is_renewal_due(9_000)
+
+
+def test_a_new_process_goes_on_from_the_counter_of_the_last_one() -> None:
+    lease = begun(BrokerLease(broker_id=1, incarnation=UUID(int=9), counter=40, version=41))
+    record = lease.begin_renewal(0)
+    assert (record.counter, record.version, record.incarnation) == (41, 41, ME)
+
+
+def test_a_lease_shorter_than_two_renewals_is_refused() -> None:
+    with pytest.raises(ValueError, match="must last at least two renewals"):
+        LeaseTimes(lease_ms=5_000, renew_ms=3_000)
+
+
+def test_a_peer_is_dead_when_a_reading_begun_a_lease_later_shows_the_same() -> None:
+    peers = PeerLeases(TIMES)
+    peers.observe([make_lease(2)], started_ms=0, now_ms=100)
+    peers.observe([make_lease(2)], started_ms=9_099, now_ms=9_200)
+    assert peers.is_live(2)
+    peers.observe([make_lease(2)], started_ms=9_100, now_ms=9_200)
+    assert peers.is_dead(2)
+    peers.observe([make_lease(2, counter=2)], started_ms=9_300, now_ms=9_310)
+    assert peers.is_live(2)
+
+
+def test_an_observer_that_could_not_read_takes_nobody_for_dead() -> None:
+    peers = PeerLeases(TIMES)
+    peers.observe([make_lease(2)], started_ms=0, now_ms=0)
+    peers.observe([make_lease(2)], started_ms=100, now_ms=60_000)
+    assert peers.is_live(2)
+
+
+def test_an_older_reading_that_comes_late_changes_nothing() -> None:
+    peers = PeerLeases(TIMES)
+    peers.observe([make_lease(2, counter=5)], started_ms=0, now_ms=0)
+    peers.observe([make_lease(2, counter=4)], started_ms=20_000, now_ms=20_000)
+    assert peers.is_live(2)
+    assert peers.check(2).expected_version == 5
+
+
+def test_a_peer_that_left_in_order_is_dead_at_once() -> None:
+    peers = PeerLeases(TIMES)
+    peers.observe([make_lease(2)], started_ms=0, now_ms=0)
+    left = acting().release()
+    assert left.counter == RELEASED
+    peers.observe([make_lease(2, counter=RELEASED, version=2)], started_ms=1, now_ms=1)
+    assert peers.is_dead(2)
+
+
+def test_nothing_is_known_before_the_first_reading() -> None:
+    peers = PeerLeases(TIMES)
+    assert not peers.is_dead(2)
+    assert not peers.is_live(2)
+    peers.observe([], started_ms=0, now_ms=0)
+    assert peers.is_dead(2)
+    assert peers.check(2).expected_version == 0

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from tidelog_core.errors import NotLeaderOrFollower
+from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.leader_state import ReplicationRules
+from tidelog_core.replication.partition_state import PartitionState, RoleChange
+
+from tests.core.replication.cluster import make_partition
+from tests.simulation.sim_log import SimLog, Tier
+
+
+def take(state: PartitionState[str], partition: Partition, *, leads: bool = False) -> RoleChange:
+    return state.on_partition(
+        partition, leads=leads, log=SimLog(Tier()), rules=ReplicationRules(), now_ms=0
+    )
+
+
+def test_a_replica_follows_then_leads_then_follows() -> None:
+    state = PartitionState[str](2)
+    assert take(state, make_partition()) is RoleChange.BECAME_FOLLOWER
+    followed = state.follower
+    assert followed is not None
+    assert followed.leader_id == 1
+    led = make_partition(leader=2, epoch=6, version=8)
+    assert take(state, led, leads=True) is RoleChange.BECAME_LEADER
+    assert state.follower is None
+    assert followed.next_fetch(SimLog(Tier())) is None
+    assert state.leader is not None
+    state.leader.on_append(1, 0)
+    state.leader.owe_ack(1, "a")
+    assert take(state, make_partition(epoch=7, version=9)) is RoleChange.BECAME_FOLLOWER
+    assert state.leader is None
+    (ack,) = state.take_released()
+    assert ack.token == "a"
+    assert isinstance(ack.error, NotLeaderOrFollower)
+
+
+def test_a_record_of_the_same_epoch_goes_to_the_part_that_is_played() -> None:
+    state = PartitionState[str](1)
+    take(state, make_partition(), leads=True)
+    leader = state.leader
+    assert take(state, make_partition(isr=(1,), version=8), leads=True) is RoleChange.NONE
+    assert state.leader is leader
+    assert leader is not None
+    assert leader.partition.isr == (1,)
+
+
+def test_old_records_change_nothing() -> None:
+    state = PartitionState[str](1)
+    take(state, make_partition(), leads=True)
+    assert take(state, make_partition(leader=2, epoch=4, version=6)) is RoleChange.NONE
+    assert state.leader is not None
+
+
+def test_a_leadership_of_an_earlier_life_is_not_taken_up() -> None:
+    state = PartitionState[str](1)
+    assert take(state, make_partition()) is RoleChange.IDLE
+    assert state.leader is None
+    assert state.follower is None
+
+
+def test_a_replica_that_is_moved_away_plays_no_part() -> None:
+    state = PartitionState[str](3)
+    take(state, make_partition())
+    moved = make_partition((1, 2), version=8)
+    assert take(state, moved) is RoleChange.NO_REPLICA
+    assert state.follower is None
