@@ -270,6 +270,7 @@ def _start_replication(
         standing=cluster.member.membership,
         store=cluster.store,
         view=cluster.view,
+        broker_id=settings.broker_id,
         lag_time_max_ms=config.replica_lag_time_max_ms,
     )
     tasks.add(writes.run())

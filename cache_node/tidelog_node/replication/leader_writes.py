@@ -3,6 +3,9 @@
 The leader states decide (``LeaderState.propose``) and are told the outcome. Looked at are
 the partitions where something has happened, and all of them now and then, since followers
 drop out by doing nothing. What is decided together is written together.
+
+A node whose log of a partition is broken leaves that partition's ISR, and its leadership:
+the others have the records. As the last one in sync it stays, as in Kafka.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.election import leave_isr
 from tidelog_core.replication.leases import PeerLeases
 
 from tidelog_node.membership.partition_writer import write_changes
@@ -56,8 +60,10 @@ class LeaderWrites:
         standing: Standing,
         store: MetadataStore,
         view: ClusterView,
+        broker_id: int,
         lag_time_max_ms: int,
     ) -> None:
+        self._broker_id = broker_id
         self._replicas = replicas
         self._standing = standing
         self._store = store
@@ -86,12 +92,15 @@ class LeaderWrites:
             if is_late or (can_serve and not self._could_serve):
                 self._resume()
             self._could_serve = can_serve
-            if now_ms - last_look_ms >= self._look_seconds * 1000:
+            is_time = now_ms - last_look_ms >= self._look_seconds * 1000
+            if is_time:
                 last_look_ms = now_ms
                 self._due.update(self._led())
             if can_serve and self._due:
                 due, self._due = self._due, set()
                 await self.look(due)
+            if can_serve and is_time:
+                await self.leave_broken()
 
     async def look(self, replicas: Iterable[Replica]) -> None:
         """Write what is due for these partitions, and read what must be read."""
@@ -115,6 +124,24 @@ class LeaderWrites:
             to_read += await self._write(changes, proposed)
         if to_read:
             await self._read(to_read)
+
+    async def leave_broken(self) -> None:
+        """Leave the ISR, and the leadership, of what this node cannot serve any more."""
+        image = self._view.image
+        changes = []
+        for replica in self._replicas.replicas():
+            partition = image.partition(replica.partition)
+            if replica.is_in_trouble and partition is not None:
+                change = leave_isr(partition, self._broker_id)
+                if change is not None:
+                    changes.append(change)
+        if changes:
+            outcome = await write_changes(self._store, changes)
+            logger.error(
+                "logs are broken, left to the other replicas",
+                extra={"count": len(outcome.written)},
+            )
+            self._view.nudge()
 
     async def _write(
         self, changes: list[PartitionChange], proposed: dict[int, tuple[Replica, Leader]]

@@ -30,7 +30,12 @@ class ReplicatedCluster:
     """Nodes 1 to 3. Made by ``replicated_cluster``."""
 
     def __init__(
-        self, folder: Path, *, config: Mapping[str, str] | None = None, racks: bool = False
+        self,
+        folder: Path,
+        *,
+        config: Mapping[str, str] | None = None,
+        racks: bool = False,
+        metadata_store: str | None = None,
     ) -> None:
         ports = _free_ports(3)
         self.nodes = {
@@ -38,7 +43,7 @@ class ReplicatedCluster:
                 folder / f"node{broker_id}",
                 broker_id=broker_id,
                 port=ports[broker_id - 1],
-                metadata_store=f"sqlite://{folder}/metadata.db",
+                metadata_store=metadata_store or f"sqlite://{folder}/metadata.db",
                 object_store=f"file://{folder}/objects",
                 config={**CONFIG, **(config or {})},
                 arguments=("--rack", f"rack{broker_id}") if racks else (),

@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v11 import request as fetch_request
+from tidelog_core.log.checkpoint import read_checkpoint
 from tidelog_core.wire_messages import build
 
 from tests.node.replication.replicated_cluster import eventually, replicated_cluster, stopped
@@ -258,6 +259,34 @@ def test_consumers_read_from_the_replica_of_their_rack(tmp_path: Path) -> None:
             assert acked[0] in client.fetch("t", 0, max_wait_ms=5_000).records  # from the tier
         rack = {"client.rack": f"rack{near.broker_id}"}
         assert cluster.consume("t", 1_000, **rack) == acked
+
+
+def test_a_node_with_a_broken_log_leaves_it_to_the_others(tmp_path: Path) -> None:
+    with replicated_cluster(tmp_path) as cluster:
+        cluster.create("t", segment_bytes="20000", remote_storage_enable="false")
+        acked = cluster.produce("t", values(1_000))
+        cluster.wait_same_logs("t")
+        broken = cluster.node_leading("t")
+        directory = broken.data_dir / "t-0"
+        eventually(
+            lambda: recovery_point(directory) > 500,
+            "most of the log is flushed",
+        )
+        for node in cluster.running:
+            node.kill()
+        first = min(directory.glob("*.log"))
+        first.write_bytes(first.read_bytes()[:1_000])
+        for node in cluster.nodes.values():
+            node.start()
+        cluster.wait_leader("t", other_than=broken.broker_id)
+        cluster.wait_isr("t", {1, 2, 3} - {broken.broker_id})
+        assert cluster.consume("t", 1_000) == acked
+        assert len(cluster.produce("t", values(10))) == 10
+
+
+def recovery_point(directory: Path) -> int:
+    rows = read_checkpoint(directory / "recovery-point")
+    return rows[0][0] if rows else 0
 
 
 def fetch_with_rack(topic: str, offset: int, rack: str) -> Any:
