@@ -51,9 +51,17 @@ async def _serve(settings: NodeSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    is_cluster_ending = False
+
+    def stop_with_parent() -> None:
+        nonlocal is_cluster_ending
+        is_cluster_ending = True
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
     if settings.stops_with_parent:
-        # Nobody writes to it, so it becomes readable only when the parent is gone.
-        loop.add_reader(sys.stdin.fileno(), stop.set)
+        # Nobody writes to it, so it becomes readable only when the parent is gone or stops.
+        loop.add_reader(sys.stdin.fileno(), stop_with_parent)
 
     def announce(port: int) -> None:
         gc.freeze()
@@ -64,7 +72,7 @@ async def _serve(settings: NodeSettings) -> None:
         print(line, flush=True)  # noqa: T201
 
     try:
-        await run_node(settings, stop=stop, on_ready=announce)
+        await run_node(settings, stop=stop, on_ready=announce, drains=lambda: not is_cluster_ending)
     finally:
         if settings.stops_with_parent:
             loop.remove_reader(sys.stdin.fileno())

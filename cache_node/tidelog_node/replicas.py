@@ -4,6 +4,10 @@
 node has a ``Replica``; its log is opened when it is first needed, unless the last
 shutdown was not clean: then every log is recovered before the node serves anyone.
 
+A partition with several replicas has a ``ReplicaRole`` too, and its log is opened at once:
+leader and followers need its end. The partitions of the reserved topics carry leadership
+only and have neither.
+
 The log of a partition whose topic is deleted goes at once, its bytes a little later in
 the executor; one that was deleted while the node was away goes at the next start.
 """
@@ -31,9 +35,13 @@ from tidelog_core.log.values import AppendInfo, CorruptLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
+from tidelog_core.replication.leader_state import ReplicationRules
+from tidelog_core.replication.partition_state import RoleChange
 
 from tidelog_node.leaders import Leaders
 from tidelog_node.log_directories import LogDirectories
+from tidelog_node.membership.clock import Clock, lease_clock_ms
+from tidelog_node.replication.role import Leader, ReplicaRole
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +66,15 @@ class Replica:
         "_open_log",
         "_refusal",
         "config",
+        "follower_waiters",
         "has_flush_policy",
         "is_internal",
-        "isr_size",
+        "is_leader",
         "leader_epoch",
         "log_start_offset",
         "partition",
+        "role",
+        "settled_epoch",
         "topic_id",
         "waiters",
     )
@@ -84,9 +95,12 @@ class Replica:
         self.has_flush_policy = _has_flush_policy(config)
         self.leader_epoch = 0
         self.log_start_offset = log_start_offset  # as the metadata store has it
-        self.isr_size = 1
+        self.is_leader = False
         self.is_internal = partition.topic in RESERVED_TOPICS
-        self.waiters: set[AppendWaiter] = set()
+        self.role: ReplicaRole | None = None  # None: there is no other replica
+        self.settled_epoch = -1  # the last in which the log could be led from
+        self.waiters: set[AppendWaiter] = set()  # for committed records
+        self.follower_waiters: set[AppendWaiter] = set()  # for any
         self._log: UnifiedLog | None = None
         self._open_log = open_log
         self._dirty = dirty
@@ -111,8 +125,9 @@ class Replica:
             # To find it out takes a look at every batch, and nobody mends it meanwhile.
             self._refusal = error
             raise
-        # The ISR is this node alone: whatever the log holds is replicated.
-        log.advance_high_watermark(log.log_end_offset)
+        if self.role is None:
+            # The ISR is this node alone: whatever the log holds is replicated.
+            log.advance_high_watermark(log.log_end_offset)
         if log.needs_flush:
             self._dirty.add(self)  # A crash came between the roll and the flush.
         return log
@@ -142,15 +157,59 @@ class Replica:
         info = log.append_as_leader(batches, leader_epoch=self.leader_epoch)
         if not info.is_duplicate:
             self._dirty.add(self)
+            if self.role is not None:
+                self._append_replicated(log, info, self.role)
+                return info
             log.advance_high_watermark(info.last_offset + 1)
             if self.waiters:
-                for waiter in tuple(self.waiters):
-                    waiter.on_append(info.size_bytes)
+                self.wake_readers(info.size_bytes)
         return info
+
+    def _append_replicated(self, log: UnifiedLog, info: AppendInfo, role: ReplicaRole) -> None:
+        role.on_append(log, info.last_offset + 1, info.size_bytes)
+        if self.follower_waiters:
+            for waiter in tuple(self.follower_waiters):
+                waiter.on_append(info.size_bytes)
+
+    def append_as_follower(self, batches: memoryview) -> AppendInfo:
+        """Append what the leader has sent. Raises as ``UnifiedLog.append_as_follower``."""
+        info = self.log.append_as_follower(batches)
+        self._dirty.add(self)
+        return info
+
+    def follow_leader(self, *, high_watermark: int, log_start_offset: int) -> None:
+        """Take over what the leader says is committed, and where its log starts."""
+        log = self.log
+        if log.advance_high_watermark(high_watermark) and self.waiters:
+            self.wake_readers(WAKE_BYTES)  # How much it is would have to be looked up.
+        log_start_offset = min(log_start_offset, log.high_watermark)
+        if log_start_offset > log.log_start_offset:
+            log.advance_log_start_offset(log_start_offset)
+
+    @property
+    def leader(self) -> Leader | None:
+        """What is known of followers and ISR where this node leads and there are others."""
+        return None if self.role is None else self.role.leader
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether another node leads and this one follows it."""
+        return self.role is not None and self.role.follower is not None
+
+    def require_readable(self) -> None:
+        """Raise ``NotLeaderOrFollower`` while the leadership may be on its way elsewhere."""
+        role = self.role
+        if role is not None and self.is_leader:
+            role.require_leader()
+
+    def wake_readers(self, size_bytes: int) -> None:
+        """Tell those who wait for committed records that there may be so many bytes more."""
+        for waiter in tuple(self.waiters):
+            waiter.on_append(size_bytes)
 
     def wake(self) -> None:
         """Make everyone who waits look again: the partition has changed hands or is gone."""
-        for waiter in tuple(self.waiters):
+        for waiter in (*self.waiters, *self.follower_waiters):
             waiter.on_append(WAKE_BYTES)
 
     def drop(self) -> None:
@@ -179,6 +238,10 @@ def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
     raise UnknownLeaderEpoch(problem)
 
 
+def _ignore(_: Replica) -> None:
+    pass
+
+
 def _remove(doomed: Sequence[Path]) -> None:
     try:
         remove_directories(doomed)
@@ -202,8 +265,25 @@ class ReplicaManager:
         directories: LogDirectories,
         node_config: Callable[[], NodeConfig],
         executor: Executor,
+        leads: Callable[[Partition], bool] | None = None,
+        may_serve: Callable[[], bool] = lambda: True,
+        clock_ms: Clock = lease_clock_ms,
     ) -> None:
+        """``leads`` says of a partition's record whether this process leads by it.
+
+        ``may_serve`` is asked before anyone is told of what has been committed.
+        """
         self.leaders = Leaders(view)
+        self._leads = leads or (lambda partition: partition.leader == broker_id)
+        self._may_serve = may_serve
+        self._clock_ms = clock_ms
+        # Called with a replica that now follows someone (else), and with one of which the
+        # leader may want to write the partition's item.
+        self.on_following: Callable[[Replica], None] = _ignore
+        self.on_wants_write: Callable[[Replica], None] = _ignore
+        # Called with one that leads by its record, but whose log may lack what the tier has:
+        # it leads once ``confirm_lead`` is called. None: nobody asks the tier.
+        self.on_uncertain_lead: Callable[[Replica], None] | None = None
         self._view = view
         self._broker_id = broker_id
         self._directories = directories
@@ -214,9 +294,13 @@ class ReplicaManager:
         # What this node leads, as the wire names it: by topic name and by topic id.
         self.led_by_name: dict[bytes, dict[int, Replica]] = {}
         self.led_by_id: dict[bytes, dict[int, Replica]] = {}
-        self._topic_ids: dict[str, bytes] = {}  # by name, of what is in ``led_by_id``
+        # What it follows and may let consumers read.
+        self.followed_by_name: dict[bytes, dict[int, Replica]] = {}
+        self.followed_by_id: dict[bytes, dict[int, Replica]] = {}
+        self._topic_ids: dict[str, bytes] = {}  # by name, of what is in the maps by id
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
+        self._is_recovered = False  # roles need logs
 
     async def start(self) -> None:
         """Take over what the image gives to this node; recover logs where needed.
@@ -232,6 +316,9 @@ class ReplicaManager:
             self._follow_topic(image, name)
         if not self._directories.was_clean:
             await self._recover()
+        self._is_recovered = True
+        for name in image.topics:
+            self._follow_topic(image, name)
         self._unsubscribe = self._view.subscribe(self._on_image)
 
     async def close(self) -> None:
@@ -291,6 +378,21 @@ class ReplicaManager:
         require_epoch(replica, current_leader_epoch)
         return replica
 
+    def begin_hand_over(
+        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
+    ) -> bool:
+        """Hand the partition over as soon as the successor has everything.
+
+        Returns False where no leader state looks after it.
+        """
+        replica = self.led_by_id.get(topic_id.bytes, {}).get(partition)
+        leader = None if replica is None else replica.leader
+        if replica is None or leader is None:
+            return False
+        leader.begin_hand_over(successor, is_leaving=is_leaving, now_ms=self._clock_ms())
+        self.on_wants_write(replica)
+        return True
+
     # -- following the image
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
@@ -304,30 +406,45 @@ class ReplicaManager:
 
     def _follow_topic(self, image: ClusterImage, name: str) -> None:
         topic, held = image.topic(name), self._by_topic.get(name, {})
-        self.led_by_id.pop(self._topic_ids.pop(name, b""), None)
-        dropped = [r for r in held.values() if topic is None or r.topic_id != topic.topic_id]
+        known_id = self._topic_ids.pop(name, b"")
+        self.led_by_id.pop(known_id, None)
+        self.followed_by_id.pop(known_id, None)
+        here = {p.partition for p in image.partitions(name) if self._broker_id in p.replicas}
+        dropped = [
+            replica
+            for index, replica in held.items()
+            if topic is None or replica.topic_id != topic.topic_id or index not in here
+        ]
         for replica in dropped:
             del held[replica.partition.partition]
         if dropped:
             self._drop(dropped)
         self.led_by_name.pop(name.encode(), None)
+        self.followed_by_name.pop(name.encode(), None)
         if topic is None:
             self._by_topic.pop(name, None)
             return
         config = topic_config(topic.configs, self._node_config())
         led: dict[int, Replica] = {}
+        followed: dict[int, Replica] = {}
         for partition in image.partitions(name):
+            index = partition.partition
             if self._broker_id not in partition.replicas:
                 continue
-            known = held.get(partition.partition)
+            known = held.get(index)
             replica = self._make(topic, partition, config) if known is None else known
-            held[partition.partition] = replica
+            held[index] = replica
             self._update(replica, partition, config)
-            if partition.leader == self._broker_id:
-                led[partition.partition] = replica
+            if replica.is_leader:
+                led[index] = replica
+            elif replica.is_follower:
+                followed[index] = replica
         self._by_topic[name] = held
         self._topic_ids[name] = topic.topic_id.bytes
         self.led_by_name[name.encode()] = self.led_by_id[topic.topic_id.bytes] = led
+        if followed:
+            self.followed_by_name[name.encode()] = followed
+            self.followed_by_id[topic.topic_id.bytes] = followed
 
     def _make(self, topic: Topic, partition: Partition, config: TopicConfig) -> Replica:
         return Replica(
@@ -345,18 +462,93 @@ class ReplicaManager:
             replica.has_flush_policy = _has_flush_policy(config)
             if replica.opened_log is not None:
                 replica.opened_log.update_config(config)
-        replica.isr_size = len(partition.isr)
         replica.log_start_offset = partition.log_start_offset
+        has_others = len(partition.replicas) > 1 and not replica.is_internal
+        if replica.role is None and not has_others:
+            self._update_alone(replica, partition)
+            return
+        if replica.role is None:
+            # What a log that was alone holds is committed, and its high watermark says so.
+            replica.role = self._make_role(replica)
+        if not self._is_recovered:
+            return
+        try:
+            self._update_role(replica, partition)
+        except (TidelogError, OSError) as error:
+            replica.is_leader = False
+            logger.error(
+                "log could not be opened, its partition is offline",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+
+    def _update_alone(self, replica: Replica, partition: Partition) -> None:
+        """Follow the record of a partition that nobody else has a replica of."""
+        replica.is_leader = self._leads(partition)
         if replica.leader_epoch != partition.leader_epoch:
             replica.leader_epoch = partition.leader_epoch
-            if replica.opened_log is not None:
+            if replica.is_leader and replica.opened_log is not None:
                 replica.opened_log.assign_leader_epoch(partition.leader_epoch)
             replica.wake()
 
+    def _update_role(self, replica: Replica, partition: Partition) -> None:
+        """Follow the record of a partition with several replicas. Raises as ``Replica.log``."""
+        role = replica.role
+        assert role is not None
+        rules = ReplicationRules(
+            min_insync_replicas=replica.config.min_insync_replicas,
+            lag_time_max_ms=self._node_config().replica_lag_time_max_ms,
+        )
+        leads = self._leads(partition)
+        if leads and self.on_uncertain_lead is not None and self._is_uncertain(replica, partition):
+            role.end()
+            replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
+            replica.wake()
+            self.on_uncertain_lead(replica)
+            return
+        change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
+        replica.leader_epoch = partition.leader_epoch
+        replica.is_leader = role.leader is not None
+        if replica.is_leader:
+            replica.settled_epoch = partition.leader_epoch
+        if change is not RoleChange.NONE:
+            replica.wake()
+        if change is RoleChange.BECAME_FOLLOWER:
+            self.on_following(replica)
+
+    def _is_uncertain(self, replica: Replica, partition: Partition) -> bool:
+        """Whether the election may have been unclean, or the log may have lost its end."""
+        role = replica.role
+        if replica.settled_epoch == partition.leader_epoch or partition.isr != (self._broker_id,):
+            return False
+        before = None if role is None else role.partition
+        was_in_sync = (
+            before is not None
+            and before.version + 1 == partition.version
+            and self._broker_id in before.isr
+        )
+        return not was_in_sync or not (self._directories.was_clean or replica.settled_epoch >= 0)
+
+    def confirm_lead(self, replica: Replica, leader_epoch: int) -> None:
+        """Let the replica lead in this epoch: its log has what the tier has."""
+        replica.settled_epoch = leader_epoch
+        self._follow_topic(self._view.image, replica.partition.topic)
+
+    def _make_role(self, replica: Replica) -> ReplicaRole:
+        return ReplicaRole(
+            self._broker_id,
+            clock_ms=self._clock_ms,
+            may_serve=self._may_serve,
+            wake_readers=replica.wake_readers,
+            wants_write=lambda: self.on_wants_write(replica),
+        )
+
     def _drop(self, replicas: Sequence[Replica]) -> None:
-        """Remove the logs of partitions that the cluster has deleted."""
+        """Remove the logs of partitions that the cluster has deleted, or moved elsewhere."""
         doomed = []
         for replica in replicas:
+            if replica.role is not None:
+                replica.role.end()
+            replica.is_leader = False
             replica.drop()
             replica.wake()
             self.dirty.discard(replica)
@@ -382,7 +574,8 @@ class ReplicaManager:
             log_start_offset=replica.log_start_offset,
             producer_id_expiration_ms=self._node_config().producer_id_expiration_ms,
         )
-        log.assign_leader_epoch(replica.leader_epoch)
+        if replica.role is None and replica.is_leader:
+            log.assign_leader_epoch(replica.leader_epoch)
         return log
 
     async def _recover(self) -> None:

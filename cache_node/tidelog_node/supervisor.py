@@ -7,9 +7,14 @@ one metadata store and one object store:
     <data dir>/objects/        the object store
     <data dir>/node-<id>/      the logs of one node
 
-A node that ends by itself ends the cluster: nothing is restarted silently. SIGTERM and
-SIGINT are passed on, and the parent leaves when every node has. A parent that is killed
-takes its nodes with it: each watches its end of a pipe.
+A node that ends by itself, or is killed, is started again, a little later each time it
+happens; that is said on stderr, and the others go on meanwhile. One that ends before the
+cluster has been ready ends it: starting it again would not help.
+
+Each node watches its end of a pipe. The parent closes the pipes on SIGTERM and SIGINT and
+leaves when every node has; a parent that is killed takes its nodes with it in the same
+way. A node that is stopped like this does not hand its partitions over first: there will
+be nobody to serve them. One that gets SIGTERM itself does.
 """
 
 from __future__ import annotations
@@ -19,9 +24,9 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tidelog_core.errors import InvalidConfig
 
@@ -30,6 +35,8 @@ logger = logging.getLogger(__name__)
 NODES_MAX = 64
 PORT_MAX = 65_535
 STOP_SECONDS_MAX = 30.0
+RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 1.0, 30.0
+STABLE_SECONDS = 60.0  # a node that ran this long is started again as if for the first time
 LINE_BYTES_MAX = 65_536
 
 
@@ -72,9 +79,10 @@ class ClusterSettings:
 
 
 def run_cluster(settings: ClusterSettings, *, announce: Callable[[str], None] = print) -> int:
-    """Run the cluster until a signal or the end of a node; return the exit status.
+    """Run the cluster until a signal; return the exit status.
 
-    ``announce`` gets one line once every node serves clients. 0: stopped by a signal.
+    ``announce`` gets one line once every node serves clients. 0: stopped by a signal, 1: a
+    node could not start.
     """
     return asyncio.run(_run(settings, announce))
 
@@ -85,86 +93,107 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    nodes: list[asyncio.subprocess.Process] = []
-    try:
-        for broker_id in range(1, settings.node_count + 1):
-            node = await _start_node(settings, broker_id)
-            nodes.append(node)
-        return await _watch(settings, nodes, stop, announce)
-    finally:
-        await _stop(nodes)
-
-
-async def _start_node(settings: ClusterSettings, broker_id: int) -> asyncio.subprocess.Process:
-    # In a session of its own: Ctrl-C reaches the parent alone, which passes it on.
-    return await asyncio.create_subprocess_exec(
-        *settings.command(broker_id),
-        stdin=asyncio.subprocess.PIPE,  # its end tells the node that the parent is gone
-        stdout=asyncio.subprocess.PIPE,
-        limit=LINE_BYTES_MAX,
-        start_new_session=True,
-    )
-
-
-async def _watch(
-    settings: ClusterSettings,
-    nodes: Sequence[asyncio.subprocess.Process],
-    stop: asyncio.Event,
-    announce: Callable[[str], None],
-) -> int:
-    """Announce the cluster when it is ready; return when it is to end."""
+    nodes = [_Node(settings, number) for number in range(1, settings.node_count + 1)]
+    running = [asyncio.create_task(node.run()) for node in nodes]
     stopping = asyncio.create_task(stop.wait())
-    ready = asyncio.create_task(_wait_ready(nodes))
-    ends = [asyncio.create_task(node.wait()) for node in nodes]
-    tasks: list[asyncio.Task[Any]] = [stopping, ready, *ends]
+    ready = asyncio.create_task(_wait_all(nodes))
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if ready.done() and ready.result():
+        await asyncio.wait([stopping, ready, *running], return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
             last_port = settings.port + settings.node_count - 1
             addresses = ",".join(
                 f"{settings.host}:{port}" for port in range(settings.port, last_port + 1)
             )
             announce(f"tidelog cluster of {settings.node_count} ready on {addresses}")
-            await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
-        if stopping.done():
-            return 0
-        # A node whose output has ended is about to end itself.
-        await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
-        for broker_id, node in enumerate(nodes, 1):
-            if node.returncode is not None:
-                logger.error(
-                    "node ended, the cluster stops",
-                    extra={"broker_id": broker_id, "status": node.returncode},
-                )
+            await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
         return 0 if stopping.done() else 1
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        stopping.cancel()
+        ready.cancel()
+        for node in nodes:
+            node.stop()
+        await asyncio.gather(*running)
+        await asyncio.gather(stopping, ready, return_exceptions=True)
 
 
-async def _wait_ready(nodes: Sequence[asyncio.subprocess.Process]) -> bool:
-    """Return whether every node said that it serves; False where one ended first."""
+async def _wait_all(nodes: Sequence[_Node]) -> None:
     for node in nodes:
-        assert node.stdout is not None
-        if not await node.stdout.readline():
-            return False
-    return True
+        await node.has_been_ready.wait()
 
 
-async def _stop(nodes: Sequence[asyncio.subprocess.Process]) -> None:
-    """End every node in order; kill those that take too long."""
-    running = [node for node in nodes if node.returncode is None]
-    for node in running:
-        node.terminate()
-    if not running:
-        return
-    _, late = await asyncio.wait(
-        [asyncio.create_task(node.wait()) for node in running], timeout=STOP_SECONDS_MAX
-    )
-    for node in running:
-        if node.returncode is None:
-            logger.error("node does not stop, killed", extra={"pid": node.pid})
-            node.kill()
-    if late:
-        await asyncio.wait(late)
+class _Node:
+    """One node process after the other, under one broker id."""
+
+    def __init__(self, settings: ClusterSettings, broker_id: int) -> None:
+        self.has_been_ready = asyncio.Event()
+        self._settings = settings
+        self._broker_id = broker_id
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Return when the node was stopped, or has ended before it was ever ready."""
+        delay_seconds = RESTART_SECONDS_FIRST
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            started = loop.time()
+            status = await self._run_once()
+            if self._stopping.is_set():
+                return
+            if not self.has_been_ready.is_set():
+                logger.error(
+                    "node ended, the cluster stops",
+                    extra={"broker_id": self._broker_id, "status": status},
+                )
+                return
+            if loop.time() - started > STABLE_SECONDS:
+                delay_seconds = RESTART_SECONDS_FIRST
+            logger.error(
+                "node ended, it is started again",
+                extra={"broker_id": self._broker_id, "status": status, "in_s": delay_seconds},
+            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_seconds):
+                    await self._stopping.wait()
+            delay_seconds = min(delay_seconds * 2, RESTART_SECONDS_MAX)
+
+    def stop(self) -> None:
+        """Have the node end in order; ``run`` returns when it has."""
+        self._stopping.set()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def _run_once(self) -> int:
+        """Run one process to its end and return its exit status."""
+        # In a session of its own: Ctrl-C reaches the parent alone, which passes it on.
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._settings.command(self._broker_id),
+            stdin=asyncio.subprocess.PIPE,  # its end tells the node to stop
+            stdout=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,
+        )
+        if self._stopping.is_set():
+            self.stop()
+        assert process.stdout is not None
+        watching = asyncio.create_task(self._watch(process.stdout))
+        ending = asyncio.create_task(process.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([ending, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            await asyncio.wait([ending], timeout=STOP_SECONDS_MAX)
+        if not ending.done():
+            logger.error("node does not stop, killed", extra={"pid": process.pid})
+            process.kill()
+        stopping.cancel()
+        await asyncio.gather(ending, watching)
+        await asyncio.gather(stopping, return_exceptions=True)
+        self._process = None
+        return ending.result()
+
+    async def _watch(self, stdout: asyncio.StreamReader) -> None:
+        """Note that the node serves, and throw away whatever else it prints."""
+        if await stdout.readline():
+            self.has_been_ready.set()
+        while await stdout.read(LINE_BYTES_MAX):
+            pass

@@ -1,7 +1,7 @@
 """Put a node together, run it, take it apart again in the opposite order.
 
-settings → data directory, metadata store → view → replicas → coordinators, tier
-         → handlers → dispatch → server → registration → ready
+settings → data directory, metadata store → view → membership → replicas → coordinators, tier
+         → handlers → dispatch → server → registration → lease → takeovers → ready
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -24,10 +25,13 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.flushing import Flusher
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.follower.fetcher import FollowerFetchers
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
+from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
 from tidelog_node.handlers.groups import GroupHandlers
@@ -38,15 +42,15 @@ from tidelog_node.handlers.metadata import MetadataHandlers
 from tidelog_node.handlers.offsets import OffsetHandlers
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
+from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.log_directories import LogDirectories
-from tidelog_node.registration import (
-    ensure_cluster,
-    register_broker,
-    require_gone,
-    wait_until_replaced,
-)
+from tidelog_node.membership.member import ClusterMember
+from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replication.closest import RackAwareness
+from tidelog_node.replication.lead_checks import LeadChecks
+from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.restore import restore_logs
 from tidelog_node.routes import Route
 from tidelog_node.server import Server
@@ -61,37 +65,132 @@ TIER_CACHE_DIR = "tier-cache"
 
 
 async def run_node(
-    settings: NodeSettings, *, stop: asyncio.Event, on_ready: Callable[[int], None]
+    settings: NodeSettings,
+    *,
+    stop: asyncio.Event,
+    on_ready: Callable[[int], None],
+    drains: Callable[[], bool] = lambda: True,
 ) -> None:
     """Serve until ``stop`` is set, then leave in order.
 
-    ``on_ready`` gets the port once clients are served. Raises what kept the node from
+    ``on_ready`` gets the port once clients are served. ``drains`` is asked at the end
+    whether to hand over first what other nodes can lead. Raises what kept the node from
     starting, and what broke it while it ran.
     """
     async with AsyncExitStack() as stack:
-        port = await _start(settings, stack, stop)
+        port = await _start(settings, stack, stop, drains)
         on_ready(port)
         await stop.wait()
         logger.info("node stops")
     logger.info("node stopped")
 
 
-async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Event) -> int:
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """The cluster as this node sees it, and what it keeps of it on its disk."""
+
+    static_config: NodeConfig
+    node_config: Callable[[], NodeConfig]
+    directories: LogDirectories
+    store: MetadataStore
+    view: ClusterView
+    member: ClusterMember
+    incarnation: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """The logs, and what looks after them."""
+
+    replicas: ReplicaManager
+    flusher: Flusher
+    tier: TierService
+
+
+async def _start(
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    stop: asyncio.Event,
+    drains: Callable[[], bool],
+) -> int:
     """Start every part; the stack takes them apart. Return the port."""
+    cluster = await _open_cluster(settings, stack)
+    static_config, view, member = cluster.static_config, cluster.view, cluster.member
+    data = await _open_logs(settings, stack, cluster)
+    coordinator = GroupCoordinator(
+        store=cluster.store,
+        view=view,
+        node_config=cluster.node_config,
+        broker_id=settings.broker_id,
+        leads=member.membership.leads,
+        can_serve=member.membership.can_serve,
+    )
+    await coordinator.start()
+    can_serve = member.membership.can_serve
+    produce = ProduceHandler(replicas=data.replicas, flusher=data.flusher, can_serve=can_serve)
+    fetch = FetchHandler(
+        replicas=data.replicas,
+        node_config=cluster.node_config,
+        tier=data.tier,
+        can_serve=can_serve,
+        closest=RackAwareness(
+            view=view, broker_id=settings.broker_id, is_live=member.membership.is_live
+        ),
+    )
+    control = _control_routes(settings, cluster, data, coordinator)
+    control += ApiVersionsHandler(lambda: dispatch.advertised()).routes()  # noqa: PLW0108
+    dispatch = Dispatch([produce.hot_route(), fetch.hot_route()], control)
+    server = Server(
+        dispatch,
+        request_bytes_max=static_config.socket_request_max_bytes,
+        queued_requests_max=static_config.queued_max_requests,
+        idle_seconds_max=static_config.connections_max_idle_ms / 1000,
+        send_buffer_bytes=static_config.socket_send_buffer_bytes,
+    )
+    # The lease goes when nobody is answered any more, and before logs take time to close.
+    stack.push_async_callback(member.leave)
+    lease_tasks = _Background(stop)
+    stack.push_async_callback(lease_tasks.close)
+    stack.push_async_callback(server.close, grace_seconds=SHUTDOWN_GRACE_SECONDS)
+    # Those who wait are answered first, so that the server has nothing to wait for.
+    stack.push_async_callback(coordinator.close)
+    stack.push_async_callback(fetch.close)
+    stack.callback(produce.close)
+    stack.callback(server.stop_accepting)
+    tasks = _Background(stop)
+    stack.push_async_callback(tasks.close)
+    tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
+    tasks.add(data.flusher.run(data.replicas))
+    port = server.bind(settings.host, settings.port)
+    await member.take_lease(lease_tasks.add)
+    await _register(settings, cluster, port)
+    _start_replication(settings, stack, cluster, data, tasks)
+    lease_tasks.add(wait_until_replaced(view, settings.broker_id, cluster.incarnation))
+    await member.enter(data.replicas, lease_tasks.add)
+    # Leaderships go first, while clients are still told where they are now.
+    stack.push_async_callback(member.drain, drains)
+    leading = _Background(stop)
+    stack.push_async_callback(leading.close)
+    member.begin_leading(leading.add)
+    # Not before: a client that is told of a cluster without nodes waits long to ask again.
+    server.start_accepting()
+    logger.info("node serves", extra={"broker_id": settings.broker_id, "port": port})
+    return port
+
+
+async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> _Cluster:
+    """Open directory and stores; on return no other process of this broker id acts."""
     static_config = parse_config(NodeConfig, settings.config_overrides)
     directories = LogDirectories(settings.data_dir)
     stack.callback(directories.close)
     store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(store.close)
-    cluster = await ensure_cluster(store, may_create=directories.is_new)
+    # Of their own: renewals must not queue behind whatever else is asked of the store.
+    lease_store = open_metadata_store(settings.metadata_store_url)
+    stack.push_async_callback(lease_store.close)
+    known = await ensure_cluster(store, may_create=directories.is_new)
     view = ClusterView(store)
     await view.refresh()
-    await require_gone(view.image, settings.broker_id)
-    is_new_node = not directories.belongs_to(cluster.cluster_id, settings.broker_id)
-    await restore_logs(
-        store, view, directories, broker_id=settings.broker_id, is_new_node=is_new_node
-    )
-    directories.take_possession(cluster.cluster_id, settings.broker_id)
 
     def node_config() -> NodeConfig:
         return current_config[0]
@@ -102,14 +201,38 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
         current_config[0] = effective_node_config(static_config, view.image, settings.broker_id)
 
     view.subscribe(update_config)
-    executor = ThreadPoolExecutor(static_config.background_threads, "tidelog-files")
-    stack.callback(executor.shutdown)
-    replicas = ReplicaManager(
-        view=view,
+    incarnation = uuid4()
+    member = ClusterMember(
         broker_id=settings.broker_id,
-        directories=directories,
+        incarnation=incarnation,
+        store=store,
+        lease_store=lease_store,
+        view=view,
         node_config=node_config,
+    )
+    await member.prepare(settings.data_dir, was_clean=directories.was_clean)
+    is_new_node = not directories.belongs_to(known.cluster_id, settings.broker_id)
+    await restore_logs(
+        store, view, directories, broker_id=settings.broker_id, is_new_node=is_new_node
+    )
+    directories.take_possession(known.cluster_id, settings.broker_id)
+    return _Cluster(static_config, node_config, directories, store, view, member, incarnation)
+
+
+async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cluster) -> _Data:
+    """Recover the logs and start what works on them."""
+    executor = ThreadPoolExecutor(cluster.static_config.background_threads, "tidelog-files")
+    stack.callback(executor.shutdown)
+    membership = cluster.member.membership
+    replicas = ReplicaManager(
+        view=cluster.view,
+        broker_id=settings.broker_id,
+        directories=cluster.directories,
+        node_config=cluster.node_config,
         executor=executor,
+        leads=membership.leads,
+        may_serve=membership.can_serve,
+        clock_ms=membership.now_ms,
     )
     await replicas.start()
     stack.push_async_callback(replicas.close)
@@ -117,86 +240,110 @@ async def _start(settings: NodeSettings, stack: AsyncExitStack, stop: asyncio.Ev
     stack.push_async_callback(flusher.close)
     tier = TierService(
         replicas=replicas,
-        view=view,
-        store=store,
-        node_config=node_config,
+        view=cluster.view,
+        store=cluster.store,
+        node_config=cluster.node_config,
         broker_id=settings.broker_id,
         clock_ms=_wall_clock_ms,
         executor=executor,
         objects_url=settings.object_store_url,
         socket=settings.data_dir / TIER_SOCKET,
         cache_dir=settings.data_dir / TIER_CACHE_DIR,
-        holds_files=directories.holds,
+        holds_files=cluster.directories.holds,
     )
     await tier.start()
     stack.push_async_callback(tier.close)
-    coordinator = GroupCoordinator(
-        store=store, view=view, node_config=node_config, broker_id=settings.broker_id
+    return _Data(replicas, flusher, tier)
+
+
+def _start_replication(
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    cluster: _Cluster,
+    data: _Data,
+    tasks: _Background,
+) -> None:
+    """Start to follow other leaders, and to write what this node's leaders decide."""
+    config = cluster.static_config
+    writes = LeaderWrites(
+        replicas=data.replicas,
+        standing=cluster.member.membership,
+        store=cluster.store,
+        view=cluster.view,
+        broker_id=settings.broker_id,
+        lag_time_max_ms=config.replica_lag_time_max_ms,
     )
-    await coordinator.start()
+    tasks.add(writes.run())
+    catch_up = CatchUp(
+        history=data.tier.history,
+        view=cluster.view,
+        broker_id=settings.broker_id,
+        timeout_s=config.replica_socket_timeout_ms / 1000,
+    )
+    checks = LeadChecks(replicas=data.replicas, catch_up=catch_up)
+    stack.push_async_callback(checks.close)
+    fetchers = FollowerFetchers(
+        replicas=data.replicas,
+        view=cluster.view,
+        broker_id=settings.broker_id,
+        incarnation=cluster.incarnation,
+        node_config=cluster.node_config,
+        catch_up=catch_up,
+    )
+    fetchers.start()
+    stack.push_async_callback(fetchers.close)
+
+
+def _control_routes(
+    settings: NodeSettings, cluster: _Cluster, data: _Data, coordinator: GroupCoordinator
+) -> list[Route]:
+    """Return the routes of everything but Produce, Fetch and ApiVersions."""
+    can_serve = cluster.member.membership.can_serve
     parts: dict[str, Any] = {
-        "view": view,
-        "store": store,
-        "node_config": node_config,
+        "view": cluster.view,
+        "store": cluster.store,
+        "node_config": cluster.node_config,
         "broker_id": settings.broker_id,
         "clock_ms": _wall_clock_ms,
     }
-    control: list[Route] = [
-        *MetadataHandlers(**parts).routes(),
-        *TopicHandlers(**parts, static_config=static_config).routes(),
-        *ConfigHandlers(**parts, static_config=static_config).routes(),
-        *ClusterHandlers(**parts).routes(),
-        *FindCoordinatorHandlers(**parts).routes(),
+    member = cluster.member
+    live: dict[str, Any] = {
+        "live_brokers": member.membership.live_brokers,
+        "see_peers": member.see_peers,
+    }
+    static: dict[str, Any] = {"static_config": cluster.static_config}
+    replicas, store = data.replicas, cluster.store
+    return [
+        *MetadataHandlers(**parts, **live).routes(),
+        *TopicHandlers(**parts, **live, **static).routes(),
+        *ConfigHandlers(**parts, **static).routes(),
+        *ClusterHandlers(**parts, live_brokers=member.membership.live_brokers).routes(),
+        *FindCoordinatorHandlers(**parts, **live).routes(),
         *GroupHandlers(coordinator=coordinator).routes(),
-        *OffsetHandlers(coordinator=coordinator, view=view, node_config=node_config).routes(),
+        *OffsetHandlers(
+            coordinator=coordinator, view=cluster.view, node_config=cluster.node_config
+        ).routes(),
+        *ElectionHandlers(view=cluster.view, store=store, peers=member.membership.peers).routes(),
+        *ReassignmentHandlers(view=cluster.view, store=store).routes(),
         *ProducerIdHandlers(store=store).routes(),
-        *ListOffsetsHandler(replicas=replicas, tier=tier).routes(),
-        *LeaderEpochHandler(replicas=replicas).routes(),
+        *ListOffsetsHandler(replicas=replicas, tier=data.tier, can_serve=can_serve).routes(),
+        *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
         *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir).routes(),
         *DeleteRecordsHandler(replicas=replicas, store=store).routes(),
-        *ApiVersionsHandler(lambda: dispatch.advertised()).routes(),  # noqa: PLW0108
     ]
-    produce = ProduceHandler(replicas=replicas, flusher=flusher)
-    fetch = FetchHandler(replicas=replicas, node_config=node_config, tier=tier)
-    dispatch = Dispatch([produce.hot_route(), fetch.hot_route()], control)
-    server = Server(
-        dispatch,
-        request_bytes_max=static_config.socket_request_max_bytes,
-        queued_requests_max=static_config.queued_max_requests,
-        idle_seconds_max=static_config.connections_max_idle_ms / 1000,
-        send_buffer_bytes=static_config.socket_send_buffer_bytes,
-    )
-    stack.push_async_callback(server.close, grace_seconds=SHUTDOWN_GRACE_SECONDS)
-    # Those who wait are answered first, so that the server has nothing to wait for.
-    stack.push_async_callback(coordinator.close)
-    stack.push_async_callback(fetch.close)
-    stack.callback(server.stop_accepting)
-    tasks = _Background(stop)
-    stack.push_async_callback(tasks.close)
-    tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
-    tasks.add(flusher.run(replicas))
-    port = server.bind(settings.host, settings.port)
-    incarnation = await _register(settings, store, port)
-    await view.refresh()
-    tasks.add(wait_until_replaced(view, settings.broker_id, incarnation))
-    # Not before: a client that is told of a cluster without nodes waits long to ask again.
-    server.start_accepting()
-    logger.info("node serves", extra={"broker_id": settings.broker_id, "port": port})
-    return port
 
 
-async def _register(settings: NodeSettings, store: MetadataStore, port: int) -> UUID:
-    """Make this process known to the cluster; return its incarnation."""
-    incarnation = uuid4()
+async def _register(settings: NodeSettings, cluster: _Cluster, port: int) -> None:
+    """Make this process known to the cluster, and see it in the view."""
     await register_broker(
-        store,
+        cluster.store,
         broker_id=settings.broker_id,
-        incarnation=incarnation,
+        incarnation=cluster.incarnation,
         host=settings.client_host,
         port=settings.advertised_port or port,
         rack=settings.rack,
     )
-    return incarnation
+    await cluster.view.refresh()
 
 
 def _wall_clock_ms() -> int:

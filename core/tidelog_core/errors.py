@@ -133,6 +133,12 @@ class LeaderNotAvailable(TidelogError):
     code = ErrorCode.leader_not_available
 
 
+class OffsetNotAvailable(TidelogError):
+    """A new leader does not know yet up to where the partition is committed."""
+
+    code = ErrorCode.offset_not_available
+
+
 class NotEnoughReplicas(TidelogError):
     """Fewer replicas are in sync than ``min.insync.replicas`` asks for; nothing was written."""
 
@@ -356,3 +362,21 @@ class NoReassignmentInProgress(TidelogError):
     """There is no reassignment of the partition to cancel."""
 
     code = ErrorCode.no_reassignment_in_progress
+
+
+class ElectionNotNeeded(TidelogError):
+    """The partition is led as the election would have it."""
+
+    code = ErrorCode.election_not_needed
+
+
+class PreferredLeaderNotAvailable(TidelogError):
+    """The first replica is dead or not in sync."""
+
+    code = ErrorCode.preferred_leader_not_available
+
+
+class EligibleLeadersNotAvailable(TidelogError):
+    """No replica lives that could lead."""
+
+    code = ErrorCode.eligible_leaders_not_available

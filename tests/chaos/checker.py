@@ -98,6 +98,7 @@ def check(history: History, rules: Rules = Rules()) -> list[Anomaly]:
     ]
     for partition in _by_partition(history):
         found += _lost_writes(partition, rules)
+        found += _changed_offsets(partition, rules)
         for rule in _RULES:
             found += rule(partition)
     found += _polls(history)
@@ -166,11 +167,14 @@ def _unknown_values(partition: _Partition) -> Iterator[Anomaly]:
             yield _anomaly(partition, Kind.UNKNOWN_VALUE, f"{value!r} at offset {offsets[0]}")
 
 
-def _changed_offsets(partition: _Partition) -> Iterator[Anomaly]:
-    """Two values at one offset, or an idempotent value at two, whoever saw them."""
+def _changed_offsets(partition: _Partition, rules: Rules) -> Iterator[Anomaly]:
+    """Two values at one offset, or an idempotent value at two, whoever saw them.
+
+    Where acks=1 may be lost, what took its place stands at its offset.
+    """
     at_offset: dict[int, dict[str, str]] = defaultdict(dict)
     of_value: dict[str, dict[int, str]] = defaultdict(dict)
-    for offset, value, source in _sightings(partition):
+    for offset, value, source in _sightings(partition, rules):
         at_offset[offset].setdefault(value, source)
         of_value[value].setdefault(offset, source)
     for offset, values in sorted(at_offset.items()):
@@ -186,12 +190,13 @@ def _changed_offsets(partition: _Partition) -> Iterator[Anomaly]:
             yield _anomaly(partition, Kind.TWO_OFFSETS, f"{_tell(write)}: {told}")
 
 
-def _sightings(partition: _Partition) -> Iterator[tuple[int, str, str]]:
+def _sightings(partition: _Partition, rules: Rules) -> Iterator[tuple[int, str, str]]:
     """Yield offset, value and who says that they belong together."""
     for offset, value in partition.final.records:
         yield offset, value, "final log"
     for write in partition.writes:
-        if write.outcome is Outcome.OK and write.offset != UNKNOWN_OFFSET:
+        is_kept = write.acks == -1 or rules.is_acks_one_kept
+        if write.outcome is Outcome.OK and write.offset != UNKNOWN_OFFSET and is_kept:
             yield write.offset, write.value, f"acknowledged at {write.completed_s:.3f} s"
     for poll, records in partition.readings:
         for offset, value in records:
@@ -260,7 +265,6 @@ _RULES: tuple[Callable[[_Partition], Iterator[Anomaly]], ...] = (
     _failed_writes_present,
     _duplicates,
     _unknown_values,
-    _changed_offsets,
     _reordered,
     _lost_reads,
     _holes,

@@ -36,7 +36,7 @@ _NOT_SERVED = {
     "users, access control, delegation tokens and quotas": (
         *(17, 29, 30, 31, 36, 38, 39, 40, 41, 48, 49, 50, 51),
     ),
-    "reassignment, elections and where replicas lie": (34, 43, 45, 46),
+    "moving replicas between a node's directories": (34,),
     "consumer groups of the second protocol, share groups and their coordinators": (
         *(68, 69, 76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
     ),

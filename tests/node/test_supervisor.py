@@ -108,13 +108,39 @@ def test_three_nodes_serve_one_cluster_and_stop_together(cluster: Cluster) -> No
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_node_that_ends_by_itself_ends_the_cluster(cluster: Cluster) -> None:
+def test_a_node_that_is_killed_is_started_again_while_the_others_serve(cluster: Cluster) -> None:
     assert cluster.line
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.port + 2}"})
+    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(10)
     pids = cluster.node_pids()
     os.kill(pids[1], signal.SIGKILL)
-    assert cluster.process.wait(SECONDS_MAX) == 1
-    assert "node ended, the cluster stops" in cluster.log_path.read_text()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    deadline = time.monotonic() + SECONDS_MAX
+    while "node ended, it is started again" not in cluster.log_path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{cluster.port + 2}"})
+    for partition in range(3):
+        producer.produce("t", b"value", partition=partition)
+    assert producer.flush(SECONDS_MAX) == 0
+    assert cluster.process.poll() is None
+    after = cluster.node_pids()
+    assert len(after) == NODE_COUNT
+    assert set(pids) & set(after) == {pids[0], pids[2]}
+
+
+def test_a_cluster_of_which_a_node_cannot_start_ends(tmp_path: Path) -> None:
+    port = free_ports(NODE_COUNT)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 1))
+        taken.listen()
+        ended = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(tmp_path / "cluster"), str(port)],
+            capture_output=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert b"node ended, the cluster stops" in ended.stderr
 
 
 def test_nodes_stop_in_order_when_their_parent_is_killed(cluster: Cluster) -> None:

@@ -32,8 +32,9 @@ class Violation(AssertionError):
 class Checker:
     """Sees everything at once, which nobody in the simulation does."""
 
-    def __init__(self, stored: Callable[[], Partition]) -> None:
+    def __init__(self, stored: Callable[[], Partition], *, is_unclean_allowed: bool) -> None:
         self._stored = stored
+        self._is_unclean_allowed = is_unclean_allowed
         self.committed: list[Entry] = []
         self.is_lossy = False
         self.acked_all: dict[Payload, int] = {}
@@ -44,25 +45,26 @@ class Checker:
         self._forgiven: set[int] = set()  # brokers whose next leadership may lose records
 
     def forgive(self, broker_id: int) -> None:
-        """The broker is the last that could know, and its disk has lost its tail."""
+        """The broker is to lead without being in sync, or as the last member with a lost tail."""
         self._forgiven.add(broker_id)
 
-    def on_stored(self, _: Partition, after: Partition) -> None:
+    def on_stored(self, before: Partition, after: Partition) -> None:
         """A partition's item was written."""
+        if after.leader >= 0 and after.leader not in before.isr:
+            self._require(self._is_unclean_allowed, "a leader was not in the ISR before")
+            self.forgive(after.leader)
         self._require(bool(after.isr), "an ISR is empty")
         self._require(set(after.isr) <= set(after.replicas), "an ISR names no replica")
         self._require(after.leader < 0 or after.leader in after.isr, "a leader is not in the ISR")
 
-    def on_lead(
-        self, broker_id: int, incarnation: int, epoch: int, log: SimLog, *, is_unclean: bool
-    ) -> None:
+    def on_lead(self, broker_id: int, incarnation: int, epoch: int, log: SimLog) -> None:
         """A broker begins to lead."""
         leader = self._led_by.setdefault(epoch, (broker_id, incarnation))
         self._require(
             leader == (broker_id, incarnation),
             f"epoch {epoch} is led by {leader} and by {(broker_id, incarnation)}",
         )
-        if is_unclean or broker_id in self._forgiven:
+        if broker_id in self._forgiven:
             self._forgiven.discard(broker_id)
             self._lose(log)
         else:
@@ -84,6 +86,9 @@ class Checker:
                 self.is_lossy = True
                 del self.committed[offset:]
                 break
+        # It may have led before, and go on from what was committed then.
+        known = len(self.committed) - start
+        self.committed += log.entries[known : max(known, log.high_watermark - start)]
         self.acked_all = {
             payload: offset
             for payload, offset in self.acked_all.items()

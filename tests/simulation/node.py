@@ -23,7 +23,7 @@ from uuid import UUID
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition, broker_key
 from tidelog_core.metadata.store import ABSENT, ItemKey
-from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import ElectionClerk, leave_isr
 from tidelog_core.replication.follower_state import (
     Append,
@@ -412,12 +412,9 @@ class SimNode:
             self.incarnation,
             leader.leader_epoch,
             self.log,
-            is_unclean=leader.leader_epoch in self.unclean_epochs,
         )
         self.log.assign_leader_epoch(leader.leader_epoch)
         self._after_change()
-
-    unclean_epochs: frozenset[int] = frozenset()
 
     # -- deciding --
 
@@ -441,8 +438,6 @@ class SimNode:
             )
         if change is None:
             return
-        if change.reason is ChangeReason.UNCLEAN_TAKEOVER:
-            self.unclean_epochs = self.unclean_epochs | {change.after.leader_epoch}
         self._partition_busy = True
         self._s.store.commit(
             self, [change.after], change.checks, self._on_decided, self.incarnation

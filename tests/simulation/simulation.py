@@ -75,7 +75,9 @@ class Simulation:
         )
         self.key = partition.item_id
         self.store.put(partition)
-        self.checker = Checker(lambda: self.store.partition(self.key))
+        self.checker = Checker(
+            lambda: self.store.partition(self.key), is_unclean_allowed=plan.is_unclean_allowed
+        )
         self.store.on_partition = self.checker.on_stored
         self.tier = Tier()
         setup = Setup(

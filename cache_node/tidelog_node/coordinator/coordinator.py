@@ -32,6 +32,7 @@ from tidelog_core.metadata.groups import (
     shard_of_group,
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import ABSENT, MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
@@ -64,6 +65,7 @@ T = TypeVar("T")
 
 GROUP_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
 FIND_ATTEMPTS_MAX = 5
+FENCED_RETRY_MS = 500
 
 
 class GroupCoordinator:
@@ -79,7 +81,13 @@ class GroupCoordinator:
         clock: Callable[[], float] | None = None,
         wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        leads: Callable[[Partition], bool] | None = None,
+        can_serve: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
+
+        By default a shard is ours where the image says so, and every moment is good.
+        """
         self._store = store
         self._view = view
         self._node_config = node_config
@@ -87,9 +95,11 @@ class GroupCoordinator:
         self._clock = time.monotonic if clock is None else clock
         self._wall_clock_ms = wall_clock_ms
         self._new_id = new_id
+        self._leads = _names_leader(broker_id) if leads is None else leads
+        self._can_serve = can_serve
         self._numbers = itertools.count(1)
         self._pages = OffsetPages()
-        self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, LoadedGroup.expire)
+        self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
         self._shards: dict[int, Shard] = {}
         self._followed: ClusterImage | None = None
         self._is_closed = False
@@ -268,6 +278,9 @@ class GroupCoordinator:
             raise InvalidGroupId(
                 f"a group id has 1 to {GROUP_ID_SIZE_BYTES_MAX} bytes, not {len(group_id.encode())}"
             )
+        if not self._can_serve():
+            # Another node may coordinate the group by now, without this one having heard of it.
+            raise NotCoordinator("this node's lease has lapsed")
         self._follow(self._view.image)
         partitions = self._view.image.partitions(CONSUMER_OFFSETS_TOPIC)
         shard = None
@@ -285,7 +298,7 @@ class GroupCoordinator:
         ours = {
             partition.partition: Leadership(partition.topic_id, partition.leader_epoch)
             for partition in image.partitions(CONSUMER_OFFSETS_TOPIC)
-            if partition.leader == self._broker_id
+            if self._leads(partition)
         }
         for index, shard in tuple(self._shards.items()):
             if ours.get(index) != shard.leadership:
@@ -295,6 +308,13 @@ class GroupCoordinator:
                 shard = Shard(index, leadership, self._store, restore=self._restored)
                 self._shards[index] = shard
                 shard.begin_loading()
+
+    def _expire(self, loaded: LoadedGroup) -> None:
+        """Let time pass for a group, but not for one that another node may coordinate."""
+        if self._can_serve():
+            loaded.expire()
+        elif not loaded.is_unloaded:
+            self._wakeups.schedule(loaded, self._now_ms() + FENCED_RETRY_MS)
 
     def _drop(self, index: int) -> None:
         shard = self._shards.pop(index)
@@ -430,6 +450,10 @@ class GroupCoordinator:
 
     def _clock_offset_ms(self) -> int:
         return self._wall_clock_ms() - self._now_ms()
+
+
+def _names_leader(broker_id: int) -> Callable[[Partition], bool]:
+    return lambda partition: partition.leader == broker_id
 
 
 async def _ready_group(loaded: LoadedGroup) -> ClassicGroup:

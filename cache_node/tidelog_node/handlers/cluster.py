@@ -12,6 +12,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER
+from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
 from tidelog_node.handlers.metadata import controller_id
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -31,8 +32,10 @@ class ClusterHandlers:
         node_config: Callable[[], NodeConfig],  # noqa: ARG002
         broker_id: int,
         clock_ms: Callable[[], int],  # noqa: ARG002
+        live_brokers: LiveBrokers = registered_brokers,
     ) -> None:
         self._view = view
+        self._live_brokers = live_brokers
         self._broker_id = broker_id
 
     def routes(self) -> list[Route]:
@@ -56,12 +59,13 @@ class ClusterHandlers:
                 else f"Unsupported endpoint type {request.endpoint_type}",
             )
         image = self._view.image
+        brokers = self._live_brokers(image)
         requested = request.include_cluster_authorized_operations
         return build(
             cluster_response.DescribeClusterResponse,
             error_code=ErrorCode.none,
             cluster_id=image.cluster_id,
-            controller_id=controller_id(image, self._broker_id),
+            controller_id=controller_id(brokers, self._broker_id),
             brokers=tuple(
                 build(
                     cluster_response.DescribeClusterBroker,
@@ -70,7 +74,7 @@ class ClusterHandlers:
                     port=broker.port,
                     rack=broker.rack,
                 )
-                for broker in image.brokers.values()
+                for broker in brokers.values()
             ),
             cluster_authorized_operations=ON_CLUSTER if requested else NOT_REQUESTED,
         )

@@ -6,9 +6,15 @@ appended to them, and reads again when there are enough or its time is up. Offse
 this node has evicted are read through the tier, all of a request's at once, in a task
 of their own, so that the loop serves everyone else meanwhile.
 
+Followers fetch here too: they read to the log's end, and each fetch tells the leader what
+its sender holds, which moves the high watermark and releases acks. Consumers read up to the
+high watermark, from a follower up to the one that it knows of; a leader sends a consumer
+whose rack has a replica in sync there.
+
 Fetch sessions are declined: the session id is always 0, which tells clients to send
 every partition with every request (what Kafka does when its session cache is full).
-Source: KIP-74 (size limits), KIP-227 (sessions), KIP-320 (epochs), KIP-405 (tiers).
+Source: KIP-74 (size limits), KIP-227 (sessions), KIP-320 (epochs), KIP-392 (closest
+replica), KIP-405 (tiers), KIP-595 (divergence).
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 from tidelog_core.model import TopicPartition
+from tidelog_core.replication.follower_state import find_divergence
 
 from tidelog_node.connection import Reply
 from tidelog_node.dispatch import HotRoute
@@ -48,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
 LEADERS_FROM = 16
-DIVERGING_FROM = 12
+CLOSEST_REPLICA_FROM = 11
 TIER_WAIT_SECONDS_MAX = 20.0  # under the 30 s after which clients give a request up
 MAX_WAIT_MS_MAX = 2**31 - 1
 _NONE: Mapping[int, Replica] = {}
@@ -68,6 +75,13 @@ class TierReader(Protocol):
         min_one_batch: bool = True,
     ) -> LogRead:
         """Return batches from the one that holds ``offset`` on."""
+
+
+class ClosestReplica(Protocol):
+    """Knows of replicas that are closer to a consumer than their leader."""
+
+    def find(self, replica: Replica, rack: bytes, offset: int) -> int | None:
+        """Return the broker to read ``offset`` from instead of here, ``None`` for here."""
 
 
 @dataclass(slots=True)
@@ -101,7 +115,12 @@ class FetchHandler:
         replicas: ReplicaManager,
         node_config: Callable[[], NodeConfig],
         tier: TierReader | None = None,
+        can_serve: Callable[[], bool] = lambda: True,
+        closest: ClosestReplica | None = None,
     ) -> None:
+        """``can_serve`` says whether this node may answer at this moment."""
+        self._can_serve = can_serve
+        self._closest = closest
         self._loop = asyncio.get_running_loop()
         self._replicas = replicas
         self._node_config = node_config
@@ -137,7 +156,7 @@ class FetchHandler:
             return encode_fetch(
                 version, correlation_id, (), error_code=ErrorCode.fetch_session_id_not_found
             )
-        reading = self.read(request, version)
+        reading = self.read(request, version, is_new=True)
         if reading.tier_reads:
             task = self._loop.create_task(
                 self._read_tier(reading, request, version, correlation_id)
@@ -156,11 +175,16 @@ class FetchHandler:
         self._polls.add(poll)
         return poll.answer
 
-    def read(self, request: FetchRequest, version: int) -> _Reading:
-        """Read every partition of the request, within its limits, from the local logs."""
+    def read(self, request: FetchRequest, version: int, *, is_new: bool = False) -> _Reading:
+        """Read every partition of the request, within its limits, from the local logs.
+
+        ``is_new`` is the first look: a follower's fetch is taken note of then.
+        """
         reading = _Reading()
         has_ids = version >= fetch.TOPIC_ID_FROM
         led_by = self._replicas.led_by_id if has_ids else self._replicas.led_by_name
+        can_serve = self._can_serve()
+        is_follower = request.replica_id >= 0
         bytes_left = min(request.max_bytes, self._node_config().fetch_max_bytes)
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
@@ -170,15 +194,19 @@ class FetchHandler:
                 replica = led.get(wanted.partition)
                 try:
                     if replica is None:
-                        raise self._replicas.leaders.refusal(name, wanted.partition, is_id=has_ids)
-                    result = self._read_partition(replica, wanted, request, bytes_max, reading)
-                except OffsetNotLocal as error:
-                    if self._tier is None or replica is None:
-                        reading.must_answer = True
-                        result = FetchResult(wanted.partition, OffsetOutOfRange.code)
-                        logger.error("no tier to read from", extra={"reason": str(error)})
+                        replica = self._followed(name, wanted.partition, request, version)
+                    if not can_serve:
+                        raise NotLeaderOrFollower("this node has lost touch with the cluster")
+                    if is_follower:
+                        result = self._read_for_follower(
+                            replica, wanted, request, (bytes_max, is_new), reading
+                        )
                     else:
-                        result = _nothing(replica, wanted)
+                        result = self._read_partition(replica, wanted, request, bytes_max, reading)
+                except OffsetNotLocal as error:
+                    result = self._not_local(replica, wanted, error, reading)
+                    if result.error_code == 0:
+                        assert replica is not None
                         is_first = reading.size_bytes == 0 and not reading.tier_reads
                         place = len(results)
                         reading.tier_reads.append(
@@ -204,6 +232,20 @@ class FetchHandler:
             reading.topics.append((name, results))
         return reading
 
+    def _not_local(
+        self,
+        replica: Replica | None,
+        wanted: FetchPartition,
+        error: OffsetNotLocal,
+        reading: _Reading,
+    ) -> FetchResult:
+        """Return an empty result where the tier is to be read, else what the client is told."""
+        if replica is not None and self._tier is not None:
+            return _nothing(replica, wanted)
+        reading.must_answer = True
+        logger.error("no tier to read from", extra={"reason": str(error)})
+        return FetchResult(wanted.partition, OffsetOutOfRange.code)
+
     def _read_partition(
         self,
         replica: Replica,
@@ -214,26 +256,24 @@ class FetchHandler:
     ) -> FetchResult:
         if wanted.leader_epoch >= 0:
             require_epoch(replica, wanted.leader_epoch)
+        if replica.role is not None:
+            replica.require_readable()
+            if request.rack and self._closest is not None:
+                preferred = self._closest.find(replica, request.rack, wanted.offset)
+                if preferred is not None:
+                    reading.must_answer = True
+                    return _nothing(replica, wanted)._replace(preferred_replica=preferred)
         log = replica.log
         is_committed_only = request.isolation_level == READ_COMMITTED
         if log.is_offline:  # also for those who only wait for more
             raise StorageError(f"{replica.partition} is offline: its disk has failed")
-        if request.replica_id >= 0:
-            raise NotLeaderOrFollower(f"broker {request.replica_id} holds no replica")
         high_watermark = log.high_watermark
         bound = log.last_stable_offset if is_committed_only else high_watermark
         if wanted.last_fetched_epoch >= 0:
             diverging = _find_divergence(replica, wanted)
             if diverging is not None:
                 reading.must_answer = True
-                return FetchResult(
-                    wanted.partition,
-                    0,
-                    high_watermark,
-                    log.last_stable_offset,
-                    log.log_start_offset,
-                    diverging=diverging,
-                )
+                return _nothing(replica, wanted)._replace(diverging=diverging)
         is_first = reading.size_bytes == 0 and not reading.tier_reads
         if wanted.offset == bound or (bytes_max <= 0 and not is_first):
             return _nothing(replica, wanted, [] if is_committed_only else None)
@@ -245,6 +285,73 @@ class FetchHandler:
             include_aborted=is_committed_only,
         )
         return _result_of(read, wanted, is_committed_only=is_committed_only)
+
+    def _read_for_follower(
+        self,
+        replica: Replica,
+        wanted: FetchPartition,
+        request: FetchRequest,
+        limits: tuple[int, bool],
+        reading: _Reading,
+    ) -> FetchResult:
+        """Read up to the log's end; take note of what the follower has if this is a new fetch.
+
+        ``limits`` are the bytes at most and whether the fetch is new.
+        """
+        bytes_max, is_new = limits
+        role = replica.role
+        if role is None or not replica.is_leader:
+            raise NotLeaderOrFollower(f"broker {request.replica_id} holds no replica")
+        role.require_leader()
+        require_epoch(replica, wanted.leader_epoch)
+        log = replica.log
+        diverging = find_divergence(
+            log, fetch_offset=wanted.offset, last_fetched_epoch=wanted.last_fetched_epoch
+        )
+        if diverging is not None:
+            reading.must_answer = True
+            if diverging[0] >= 0:
+                return _nothing(replica, wanted)._replace(diverging=diverging)
+            is_tiered = log.log_start_offset <= wanted.offset < log.local_log_start_offset
+            code = OffsetOutOfRange.code
+            if is_tiered:
+                code = ErrorCode.offset_moved_to_tiered_storage
+            return FetchResult(wanted.partition, code)
+        if is_new:
+            role.on_fetch(
+                log,
+                request.replica_id,
+                wanted.offset,
+                replica_epoch=request.replica_epoch,
+                log_start_offset=wanted.log_start_offset,
+            )
+        end_offset = log.log_end_offset
+        is_first = reading.size_bytes == 0
+        if wanted.offset == end_offset or (bytes_max <= 0 and not is_first):
+            return _nothing(replica, wanted)
+        read = log.read(
+            wanted.offset,
+            max_bytes=max(bytes_max, 0),
+            up_to=end_offset,
+            min_one_batch=is_first,
+        )
+        return _result_of(read, wanted, is_committed_only=False)
+
+    def _followed(
+        self, name: bytes, partition: int, request: FetchRequest, version: int
+    ) -> Replica:
+        """Return the replica that a consumer may read although another node leads.
+
+        Raises what says why there is none.
+        """
+        has_ids = version >= fetch.TOPIC_ID_FROM
+        if request.replica_id < 0 and version >= CLOSEST_REPLICA_FROM:
+            replicas = self._replicas
+            followed_by = replicas.followed_by_id if has_ids else replicas.followed_by_name
+            replica = followed_by.get(name, _NONE).get(partition)
+            if replica is not None:
+                return replica
+        raise self._replicas.leaders.refusal(name, partition, is_id=has_ids)
 
     def encode(self, reading: _Reading, version: int, correlation_id: int) -> Reply:
         """Return the response, with the leaders of the partitions that others lead."""
@@ -275,10 +382,14 @@ class FetchHandler:
         self._polls.discard(poll)
 
     def replica_of(self, topic: bytes, partition: int, version: int) -> Replica | None:
-        """Return the replica that this node leads, if it does."""
-        has_ids = version >= fetch.TOPIC_ID_FROM
-        led_by = self._replicas.led_by_id if has_ids else self._replicas.led_by_name
-        return led_by.get(topic, _NONE).get(partition)
+        """Return the replica that this node leads or follows, if it does."""
+        replicas = self._replicas
+        if version >= fetch.TOPIC_ID_FROM:
+            led_by, followed_by = replicas.led_by_id, replicas.followed_by_id
+        else:
+            led_by, followed_by = replicas.led_by_name, replicas.followed_by_name
+        found = led_by.get(topic, _NONE).get(partition)
+        return found or followed_by.get(topic, _NONE).get(partition)
 
     async def _read_tier(
         self, reading: _Reading, request: FetchRequest, version: int, correlation_id: int
@@ -339,10 +450,10 @@ class _LongPoll:
         "_is_due",
         "_loop",
         "_missing_bytes",
-        "_replicas",
         "_request",
         "_timer",
         "_version",
+        "_waiters",
         "answer",
     )
 
@@ -361,14 +472,18 @@ class _LongPoll:
         self._correlation_id = correlation_id
         self._missing_bytes = request.min_bytes - size_bytes
         self._is_due = False  # a look at the logs is already on its way
-        self._replicas = [
+        replicas = [
             replica
             for topic, partitions in request.topics
             for wanted in partitions
             if (replica := handler.replica_of(topic, wanted.partition, version)) is not None
         ]
-        for replica in self._replicas:
-            replica.waiters.add(self)
+        is_follower = request.replica_id >= 0
+        self._waiters = [
+            replica.follower_waiters if is_follower else replica.waiters for replica in replicas
+        ]
+        for waiters in self._waiters:
+            waiters.add(self)
         self._timer = self._loop.call_later(request.max_wait_ms / 1000, self.expire)
         self.answer: asyncio.Future[Reply] = self._loop.create_future()
         self.answer.add_done_callback(self._on_done)
@@ -405,8 +520,8 @@ class _LongPoll:
 
     def _leave(self) -> None:
         self._timer.cancel()
-        for replica in self._replicas:
-            replica.waiters.discard(self)
+        for waiters in self._waiters:
+            waiters.discard(self)
         self._handler.forget(self)
 
 

@@ -7,7 +7,7 @@ shards. Source: ``KafkaApis.getCoordinator``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -29,6 +29,7 @@ from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 
+from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -63,10 +64,18 @@ class FindCoordinatorHandlers:
         node_config: Callable[[], NodeConfig],
         broker_id: int,  # noqa: ARG002 — every handler here is made with the same parts
         clock_ms: Callable[[], int],
+        live_brokers: LiveBrokers = registered_brokers,
+        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._view = view
+        self._live_brokers = live_brokers
         self._admin = ClusterAdmin(
-            store=store, view=view, node_config=node_config, clock_ms=clock_ms
+            store=store,
+            view=view,
+            node_config=node_config,
+            clock_ms=clock_ms,
+            live=lambda image: live_brokers(image).keys(),
+            see_peers=see_peers,
         )
 
     def routes(self) -> list[Route]:
@@ -119,7 +128,7 @@ class FindCoordinatorHandlers:
         if not partitions:
             raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS_TOPIC} was deleted")
         leader = partitions[shard_of_group(key, len(partitions))].leader
-        broker = image.brokers.get(leader)
+        broker = self._live_brokers(image).get(leader)
         if broker is None:
             raise CoordinatorNotAvailable("the coordinator is not available")
         return broker

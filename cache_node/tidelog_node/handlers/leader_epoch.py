@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
@@ -13,7 +14,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.handlers.turns import Turn
@@ -29,8 +30,12 @@ API_KEY = 23
 class LeaderEpochHandler:
     """Serves OffsetForLeaderEpoch on the partitions that this node leads."""
 
-    def __init__(self, *, replicas: ReplicaManager) -> None:
+    def __init__(
+        self, *, replicas: ReplicaManager, can_serve: Callable[[], bool] = lambda: True
+    ) -> None:
+        """``can_serve`` says whether this node may answer at this moment."""
         self._replicas = replicas
+        self._can_serve = can_serve
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -57,6 +62,9 @@ class LeaderEpochHandler:
         partition = TopicPartition(topic, wanted.partition)
         try:
             replica = self._replicas.leader(partition, wanted.current_leader_epoch)
+            if not self._can_serve():
+                raise NotLeaderOrFollower("this node has lost touch with the cluster")
+            replica.require_readable()
             epoch, end_offset = replica.log.offset_for_leader_epoch(wanted.leader_epoch)
         except TidelogError as error:
             code = error.code

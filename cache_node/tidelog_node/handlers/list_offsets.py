@@ -2,13 +2,16 @@
 
 The earliest record at or after a timestamp may lie in the tier: that is asked first,
 since it holds the older part of the log.
-Source: KIP-79, KIP-734 (max timestamp), KIP-405 (earliest local), KIP-1005 (latest
+A new leader's high watermark may lag behind what the last one has committed. Until it has
+reached the start of the leader's epoch nobody is told where the partition ends.
+Source: KIP-79, KIP-207, KIP-734 (max timestamp), KIP-405 (earliest local), KIP-1005 (latest
 tiered), KIP-1023 (earliest pending upload).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
@@ -18,7 +21,15 @@ from kio.schema.list_offsets.v11.response import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tidelog_core.errors import ErrorCode, InvalidRequest, TidelogError, UnsupportedVersion
+from tidelog_core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    TidelogError,
+    UnsupportedVersion,
+)
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
 
@@ -34,6 +45,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
+OFFSET_NOT_AVAILABLE_FROM = 5
+CONSUMER = -1
 _NOT_FOUND = (-1, -1)
 
 
@@ -54,9 +67,17 @@ class TierTimestamps(Protocol):
 class ListOffsetsHandler:
     """Serves ListOffsets on the partitions that this node leads."""
 
-    def __init__(self, *, replicas: ReplicaManager, tier: TierTimestamps | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        tier: TierTimestamps | None = None,
+        can_serve: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``can_serve`` says whether this node may answer at this moment."""
         self._replicas = replicas
         self._tier = tier
+        self._can_serve = can_serve
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -106,8 +127,12 @@ class ListOffsetsHandler:
             if is_unknown or context.api_version < SINCE_VERSION.get(timestamp, 1):
                 raise UnsupportedVersion(f"timestamp {timestamp} has no meaning in this version")
             replica = self._replicas.leader(partition, wanted.current_leader_epoch)
-            is_committed_only = request.isolation_level == READ_COMMITTED
-            found = await self._find(replica, timestamp, is_committed_only=is_committed_only)
+            if not self._can_serve():
+                raise NotLeaderOrFollower("this node has lost touch with the cluster")
+            replica.require_readable()
+            found = await self._find(replica, timestamp, _bound(replica, request))
+            if request.replica_id == CONSUMER:
+                _require_settled(replica, timestamp, found, context.api_version)
             if found != _NOT_FOUND:
                 epoch = replica.leader_epoch
         except TidelogError as error:
@@ -124,12 +149,9 @@ class ListOffsetsHandler:
             leader_epoch=epoch,
         )
 
-    async def _find(
-        self, replica: Replica, timestamp: int, *, is_committed_only: bool
-    ) -> tuple[int, int]:
+    async def _find(self, replica: Replica, timestamp: int, bound: int) -> tuple[int, int]:
         """Return (timestamp, offset), both -1 where there is nothing to point at."""
         log = replica.log
-        bound = log.last_stable_offset if is_committed_only else log.high_watermark
         if timestamp < 0 and timestamp != MAX_TIMESTAMP:
             return -1, _named_offset(log, timestamp, bound)
         if timestamp == MAX_TIMESTAMP:
@@ -159,6 +181,32 @@ class ListOffsetsHandler:
             if found is not None and found[1] < log.local_log_start_offset:
                 return found
         return log.offset_for_timestamp(timestamp)
+
+
+def _bound(replica: Replica, request: ListOffsetsRequest) -> int:
+    """Return the end of what the caller may know of."""
+    log = replica.log
+    if request.replica_id != CONSUMER:
+        return log.log_end_offset
+    if request.isolation_level == READ_COMMITTED:
+        return log.last_stable_offset
+    return log.high_watermark
+
+
+def _require_settled(
+    replica: Replica, timestamp: int, found: tuple[int, int], api_version: int
+) -> None:
+    """Raise where a new leader does not know the answer yet."""
+    leader = replica.leader
+    if leader is None or leader.is_high_watermark_settled:
+        return
+    if timestamp == LATEST or (
+        found == _NOT_FOUND and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)
+    ):
+        problem = f"the end of {replica.partition} is not known to its new leader yet"
+        if api_version >= OFFSET_NOT_AVAILABLE_FROM:
+            raise OffsetNotAvailable(problem)
+        raise LeaderNotAvailable(problem)
 
 
 def _named_offset(log: UnifiedLog, name: int, bound: int) -> int:

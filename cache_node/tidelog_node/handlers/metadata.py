@@ -10,7 +10,7 @@ Source: ``KafkaApis.handleTopicMetadataRequest`` and ``DescribeTopicPartitionsRe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from kio.schema.describe_topic_partitions.v0 import request as describe_request
@@ -32,11 +32,12 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import Partition, Topic
+from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import NO_LEADER
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
+from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build, write_response
 
@@ -64,12 +65,20 @@ class MetadataHandlers:
         node_config: Callable[[], NodeConfig],
         broker_id: int,
         clock_ms: Callable[[], int],
+        live_brokers: LiveBrokers = registered_brokers,
+        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._view = view
         self._node_config = node_config
         self._broker_id = broker_id
+        self._live_brokers = live_brokers
         self._admin = ClusterAdmin(
-            store=store, view=view, node_config=node_config, clock_ms=clock_ms
+            store=store,
+            view=view,
+            node_config=node_config,
+            clock_ms=clock_ms,
+            live=lambda image: live_brokers(image).keys(),
+            see_peers=see_peers,
         )
         self._cache = _EncodedResponses()
 
@@ -146,7 +155,7 @@ class MetadataHandlers:
                     describe_response.Cursor, topic_name=name, partition_index=first
                 )
                 break
-            answers.append(_describe(image, topic, partitions))
+            answers.append(_describe(self._live_brokers(image), topic, partitions))
             limit -= len(partitions)
             if first + len(partitions) < topic.partition_count:
                 next_cursor = build(
@@ -227,11 +236,12 @@ class MetadataHandlers:
             getattr(request, "include_cluster_authorized_operations", False),
             None if is_all else names,
         )
-        encoded = self._cache.get(image, key)
+        brokers = self._live_brokers(image)
+        encoded = self._cache.get(image, brokers, key)
         if encoded is None:
             answers = [self._topic(image, image.topics[name], request, version) for name in names]
             encoded = self._encode(image, answers, request, version)
-            self._cache.put(image, key, encoded)
+            self._cache.put(image, brokers, key, encoded)
         return encoded
 
     def _refused(self, request: MetadataRequest, version: int) -> bytes:
@@ -249,6 +259,7 @@ class MetadataHandlers:
         self, image: ClusterImage, topic: Topic, request: MetadataRequest, version: int
     ) -> object:
         operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
+        brokers = self._live_brokers(image)
         return build(
             response_v13.MetadataResponseTopic,
             error_code=ErrorCode.none,
@@ -256,7 +267,8 @@ class MetadataHandlers:
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
             partitions=tuple(
-                _partition(image, partition, version) for partition in image.partitions(topic.name)
+                _partition(brokers, partition, version)
+                for partition in image.partitions(topic.name)
             ),
             topic_authorized_operations=operations,
         )
@@ -279,6 +291,7 @@ class MetadataHandlers:
         request: MetadataRequest,
         version: int,
     ) -> bytes:
+        brokers = self._live_brokers(image)
         shared = {
             "brokers": tuple(
                 build(
@@ -288,10 +301,10 @@ class MetadataHandlers:
                     port=broker.port,
                     rack=broker.rack,
                 )
-                for broker in image.brokers.values()
+                for broker in brokers.values()
             ),
             "cluster_id": image.cluster_id,
-            "controller_id": controller_id(image, self._broker_id),
+            "controller_id": controller_id(brokers, self._broker_id),
             "topics": tuple(topics),
         }
         if version >= 11:
@@ -308,29 +321,39 @@ class MetadataHandlers:
 
 
 class _EncodedResponses:
-    """Encoded responses of one image, forgotten with it or where there are too many."""
+    """Encoded responses of one image and the same live brokers, forgotten with either.
+
+    Forgotten too where there are too many.
+    """
 
     def __init__(self) -> None:
         self._image: ClusterImage | None = None
+        self._brokers: Mapping[int, Broker] = {}
         self._encoded: dict[CacheKey, bytes] = {}
         self._size_bytes = 0
 
-    def get(self, image: ClusterImage, key: CacheKey) -> bytes | None:
-        return self._encoded.get(key) if image is self._image else None
+    def get(
+        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey
+    ) -> bytes | None:
+        is_same = image is self._image and brokers is self._brokers
+        return self._encoded.get(key) if is_same else None
 
-    def put(self, image: ClusterImage, key: CacheKey, encoded: bytes) -> None:
+    def put(
+        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey, encoded: bytes
+    ) -> None:
         is_full = self._size_bytes + len(encoded) > CACHED_RESPONSES_SIZE_BYTES_MAX
-        if image is not self._image or is_full:
-            self._image, self._encoded, self._size_bytes = image, {}, 0
+        if image is not self._image or brokers is not self._brokers or is_full:
+            self._image, self._brokers = image, brokers
+            self._encoded, self._size_bytes = {}, 0
         self._encoded[key] = encoded
         self._size_bytes += len(encoded)
 
 
-def controller_id(image: ClusterImage, broker_id: int) -> int:
-    """Return who takes admin requests. Any broker does, so the one that is asked, if registered."""
-    if broker_id in image.brokers:
+def controller_id(brokers: Mapping[int, Broker], broker_id: int) -> int:
+    """Return who takes admin requests. Any broker does, so the one that is asked, if it lives."""
+    if broker_id in brokers:
         return broker_id
-    return min(image.brokers, default=NO_LEADER)
+    return min(brokers, default=NO_LEADER)
 
 
 def _has_ids_or_null_names(request: MetadataRequest) -> bool:
@@ -349,17 +372,17 @@ def _name_error(name: str) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition
 
 
-def _partition(image: ClusterImage, partition: Partition, version: int) -> object:
+def _partition(brokers: Mapping[int, Broker], partition: Partition, version: int) -> object:
     replicas, isr = partition.replicas, partition.isr
     error = ErrorCode.none
-    offline = tuple(replica for replica in replicas if replica not in image.brokers)
+    offline = tuple(replica for replica in replicas if replica not in brokers)
     if version == 0 and offline:
         # Version 0 has no list of offline replicas: it leaves them out and says so.
         replicas = tuple(replica for replica in replicas if replica not in offline)
         isr = tuple(replica for replica in isr if replica not in offline)
         error = ErrorCode.replica_not_available
     leader = partition.leader
-    if leader not in image.brokers:
+    if leader not in brokers:
         leader, error = NO_LEADER, ErrorCode.leader_not_available
     return build(
         response_v13.MetadataResponsePartition,
@@ -374,7 +397,7 @@ def _partition(image: ClusterImage, partition: Partition, version: int) -> objec
 
 
 def _describe(
-    image: ClusterImage, topic: Topic, partitions: Sequence[Partition]
+    brokers: Mapping[int, Broker], topic: Topic, partitions: Sequence[Partition]
 ) -> describe_response.DescribeTopicPartitionsResponseTopic:
     return build(
         describe_response.DescribeTopicPartitionsResponseTopic,
@@ -387,14 +410,14 @@ def _describe(
                 describe_response.DescribeTopicPartitionsResponsePartition,
                 error_code=ErrorCode.none,
                 partition_index=partition.partition,
-                leader_id=partition.leader if partition.leader in image.brokers else NO_LEADER,
+                leader_id=partition.leader if partition.leader in brokers else NO_LEADER,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
                 eligible_leader_replicas=(),
                 last_known_elr=(),
                 offline_replicas=tuple(
-                    replica for replica in partition.replicas if replica not in image.brokers
+                    replica for replica in partition.replicas if replica not in brokers
                 ),
             )
             for partition in partitions

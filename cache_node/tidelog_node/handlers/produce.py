@@ -1,8 +1,10 @@
 """Produce: append each partition's batch where it lies, answer what became of it.
 
 The answer goes out from the call itself unless the topic wants the log flushed first
-(``flush.messages``). With ``acks=0`` there is no answer: an error closes the connection,
-which is how such a producer learns that it must look for the leader again.
+(``flush.messages``), or ``acks=all`` waits for other replicas: then one future is made for
+the request, each partition's leader state is told whom to tell, and nothing runs meanwhile
+but one timer for all requests that wait. With ``acks=0`` there is no answer: an error closes
+the connection, which is how such a producer learns that it must look for the leader again.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog_core.errors import (
@@ -20,7 +22,7 @@ from tidelog_core.errors import (
     InvalidRecord,
     InvalidTopic,
     MessageTooLarge,
-    NotEnoughReplicas,
+    NotLeaderOrFollower,
     RecordListTooLarge,
     StorageError,
     TidelogError,
@@ -47,6 +49,7 @@ from tidelog_node.wire.produce import (
 logger = logging.getLogger(__name__)
 
 ACKS_ALL = -1
+ACK_TIMEOUT_SWEEP_SECONDS = 0.1  # how late a request may learn that its time is up
 # Kafka 4 no longer serves versions 0 to 2 but still lists them: librdkafka before 2.8
 # compresses only for brokers that do. Source: KAFKA-18659.
 ADVERTISED_MIN_VERSION = 0
@@ -72,18 +75,73 @@ class _OwedAnswer:
     acks: int
     topics: Topics
     flushes: list[asyncio.Future[None]]
+    owed_acks: list[_OwedAck]
+    deadline: float = 0  # the loop's time
     endpoints: Sequence[Endpoint] = ()
 
     def encode(self) -> bytes | bytearray:
         return encode_produce(self.version, self.correlation_id, self.topics, self.endpoints)
 
 
+class _OwedAck:
+    """One partition of a request that waits for other replicas."""
+
+    __slots__ = ("_index", "_results", "is_settled", "on_settled", "replica", "required_offset")
+
+    def __init__(
+        self, replica: Replica, required_offset: int, results: list[ProduceResult], index: int
+    ) -> None:
+        self.replica = replica
+        self.required_offset = required_offset
+        self.is_settled = False
+        self.on_settled: Callable[[], None] | None = None
+        self._results = results
+        self._index = index
+
+    def on_ack(self, error: TidelogError | None) -> None:
+        """Take the ack, or why there is none."""
+        if error is not None:
+            self.fail(error.code, str(error))
+        else:
+            self._settle()
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        """Answer with an error; the records are in this log all the same."""
+        if not self.is_settled:
+            result = self._results[self._index]
+            self._results[self._index] = result._replace(
+                error_code=code, error_message=message.encode()
+            )
+            self._settle()
+
+    def _settle(self) -> None:
+        if not self.is_settled:
+            self.is_settled = True
+            if self.on_settled is not None:
+                self.on_settled()
+
+
 class ProduceHandler:
     """Serves Produce on the partitions that this node leads."""
 
-    def __init__(self, *, replicas: ReplicaManager, flusher: Flusher) -> None:
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        flusher: Flusher,
+        can_serve: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``can_serve`` says whether this node may answer at this moment."""
         self._replicas = replicas
         self._flusher = flusher
+        self._can_serve = can_serve
+        # Requests that wait for other replicas.
+        self._waiting: dict[int, _OwedAnswer] = {}  # by id()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Answer those who wait that their time is up."""
+        self._expire(everything=True)
 
     def hot_route(self) -> HotRoute:
         """Return the route."""
@@ -107,9 +165,11 @@ class ProduceHandler:
             return [encode_produce(version, correlation_id, topics)]
         has_ids = version >= produce.TOPIC_ID_FROM
         led_by = self._replicas.led_by_id if has_ids else self._replicas.led_by_name
+        can_serve = self._can_serve()
         topics = []
         failures: list[tuple[int, TidelogError]] = []
         flushes: list[asyncio.Future[None]] = []
+        owed_acks: list[_OwedAck] = []
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
             results: list[ProduceResult] = []
@@ -118,6 +178,8 @@ class ProduceHandler:
                 try:
                     if replica is None:
                         raise self._refusal(name, index, has_ids=has_ids)
+                    if not can_serve:
+                        raise NotLeaderOrFollower("this node has lost touch with the cluster")
                     info = _append(replica, records, request, version)
                 except TidelogError as error:
                     failures.append((index, error))
@@ -130,9 +192,16 @@ class ProduceHandler:
                 )
                 if replica.has_flush_policy:
                     flushes += self._flusher.appended(replica)
+                if acks == ACKS_ALL and replica.role is not None:
+                    required_offset = info.last_offset + 1
+                    if replica.log.high_watermark < required_offset:
+                        place = len(results) - 1
+                        owed_acks.append(_OwedAck(replica, required_offset, results, place))
             topics.append((name, results))
-        if failures or flushes:
-            owed = _OwedAnswer(version, correlation_id, acks, topics, flushes)
+        if failures or flushes or owed_acks:
+            owed = _OwedAnswer(version, correlation_id, acks, topics, flushes, owed_acks)
+            if owed_acks:
+                owed.deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
             return self._answer_failures(owed, failures) if failures else self._answer(owed)
         return [encode_produce(version, correlation_id, topics)] if acks else None
 
@@ -144,31 +213,76 @@ class ProduceHandler:
             raise CloseConnection(
                 f"produce with acks=0 failed on partition {index}: {error}", is_expected=True
             )
+        return self._answer(owed)
+
+    def _encode(self, owed: _OwedAnswer) -> Reply:
         if owed.version >= LEADER_FROM:
             has_ids = owed.version >= produce.TOPIC_ID_FROM
             owed.topics, owed.endpoints = self._add_leaders(owed.topics, has_ids=has_ids)
-        return self._answer(owed)
+        return [owed.encode()]
 
     def _answer(self, owed: _OwedAnswer) -> Reply | asyncio.Future[Reply] | None:
-        """Return the answer, or the future that has it once the flushes are done."""
+        """Return the answer, or the future that has it once flushes and acks are there."""
         if not owed.acks:
             return None
-        if not owed.flushes:
-            return [owed.encode()]
+        if not owed.flushes and not owed.owed_acks:
+            return self._encode(owed)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        missing = len(owed.owed_acks) + bool(owed.flushes)
 
-        def finish(done: asyncio.Future[list[BaseException | None]]) -> None:
-            if answer.done():
-                return
+        def finish_one() -> None:
+            nonlocal missing
+            missing -= 1
+            if missing == 0:
+                self._waiting.pop(id(owed), None)
+                if not answer.done():
+                    answer.set_result(self._encode(owed))
+
+        def finish_flushes(done: asyncio.Future[list[BaseException | None]]) -> None:
             problem = next((result for result in done.result() if result is not None), None)
             if problem is None:
-                answer.set_result([owed.encode()])
-            else:
+                finish_one()
+            elif not answer.done():
                 # Nothing is known of the records: the producer sends them again.
                 answer.set_exception(CloseConnection(f"flush failed: {problem}"))
 
-        asyncio.gather(*owed.flushes, return_exceptions=True).add_done_callback(finish)
+        if owed.flushes:
+            asyncio.gather(*owed.flushes, return_exceptions=True).add_done_callback(finish_flushes)
+        if owed.owed_acks:
+            self._waiting[id(owed)] = owed
+            self._start_sweep()
+            for owed_ack in owed.owed_acks:
+                owed_ack.on_settled = finish_one
+                self._owe(owed_ack)
         return answer
+
+    def _owe(self, owed_ack: _OwedAck) -> None:
+        role = owed_ack.replica.role
+        if role is None or role.leader is None:
+            # It went while the request's other partitions were appended to.
+            owed_ack.on_ack(NotLeaderOrFollower("another node leads the partition"))
+        else:
+            role.owe_ack(owed_ack.required_offset, owed_ack)
+
+    def _start_sweep(self) -> None:
+        if self._sweep_timer is None:
+            loop = asyncio.get_running_loop()
+            self._sweep_timer = loop.call_later(ACK_TIMEOUT_SWEEP_SECONDS, self._expire)
+
+    def _expire(self, *, everything: bool = False) -> None:
+        """Answer the requests whose time is up."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        now = asyncio.get_running_loop().time()
+        for owed in tuple(self._waiting.values()):
+            if everything or owed.deadline <= now:
+                for owed_ack in owed.owed_acks:
+                    owed_ack.fail(
+                        ErrorCode.request_timed_out, "not replicated within the request's time"
+                    )
+        if self._waiting and not everything:
+            self._start_sweep()
 
     def _add_leaders(self, topics: Topics, *, has_ids: bool) -> tuple[Topics, list[Endpoint]]:
         """Return the results with the current leader where another node leads (KIP-951)."""
@@ -206,11 +320,8 @@ def _append(
         _require_allowed(attributes, request, version)
     if replica.is_internal:
         raise InvalidTopic(f"{replica.partition.topic} is not for clients to write")
-    if request.acks == ACKS_ALL and replica.isr_size < replica.config.min_insync_replicas:
-        raise NotEnoughReplicas(
-            f"{replica.isr_size} replicas of {replica.partition} are in sync, "
-            f"{replica.config.min_insync_replicas} are required"
-        )
+    if replica.role is not None:
+        replica.role.require_leader().require_appendable(needs_all=request.acks == ACKS_ALL)
     try:
         return replica.append(records)
     except OSError as error:

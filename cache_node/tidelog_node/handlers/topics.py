@@ -7,7 +7,7 @@ Source: ``ControllerApis`` and ``ReplicationControlManager`` of Kafka.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.handlers.admin_failures import admin_error_code
+from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -58,13 +59,20 @@ class TopicHandlers:
         broker_id: int,
         clock_ms: Callable[[], int],
         static_config: NodeConfig | None = None,
+        live_brokers: LiveBrokers = registered_brokers,
+        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._view = view
         self._node_config = node_config
         self._broker_id = broker_id
         self._static_config = NodeConfig() if static_config is None else static_config
         self._admin = ClusterAdmin(
-            store=store, view=view, node_config=node_config, clock_ms=clock_ms
+            store=store,
+            view=view,
+            node_config=node_config,
+            clock_ms=clock_ms,
+            live=lambda image: live_brokers(image).keys(),
+            see_peers=see_peers,
         )
 
     def routes(self) -> list[Route]:

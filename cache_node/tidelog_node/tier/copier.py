@@ -41,7 +41,7 @@ from tidelog_core.tier.planning import (
 )
 
 from tidelog_node.tier.client import TierClient
-from tidelog_node.tier.led_partition import LedPartition
+from tidelog_node.tier.led_partition import LedPartition, TieredReplica
 from tidelog_node.tier.protocol import UploadRequest
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
@@ -109,19 +109,42 @@ class Copier:
 
     def evict(self, led: LedPartition) -> None:
         """Drop the local segments that are tiered and past the local retention."""
-        log, config = led.replica.log, led.replica.config
-        sealed = log.sealed_segments()
-        if not config.remote_storage_enable or not sealed or not led.is_taken_over:
+        if led.is_taken_over:
+            self._evict(led.replica, led.replica.log.tiered_up_to)
+
+    async def evict_followed(self, replica: TieredReplica) -> None:
+        """Do the same for a partition that this node follows.
+
+        The tier is asked for only where something would go. Raises what the store raises.
+        """
+        log = replica.log
+        if self._evictable(replica, log.high_watermark) is None:
             return
-        end_offset = eviction_end_offset(
+        metas = await self._catalog.segments_of(replica.topic_id, replica.partition.partition)
+        tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
+        if replica.is_follower and not log.is_offline:
+            # What is not committed as far as this node knows stays, wherever else it is.
+            log.set_tiered_up_to(min(tiered_end, log.high_watermark))
+            self._evict(replica, log.tiered_up_to)
+
+    def _evict(self, replica: TieredReplica, tiered_end: int) -> None:
+        end_offset = self._evictable(replica, tiered_end)
+        if end_offset is not None:
+            self.evicted_bytes += replica.log.evict_local(end_offset)
+
+    def _evictable(self, replica: TieredReplica, tiered_end: int) -> int | None:
+        """Return the offset below which local segments may go, ``None`` for none."""
+        log, config = replica.log, replica.config
+        sealed = log.sealed_segments()
+        if not config.remote_storage_enable or not sealed:
+            return None
+        return eviction_end_offset(
             sealed,
             local_limits(config),
-            tiered_end=log.tiered_up_to,
+            tiered_end=tiered_end,
             active_size_bytes=log.size_bytes - sum(s.size_bytes for s in sealed),
             now_ms=self._clock_ms(),
         )
-        if end_offset is not None:
-            self.evicted_bytes += log.evict_local(end_offset)
 
     async def delete(self, led: LedPartition, segment: SegmentMeta) -> None:
         """Delete a segment: mark it, delete its objects, drop its item. Can be repeated."""

@@ -35,6 +35,14 @@ class TieredReplica(Protocol):
         """The epoch that this node knows."""
 
     @property
+    def is_leader(self) -> bool:
+        """Whether this node leads it in that epoch."""
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether this node follows another one's."""
+
+    @property
     def config(self) -> TopicConfig:
         """The topic's settings."""
 
@@ -52,6 +60,9 @@ class ReplicaSource(Protocol):
 
     def replicas(self) -> Iterator[TieredReplica]:
         """Yield the replicas that hold records, led or not."""
+
+    def get(self, partition: TopicPartition) -> TieredReplica | None:
+        """Return this node's replica, whoever leads."""
 
     def leader(self, partition: TopicPartition, current_leader_epoch: int = -1) -> TieredReplica:
         """Return the replica if this node leads it."""

@@ -35,6 +35,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier
+from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.led_partition import LedPartition, ReplicaSource, TieredReplica
 from tidelog_node.tier.remote_log import RemoteLog, RemoteReader
@@ -83,6 +84,7 @@ class TierService:
             )
         )
         self._indexes = IndexCache(self.client, executor=executor)
+        self.history = TierHistory(catalog=self._catalog, indexes=self._indexes, view=view)
         self._executor = executor
         self._chunk_bytes = config.remote_chunk_bytes
         self._ahead_chunks_max = min(
@@ -106,6 +108,7 @@ class TierService:
             clock_ms=clock_ms,
         )
         self._led: dict[tuple[UUID, int], LedPartition] = {}
+        self._followed: dict[tuple[UUID, int], RemoteLog] = {}  # what followers have read
         self._copying: dict[tuple[UUID, int], asyncio.Task[None]] = {}
         self._copy_slots = asyncio.Semaphore(config.remote_upload_concurrency)
         self._copy_now = asyncio.Event()
@@ -171,13 +174,13 @@ class TierService:
         is below high watermark and last stable offset. Raises ``OffsetOutOfRange``,
         ``NotLeaderOrFollower``, ``TierUnavailable`` and what the stores raise.
         """
-        led = self._led_of(topic_id, partition)
-        log = led.replica.log
+        replica, remote = self._readable(topic_id, partition)
+        log = replica.log
         if offset < log.log_start_offset:
             raise OffsetOutOfRange(
                 partition, offset, start=log.log_start_offset, end=log.log_end_offset
             )
-        found = await led.remote.read(
+        found = await remote.read(
             offset,
             max_bytes=max_bytes,
             min_one_batch=min_one_batch,
@@ -212,6 +215,32 @@ class TierService:
         led = self._led_of(topic_id, partition)
         return await led.remote.max_timestamp(start_offset=led.replica.log.log_start_offset)
 
+    def _readable(
+        self, topic_id: UUID, partition: TopicPartition
+    ) -> tuple[TieredReplica, RemoteLog]:
+        """Return the partition's tiered part, whether this node leads it or follows."""
+        replica = self._replicas.get(partition)
+        if replica is None or replica.topic_id != topic_id or not replica.is_follower:
+            led = self._led_of(topic_id, partition)
+            return led.replica, led.remote
+        key = (topic_id, partition.partition)
+        remote = self._followed.get(key)
+        if remote is None:
+            remote = self._followed[key] = self._remote_log(replica)
+        return replica, remote
+
+    def _remote_log(self, replica: TieredReplica) -> RemoteLog:
+        reader = RemoteReader(
+            cluster_id=self._view.image.cluster_id,
+            catalog=self._catalog,
+            client=self.client,
+            indexes=self._indexes,
+            executor=self._executor,
+            chunk_bytes=self._chunk_bytes,
+            ahead_chunks_max=self._ahead_chunks_max,
+        )
+        return RemoteLog(reader, replica.topic_id, replica.partition)
+
     def _led_of(self, topic_id: UUID, partition: TopicPartition) -> LedPartition:
         replica = self._replicas.leader(partition)
         if replica.topic_id != topic_id:
@@ -228,16 +257,7 @@ class TierService:
             or led.leadership.leader_epoch != replica.leader_epoch
         ):
             leadership = Leadership(*key, self._broker_id, replica.leader_epoch)
-            reader = RemoteReader(
-                cluster_id=self._view.image.cluster_id,
-                catalog=self._catalog,
-                client=self.client,
-                indexes=self._indexes,
-                executor=self._executor,
-                chunk_bytes=self._chunk_bytes,
-                ahead_chunks_max=self._ahead_chunks_max,
-            )
-            remote = RemoteLog(reader, replica.topic_id, replica.partition)
+            remote = self._remote_log(replica)
             led = self._led[key] = LedPartition(replica, leadership, remote)
         return led
 
@@ -250,7 +270,7 @@ class TierService:
             if (
                 partition is not None
                 and partition.topic_id == replica.topic_id
-                and partition.leader == self._broker_id
+                and replica.is_leader
                 and partition.leader_epoch == replica.leader_epoch
             ):
                 led.append(self._lead(replica))
@@ -258,6 +278,25 @@ class TierService:
         for key in self._led.keys() - kept:
             del self._led[key]
         return led
+
+    def _followed_replicas(self) -> list[TieredReplica]:
+        """Return what this node follows and has open, and forget what it does not follow."""
+        followed = [replica for replica in self._replicas.replicas() if replica.is_follower]
+        kept = {(replica.topic_id, replica.partition.partition) for replica in followed}
+        for key in self._followed.keys() - kept:
+            del self._followed[key]
+        return [replica for replica in followed if _is_open(replica)]
+
+    async def _evict_followed(self) -> None:
+        """Drop what followers need not keep; one that cannot is tried again next time."""
+        for replica in self._followed_replicas():
+            try:
+                await self._copier.evict_followed(replica)
+            except (TidelogError, OSError) as error:
+                logger.warning(
+                    "segments of a followed partition not dropped, will retry",
+                    extra={"partition": str(replica.partition), "problem": str(error)},
+                )
 
     # -- copying
 
@@ -327,6 +366,7 @@ class TierService:
                 return self._retention_interval_s if due[0] is None else due[0] - loop.time()
 
         waits = await asyncio.gather(*(apply(led) for led in self._led_partitions()))
+        await self._evict_followed()
         wait_s = min([self._retention_interval_s, *waits, await self._clean_deleted_topics()])
         return max(0.0, wait_s)
 
@@ -389,6 +429,11 @@ class TierService:
         delay_s = min(RETRY_DELAY_S_MIN * 2**led.failure_count, RETRY_DELAY_S_MAX)
         led.failure_count = min(led.failure_count + 1, 16)
         led.not_before = asyncio.get_running_loop().time() + delay_s
+
+
+def _is_open(replica: TieredReplica) -> bool:
+    log = replica.opened_log
+    return log is not None and not log.is_offline
 
 
 def _trouble(led: LedPartition, action: str, error: Exception) -> Mapping[str, str]:

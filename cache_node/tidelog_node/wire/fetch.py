@@ -67,6 +67,7 @@ _RESULT_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_OFFSET = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
+_REPLICA_STATE = struct.Struct(">iq")
 _SIZE_CORRELATION = struct.Struct(">ii")
 _TOP = struct.Struct(">ihi")  # throttle, error, session id
 _NULL_ARRAY = b"\xff\xff\xff\xff"
@@ -99,6 +100,8 @@ class FetchRequest:
     session_id: int
     session_epoch: int
     topics: list[FetchTopic]
+    rack: bytes = b""  # of the consumer
+    replica_epoch: int = -1  # of the follower: the version of its registration
 
 
 class FetchResult(NamedTuple):
@@ -114,6 +117,7 @@ class FetchResult(NamedTuple):
     diverging: tuple[int, int] | None = None  # (epoch, end offset)
     leader_id: int = -1  # -1 leaves the current leader out
     leader_epoch: int = -1
+    preferred_replica: int = -1  # where the consumer had better read; -1: here
 
 
 def parse_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
@@ -121,7 +125,7 @@ def parse_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
 
     Raises one of ``PARSE_ERRORS``.
     """
-    replica_id = -1
+    replica_id = replica_epoch = -1
     if version < REPLICA_STATE_FROM:
         (replica_id,) = INT32.unpack_from(frame, position)
         position += 4
@@ -132,12 +136,13 @@ def parse_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
         session_id, session_epoch = _SESSION.unpack_from(frame, position)
         position += 8
     if version >= FLEXIBLE_FROM:
-        topics, position = _parse_flexible_topics(frame, position, version)
+        topics, rack, position = _parse_flexible_topics(frame, position, version)
         if frame[position]:
-            in_state = _parse_replica_id(frame, position)
-            replica_id = in_state if version >= REPLICA_STATE_FROM else replica_id
+            in_state = _parse_replica_state(frame, position)
+            if version >= REPLICA_STATE_FROM:
+                replica_id, replica_epoch = in_state
     else:
-        topics = _parse_plain_topics(frame, position, version)
+        topics, rack = _parse_plain_topics(frame, position, version)
     return FetchRequest(
         replica_id,
         max_wait_ms,
@@ -147,10 +152,14 @@ def parse_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
         session_id,
         session_epoch,
         topics,
+        rack,
+        replica_epoch,
     )
 
 
-def _parse_plain_topics(frame: memoryview, position: int, version: int) -> list[FetchTopic]:
+def _parse_plain_topics(
+    frame: memoryview, position: int, version: int
+) -> tuple[list[FetchTopic], bytes]:
     topic_count, position = read_array_length(frame, position)
     topics: list[FetchTopic] = []
     for _ in range(topic_count):
@@ -173,9 +182,10 @@ def _parse_plain_topics(frame: memoryview, position: int, version: int) -> list[
         topics.append((name, partitions))
     if version >= 7:
         position = _skip_forgotten(frame, position)
+    rack: bytes | None = None
     if version >= 11:
-        _, position = read_nullable_string(frame, position)  # rack
-    return topics
+        rack, position = read_nullable_string(frame, position)
+    return topics, rack or b""
 
 
 def _skip_forgotten(frame: memoryview, position: int) -> int:
@@ -191,7 +201,7 @@ def _skip_forgotten(frame: memoryview, position: int) -> int:
 
 def _parse_flexible_topics(
     frame: memoryview, position: int, version: int
-) -> tuple[list[FetchTopic], int]:
+) -> tuple[list[FetchTopic], bytes, int]:
     has_topic_ids = version >= TOPIC_ID_FROM
     topic_count, position = read_compact_array_length(frame, position)
     topics: list[FetchTopic] = []
@@ -217,25 +227,25 @@ def _parse_flexible_topics(
             _, position = read_compact_string(frame, position)
         partition_count, position = read_compact_array_length(frame, position)
         position = skip_tagged_fields(frame, position + 4 * partition_count)
-    _, position = read_compact_nullable_string(frame, position)  # rack
+    rack, position = read_compact_nullable_string(frame, position)
     if position >= len(frame):
         raise MalformedRequest("the request ends early")
-    return topics, position
+    return topics, rack or b"", position
 
 
-def _parse_replica_id(frame: memoryview, position: int) -> int:
-    """Return the replica id of the replica state, tag 1, or -1 where it is not there."""
+def _parse_replica_state(frame: memoryview, position: int) -> tuple[int, int]:
+    """Return id and epoch of the replica state, tag 1, or -1 where it is not there."""
     field_count, position = read_uvarint(frame, position)
-    replica_id = -1
+    replica_id = replica_epoch = -1
     for _ in range(field_count):
         tag, position = read_uvarint(frame, position)
         size, position = read_uvarint(frame, position)
         if tag == 1:
-            (replica_id,) = INT32.unpack_from(frame, position)
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(frame, position)
         position += size
     if position > len(frame):
         raise MalformedRequest("a tagged field does not fit its request")
-    return replica_id
+    return replica_id, replica_epoch
 
 
 def encode_fetch(
@@ -289,7 +299,7 @@ def _encode_plain(
                 for producer_id, first_offset in result.aborted:
                     out += _ABORTED.pack(producer_id, first_offset)
             if version >= 11:
-                out += _NULL_ARRAY  # preferred read replica: none
+                out += INT32.pack(result.preferred_replica)
             records = result.records
             if records is None:
                 out += b"\x00\x00\x00\x00"
@@ -327,7 +337,7 @@ def _encode_flexible(
                 for producer_id, first_offset in result.aborted:
                     out += _ABORTED.pack(producer_id, first_offset)
                     out.append(0)
-            out += _NULL_ARRAY  # preferred read replica: none
+            out += INT32.pack(result.preferred_replica)
             records = result.records
             if records is None:
                 out.append(1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import zip_longest
 
 from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
+from tidelog_core.replication.placement import place_replicas
 
 Replicas = tuple[int, ...]
 
@@ -19,32 +19,27 @@ def spread(
     *,
     brokers: Mapping[int, Broker],
     load: Mapping[int, int],
-    first_partition: int = 0,
+    live: Set[int] | None = None,
+    replica_load: Mapping[int, int] | None = None,
 ) -> tuple[Replicas, ...]:
     """Return the replicas of ``partition_count`` partitions, the leader first.
 
-    Leaders go round the brokers, beginning with the one of the least ``load`` (see
-    ``leader_load``), so that many small topics spread as well as one wide topic.
-    Followers take brokers of other racks first, and rotate so that the partitions of
-    one leader do not all share the same followers. Raises ``InvalidReplicationFactor``.
+    See ``place_replicas``; ``live`` is all of the brokers where nothing is known of that.
+    Raises ``InvalidReplicationFactor``.
     """
-    if not brokers:
-        raise InvalidReplicationFactor(
-            f"Unable to replicate the partition {replication_factor} time(s):"
-            " All brokers are currently fenced."
+    try:
+        return place_replicas(
+            partition_count,
+            replication_factor,
+            racks={broker_id: broker.rack for broker_id, broker in brokers.items()},
+            live=brokers.keys() if live is None else live,
+            leader_load=load,
+            replica_load=replica_load,
         )
-    if replication_factor > len(brokers):
+    except InvalidReplicationFactor as error:
         raise InvalidReplicationFactor(
-            f"Unable to replicate the partition {replication_factor} time(s): The target"
-            f" replication factor of {replication_factor} cannot be reached because only"
-            f" {len(brokers)} broker(s) are registered."
-        )
-    ring = _interleave_racks(brokers)
-    start = min(range(len(ring)), key=lambda index: (load.get(ring[index], 0), index))
-    return tuple(
-        _replicas(ring, brokers, replication_factor, leader=start + index, shift=first_partition)
-        for index in range(partition_count)
-    )
+            f"Unable to replicate the partition {replication_factor} time(s): {error}"
+        ) from None
 
 
 def leader_load(image: ClusterImage) -> Mapping[int, int]:
@@ -54,6 +49,16 @@ def leader_load(image: ClusterImage) -> Mapping[int, int]:
         for partitions in image.partitions_by_topic.values()
         for partition in partitions
         if partition.replicas
+    )
+
+
+def replica_load(image: ClusterImage) -> Mapping[int, int]:
+    """Return how many replicas each broker holds."""
+    return Counter(
+        broker_id
+        for partitions in image.partitions_by_topic.values()
+        for partition in partitions
+        for broker_id in partition.replicas
     )
 
 
@@ -82,40 +87,6 @@ def validate_assignment(
             " replica(s), but this is not consistent with previous partitions, which have"
             f" {replication_factor} replica(s)."
         )
-
-
-def _replicas(
-    ring: Sequence[int],
-    brokers: Mapping[int, Broker],
-    replication_factor: int,
-    *,
-    leader: int,
-    shift: int,
-) -> Replicas:
-    first = ring[leader % len(ring)]
-    others = [ring[(leader + 1 + index) % len(ring)] for index in range(len(ring) - 1)]
-    if others:
-        turn = (shift + leader // len(ring)) % len(others)
-        others = others[turn:] + others[:turn]
-    chosen = [first]
-    racks = {brokers[first].rack}
-    # A broker without a rack is no nearer to one than to another.
-    for broker_id in others:
-        rack = brokers[broker_id].rack
-        if len(chosen) < replication_factor and (rack is None or rack not in racks):
-            chosen.append(broker_id)
-            racks.add(rack)
-    chosen += [broker_id for broker_id in others if broker_id not in chosen]
-    return tuple(chosen[:replication_factor])
-
-
-def _interleave_racks(brokers: Mapping[int, Broker]) -> list[int]:
-    """Return the broker ids so that neighbours are in different racks as far as possible."""
-    by_rack: dict[str, list[int]] = defaultdict(list)
-    for broker_id in sorted(brokers):
-        by_rack[brokers[broker_id].rack or ""].append(broker_id)
-    rounds = zip_longest(*(by_rack[rack] for rack in sorted(by_rack)))
-    return [broker_id for some in rounds for broker_id in some if broker_id is not None]
 
 
 def _first_repeated(values: Iterable[int]) -> int | None:

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import TypeVar
 from uuid import UUID, uuid4
 
@@ -66,12 +66,17 @@ class ClusterAdmin:
         node_config: Callable[[], NodeConfig],
         clock_ms: Callable[[], int] = _now_ms,
         new_topic_id: Callable[[], UUID] = uuid4,
+        live: Callable[[ClusterImage], Set[int]] = lambda image: image.brokers.keys(),
+        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """``live`` returns the brokers that can serve; ``see_peers`` brings it up to the view."""
         self._store = store
         self._view = view
         self._node_config = node_config
         self._clock_ms = clock_ms
         self._new_topic_id = new_topic_id
+        self._live = live
+        self._see_peers = see_peers
 
     async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicPlan:
         """Create the topic and return it. Raises what ``plan_topic`` raises."""
@@ -83,6 +88,7 @@ class ClusterAdmin:
                 node=self._node_config(),
                 topic_id=self._new_topic_id(),
                 now_ms=self._clock_ms(),
+                live=self._live(image),
             )
 
         return await self._change(
@@ -98,7 +104,10 @@ class ClusterAdmin:
         if topic is not None:
             return topic
         try:
-            plan = await self.create_topic(default_topic(name, self._node_config()))
+            live_count = len(self._live(await self._newest()))
+            plan = await self.create_topic(
+                default_topic(name, self._node_config(), live_count=live_count)
+            )
         except TopicAlreadyExists:
             topic = self._view.image.topic(name)
             if topic is None:
@@ -116,7 +125,9 @@ class ClusterAdmin:
     ) -> TopicPlan:
         """Widen the topic to ``count`` partitions. Raises what ``plan_more_partitions`` raises."""
         return await self._change(
-            lambda image: plan_more_partitions(image, name, count, assignments=assignments),
+            lambda image: plan_more_partitions(
+                image, name, count, assignments=assignments, live=self._live(image)
+            ),
             lambda plan: commit_topic(self._store, plan),
             validate_only,
         )
@@ -224,7 +235,7 @@ class ClusterAdmin:
         validate_only: bool = False,
     ) -> T:
         """Decide and commit; where someone else was first, look again and decide anew."""
-        image = await self._view.refresh()
+        image = await self._newest()
         for attempt in range(1, ATTEMPTS_MAX + 1):
             decision = decide(image)
             if validate_only:
@@ -235,10 +246,16 @@ class ClusterAdmin:
                 if attempt == ATTEMPTS_MAX:
                     raise
                 await asyncio.sleep(random.uniform(0, RETRY_DELAY_MAX))
-                image = await self._view.refresh()
+                image = await self._newest()
                 continue
             # What was committed is done, even if the store has gone away just now.
             with contextlib.suppress(StoreUnavailable):
                 await self._view.refresh()
             break
         return decision
+
+    async def _newest(self) -> ClusterImage:
+        image = await self._view.refresh()
+        if self._see_peers is not None:
+            await self._see_peers()
+        return image

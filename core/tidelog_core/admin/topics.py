@@ -7,7 +7,7 @@ their tests know.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -32,6 +32,7 @@ USE_DEFAULT = -1
 # A request for more is taken for a mistake: it would be thousands of commits, and a node
 # is built for about ten thousand partitions.
 PARTITIONS_MAX = 10_000
+OWN_TOPICS_REPLICATION_FACTOR = 3  # Kafka's offsets.topic.replication.factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +60,15 @@ class TopicPlan:
 
 
 def plan_topic(
-    image: ClusterImage, new: NewTopic, *, node: NodeConfig, topic_id: UUID, now_ms: int
+    image: ClusterImage,
+    new: NewTopic,
+    *,
+    node: NodeConfig,
+    topic_id: UUID,
+    now_ms: int,
+    live: Set[int] | None = None,
 ) -> TopicPlan:
-    """Return the topic to create.
+    """Return the topic to create. ``live`` is every registered broker where it is not known.
 
     Raises ``InvalidTopic``, ``TopicAlreadyExists``, ``InvalidConfig``, ``InvalidRequest``,
     ``InvalidPartitions``, ``InvalidReplicationFactor`` or ``InvalidReplicaAssignment``.
@@ -76,7 +83,7 @@ def plan_topic(
     if new.assignments:
         replicas = _given_replicas(image, new)
     else:
-        replicas = _spread_replicas(image, new, node)
+        replicas = _spread_replicas(image, new, node, live=live)
     topic = Topic(
         name=new.name,
         topic_id=topic_id,
@@ -85,7 +92,7 @@ def plan_topic(
         is_internal=is_internal(new.name),
         created_ms=now_ms,
     )
-    return TopicPlan(topic, _partitions(topic_id, replicas))
+    return TopicPlan(topic, _partitions(topic_id, replicas, live=live))
 
 
 def plan_more_partitions(
@@ -94,6 +101,7 @@ def plan_more_partitions(
     count: int,
     *,
     assignments: Sequence[Sequence[int]] | None = None,
+    live: Set[int] | None = None,
 ) -> TopicPlan:
     """Return the widened topic with its additional partitions.
 
@@ -121,7 +129,8 @@ def plan_more_partitions(
             replication_factor,
             brokers=image.brokers,
             load=assignment.leader_load(image),
-            first_partition=before,
+            live=live,
+            replica_load=assignment.replica_load(image),
         )
     else:
         if len(assignments) != additional:
@@ -135,7 +144,9 @@ def plan_more_partitions(
             )
         replicas = tuple(tuple(given) for given in assignments)
     widened = dataclasses.replace(topic, partition_count=count)
-    return TopicPlan(widened, _partitions(topic.topic_id, replicas, first_partition=before))
+    return TopicPlan(
+        widened, _partitions(topic.topic_id, replicas, first_partition=before, live=live)
+    )
 
 
 def plan_deletion(topic: Topic, *, now_ms: int) -> DeletedTopic:
@@ -148,13 +159,17 @@ def plan_deletion(topic: Topic, *, now_ms: int) -> DeletedTopic:
     )
 
 
-def default_topic(name: str, node: NodeConfig) -> NewTopic:
-    """Return what is created where a topic of this name is needed and not there."""
+def default_topic(name: str, node: NodeConfig, *, live_count: int = 1) -> NewTopic:
+    """Return what is created where a topic of this name is needed and not there.
+
+    The cluster's own topics get as many replicas as Kafka gives them, or as brokers live.
+    """
     if name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):
         # The topic carries leadership only, one shard a partition; its log stays empty.
         return NewTopic(
             name=name,
             partition_count=node.offsets_topic_num_partitions,
+            replication_factor=max(1, min(OWN_TOPICS_REPLICATION_FACTOR, live_count)),
             configs={"cleanup.policy": "compact"},
         )
     return NewTopic(name=name)
@@ -190,7 +205,7 @@ def _given_replicas(image: ClusterImage, new: NewTopic) -> tuple[tuple[int, ...]
 
 
 def _spread_replicas(
-    image: ClusterImage, new: NewTopic, node: NodeConfig
+    image: ClusterImage, new: NewTopic, node: NodeConfig, *, live: Set[int] | None
 ) -> tuple[tuple[int, ...], ...]:
     if new.replication_factor < USE_DEFAULT or new.replication_factor == 0:
         raise InvalidReplicationFactor(
@@ -206,7 +221,12 @@ def _spread_replicas(
     )
     _check_partition_limit(count)
     return assignment.spread(
-        count, factor, brokers=image.brokers, load=assignment.leader_load(image)
+        count,
+        factor,
+        brokers=image.brokers,
+        load=assignment.leader_load(image),
+        live=live,
+        replica_load=assignment.replica_load(image),
     )
 
 
@@ -218,16 +238,29 @@ def _check_partition_limit(count: int) -> None:
 
 
 def _partitions(
-    topic_id: UUID, replicas: Sequence[tuple[int, ...]], *, first_partition: int = 0
+    topic_id: UUID,
+    replicas: Sequence[tuple[int, ...]],
+    *,
+    first_partition: int = 0,
+    live: Set[int] | None,
 ) -> tuple[Partition, ...]:
-    return tuple(
-        Partition(
-            topic_id=topic_id,
-            partition=first_partition + index,
-            replicas=brokers,
-            leader=brokers[0],
-            leader_epoch=0,
-            isr=brokers,
+    """Return the new partitions: in sync is who lives, and the first of those leads."""
+    partitions = []
+    for number, brokers in enumerate(replicas, first_partition):
+        isr = brokers if live is None else tuple(b for b in brokers if b in live)
+        if not isr:
+            raise InvalidReplicaAssignment(
+                "All brokers specified in the manual partition assignment for partition"
+                f" {number} are fenced or in controlled shutdown."
+            )
+        partitions.append(
+            Partition(
+                topic_id=topic_id,
+                partition=number,
+                replicas=brokers,
+                leader=isr[0],
+                leader_epoch=0,
+                isr=isr,
+            )
         )
-        for index, brokers in enumerate(replicas)
-    )
+    return tuple(partitions)

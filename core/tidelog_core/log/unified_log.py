@@ -14,7 +14,7 @@ timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,8 +43,10 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
+    LEADER_EPOCH_FILE,
     START_OFFSET_FILE,
 )
+from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.producer_snapshots import (
     producers_at,
     remove_snapshots,
@@ -539,14 +541,20 @@ class UnifiedLog:
     def truncate_to(self, offset: int) -> None:
         """Remove the batches that reach ``offset`` or lie above it. Durable on return.
 
-        The log ends at ``offset``, or before it if a batch spans it.
+        The log ends at ``offset``, or before it if a batch spans it. Leader epochs that
+        start at ``offset`` or above go too, also where they have no batch.
         """
         local = self._local
         local.check_online()
         if offset >= local.end_offset:
+            self._epochs.truncate_from_end(offset)
             return
         if offset < local.start_offset:
-            self.truncate_fully_and_start_at(offset)
+            self.truncate_fully_and_start_at(
+                offset,
+                log_start_offset=self._start.offset,
+                leader_epochs=self._epochs.entries,
+            )
             return
         with self._truncating():
             offset = self._truncation_point(offset)
@@ -579,23 +587,47 @@ class UnifiedLog:
         located = self._local.segments[self._local.floor_index(offset)].locate(offset)
         return offset if located is None else min(offset, located[1])
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything and start an empty log at ``offset``. Durable on return."""
+    def truncate_fully_and_start_at(
+        self,
+        offset: int,
+        *,
+        log_start_offset: int | None = None,
+        leader_epochs: Iterable[tuple[int, int]] = (),
+        producer_snapshot: bytes | None = None,
+    ) -> None:
+        """Remove everything and start an empty log at ``offset``. Durable on return.
+
+        ``log_start_offset`` (``offset`` where it is ``None``) says from where on the tier
+        has what lies before; ``leader_epochs`` and ``producer_snapshot`` are of the log up
+        to ``offset``. Raises ``CorruptSnapshot`` before anything is changed.
+        """
         local = self._local
         local.check_online()
+        log_start_offset = offset if log_start_offset is None else min(log_start_offset, offset)
+        producers = ProducerState(end_offset=offset, expiration_ms=self._expiration_ms)
+        if producer_snapshot is not None:
+            producers = decode_snapshot(producer_snapshot, expiration_ms=self._expiration_ms)
+            if producers.end_offset != offset:
+                raise CorruptSnapshot(f"it is of offset {producers.end_offset}, not {offset}")
+        epochs = [(epoch, start) for epoch, start in leader_epochs if start < offset]
         with self._truncating():
             self._durability.set_recovery_point(min(local.start_offset, offset))
             segment = local.new_segment(offset)
             local.remove_last(len(local.segments))
             remove_snapshots(local.directory, below=2**63)
-            write_checkpoint(local.directory / START_OFFSET_FILE, [[offset, offset]])
+            write_snapshot(local.directory, producers)
+            write_checkpoint(local.directory / LEADER_EPOCH_FILE, epochs)
+            write_checkpoint(local.directory / START_OFFSET_FILE, [[log_start_offset, offset]])
             segment.create()
             local.segments.append(segment)
             self._durability.set_recovery_point(offset)
         self._start.forget_sealed()
         self._epochs.clear()
-        self._producers = ProducerState(end_offset=offset, expiration_ms=self._expiration_ms)
-        self._start.offset = self._high_watermark = offset
+        for epoch, start in epochs:
+            self._epochs.assign(epoch, start)
+        self._producers = producers
+        self._start.offset, self._high_watermark = log_start_offset, offset
+        self._producers.advance_high_watermark(offset)
 
     # -- durability --
 

@@ -115,6 +115,11 @@ class OwnLease:
             return False
         return self._next_renewal_ms is None or now_ms >= self._next_renewal_ms
 
+    @property
+    def next_renewal_ms(self) -> float | None:
+        """When the next renewal is due on the own clock; ``None`` for at once."""
+        return self._next_renewal_ms
+
     def begin_renewal(self, now_ms: float) -> BrokerLease:
         """Return the record to put. Tell its outcome to one of the ``on_`` methods."""
         assert not self.needs_read, "read the lease item first"

@@ -65,6 +65,10 @@ class PartitionState(Generic[Token]):
             return RoleChange.IDLE
         return self._follow(partition)
 
+    def end(self) -> None:
+        """Play no part any more, whatever the last record says: the partition is gone."""
+        self._end_parts()
+
     def take_released(self) -> list[ReleasedAck[Token]]:
         """Return the acks to give now, of this leadership and of those that ended."""
         released, self._released = self._released, []

@@ -1,10 +1,13 @@
 """Which brokers get a new partition's replicas: leaders round the brokers, racks kept apart.
 
-The goals and their order are Kafka's: the replicas of one partition go to different racks as
-far as there are racks; brokers that are not live are used last and never lead; brokers get
-evenly many leaders and replicas; and the followers of one leader are not always the same
-brokers. Kafka draws lots for where to begin, this counts what everyone has: many small
-topics spread as evenly as one wide one, and the same cluster always gives the same answer.
+Striped as Kafka does it: the replicas of one partition go to one rack after the other,
+each taking that rack's next broker; the next partition starts one rack further. Within a
+rack the brokers take turns, and the turn moves on with every partition, so the followers
+of one leader are not always the same brokers. Brokers that are not live are used last and
+never lead. Unlike Kafka's placer nothing is random: the racks start with the broker that
+leads least, so many small topics spread as evenly as one wide one. Within one call the
+leaders always go round: a broker that has just joined gets its share of a wide topic, not
+all of it.
 Source: Kafka's ``StripedReplicaPlacer``.
 """
 
@@ -38,13 +41,13 @@ def place_replicas(
             f"Invalid replication factor {replication_factor}:"
             " the replication factor must be positive."
         )
+    if not live & racks.keys():
+        raise InvalidReplicationFactor("All brokers are currently fenced.")
     if replication_factor > len(racks):
         raise InvalidReplicationFactor(
             f"The target replication factor of {replication_factor} cannot be reached"
             f" because only {len(racks)} broker(s) are registered."
         )
-    if not live & racks.keys():
-        raise InvalidReplicationFactor("All brokers are currently fenced.")
     return tuple(
         _Placer(racks, live, leader_load, replica_load or {}).place(
             partition_count, replication_factor
@@ -66,6 +69,7 @@ class _Placer:
         self._racks = racks
         self._leads = {broker_id: leader_load.get(broker_id, 0) for broker_id in racks}
         self._holds = {broker_id: replica_load.get(broker_id, 0) for broker_id in racks}
+        self._given: dict[int, int] = defaultdict(int)  # leaderships, by this call
         # How often two brokers have come together as leader and follower.
         self._pairs: dict[tuple[int, int], int] = defaultdict(int)
         self._rack_leads: dict[str | None, int] = defaultdict(int)
@@ -78,7 +82,13 @@ class _Placer:
     def _place_one(self, replication_factor: int) -> Replicas:
         leader = min(
             (broker_id for broker_id in self._racks if broker_id in self._live),
-            key=lambda b: (self._leads[b], self._rack_leads[self._racks[b]], self._holds[b], b),
+            key=lambda b: (
+                self._given[b],
+                self._leads[b],
+                self._rack_leads[self._racks[b]],
+                self._holds[b],
+                b,
+            ),
         )
         chosen = [leader]
         uses: dict[str | None, int] = defaultdict(int)
@@ -97,6 +107,7 @@ class _Placer:
             chosen.append(follower)
             uses[self._racks[follower]] += 1
             self._pairs[leader, follower] += 1
+        self._given[leader] += 1
         self._leads[leader] += 1
         self._rack_leads[self._racks[leader]] += 1
         for broker_id in chosen:

@@ -59,8 +59,8 @@ def up(
     """Run a cluster on this machine until Ctrl-C or SIGTERM.
 
     Prints one line when clients are served. Everything is in the data directory: the same
-    one brings the same cluster back. A node that ends by itself ends the others: exit
-    status 1.
+    one brings the same cluster back. A node that ends by itself is started again; one
+    that cannot start ends the others: exit status 1.
     """
     if log_level.upper() not in LOG_LEVELS:
         raise UsageError(f"--log-level {log_level!r} must be one of {', '.join(LOG_LEVELS)}")
@@ -85,7 +85,7 @@ def up(
     )
     status = supervisor.run_cluster(settings, announce=_announce)
     if status:
-        raise CommandFailed("a node ended, so the cluster was stopped; its log is above")
+        raise CommandFailed("a node could not start, so the cluster was stopped; its log is above")
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:

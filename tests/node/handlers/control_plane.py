@@ -19,10 +19,13 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import Broker, Cluster
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
+from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
 from tidelog_node.handlers.metadata import MetadataHandlers
+from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build, lift, write_response
@@ -38,6 +41,7 @@ class Node:
         self.view = ClusterView(store)
         self.broker_id = broker_id
         self.static = static
+        self.peers = PeerLeases(LeaseTimes())
         parts: dict[str, Any] = {
             "view": self.view,
             "store": store,
@@ -51,6 +55,8 @@ class Node:
             *ConfigHandlers(**parts, static_config=static).routes(),
             *ClusterHandlers(**parts).routes(),
             *FindCoordinatorHandlers(**parts).routes(),
+            *ElectionHandlers(view=self.view, store=store, peers=self.peers).routes(),
+            *ReassignmentHandlers(view=self.view, store=store).routes(),
         ]
         self._routes = {
             (route.api_key, version): route

@@ -1,0 +1,217 @@
+"""A replica that cannot go on from its leader's local log begins where the tier ends.
+
+Asked are the leader, for where its log starts and ends, and the metadata store, for what
+is tiered; ``FollowerState`` decides on both. The leader epochs and the producers' state at
+the new start come from the tier's segments. Rare, so each time has its own connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Sequence
+
+from kio.schema.list_offsets.v9.request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kio.schema.list_offsets.v9.response import ListOffsetsResponse
+from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
+from tidelog_core.log.producer_snapshot import CorruptSnapshot
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.model import TopicPartition
+from tidelog_core.replication.follower_state import (
+    Action,
+    FollowerState,
+    ReplicaFetch,
+    Truncate,
+)
+from tidelog_core.replication.tier_start import (
+    StartAnew,
+    start_before_following,
+    start_before_leading,
+)
+from tidelog_core.wire_messages import build, read_message, write_message
+
+from tidelog_node.follower.connection import LeaderConnection
+from tidelog_node.follower.wire import CLIENT_ID
+from tidelog_node.replicas import Replica
+from tidelog_node.tier.history import LogPast, TierHistory, tier_end
+
+logger = logging.getLogger(__name__)
+
+LATEST, EARLIEST, EARLIEST_LOCAL = -1, -2, -4
+AT_ONCE_MAX = 8
+API_KEY, VERSION = 2, 9
+_HEADER = struct.Struct(f">ihhih{len(CLIENT_ID)}sB")
+_RESPONSE_HEADER_SIZE_BYTES = 5  # correlation id, no tags
+
+
+class CatchUp:
+    """Finds new starts for replicas. For the tasks of one event loop."""
+
+    def __init__(
+        self, *, history: TierHistory, view: ClusterView, broker_id: int, timeout_s: float
+    ) -> None:
+        self._history = history
+        self._view = view
+        self._broker_id = broker_id
+        self._timeout_s = timeout_s
+        self._slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def begin(self, replica: Replica, follower: FollowerState) -> None:
+        """See before the first fetch whether an empty log had better begin at the tier's end.
+
+        Raises what the stores raise, and ``StorageError``.
+        """
+        async with self._slots:
+            partition = follower.partition
+            segments = await self._segments(replica)
+            end = tier_end(segments, partition.log_start_offset)
+
+            def decide(log: UnifiedLog) -> StartAnew | None:
+                role = replica.role
+                if role is None or role.follower is not follower:
+                    return None  # Another leader, perhaps this node itself.
+                is_in_sync = self._broker_id in follower.partition.isr
+                return start_before_following(log, end, is_in_sync=is_in_sync)
+
+            await self._carry_out(replica, segments, decide)
+
+    async def before_leading(self, replica: Replica) -> None:
+        """Have at least what the tier has. The replica plays no part meanwhile.
+
+        Raises what the stores raise, and ``StorageError``.
+        """
+        async with self._slots:
+            segments = await self._segments(replica)
+            end = tier_end(segments, replica.log_start_offset)
+
+            def decide(log: UnifiedLog) -> StartAnew | None:
+                return None if replica.is_leader else start_before_leading(log, end)
+
+            await self._carry_out(replica, segments, decide)
+
+    async def find_start(
+        self, replica: Replica, follower: FollowerState, fetch: ReplicaFetch
+    ) -> None:
+        """Go on where the leader no longer has the offset of ``fetch`` locally.
+
+        Raises ``OSError``, ``TimeoutError``, ``NotLeaderOrFollower`` where the leader does
+        not answer, and what the stores raise.
+        """
+        async with self._slots:
+            start, local_start, end = await self._ask_leader(replica, fetch)
+            segments = await self._segments(replica)
+            found = tier_end(segments, start)
+            await self._carry_out(
+                replica,
+                segments,
+                lambda log: follower.on_offsets(
+                    fetch,
+                    log,
+                    leader_start=start,
+                    leader_local_start=local_start,
+                    leader_end=end,
+                    tier_end=found,
+                ),
+            )
+
+    async def _segments(self, replica: Replica) -> list[SegmentMeta]:
+        return await self._history.segments(replica.topic_id, replica.partition.partition)
+
+    async def _carry_out(
+        self,
+        replica: Replica,
+        segments: Sequence[SegmentMeta],
+        decide: Callable[[UnifiedLog], Action | None],
+    ) -> None:
+        """Do what is decided, if it still is once all that it needs has been read."""
+        action = decide(replica.log)
+        if isinstance(action, Truncate):
+            replica.log.truncate_to(action.offset)
+        elif isinstance(action, StartAnew):
+            past = await self._history.past(replica.partition, segments, action.offset)
+            if decide(replica.log) == action:
+                _start_anew(replica.log, action, past)
+                logger.info(
+                    "replica begins where the tier ends",
+                    extra={"partition": str(replica.partition), "offset": action.offset},
+                )
+
+    async def _ask_leader(self, replica: Replica, fetch: ReplicaFetch) -> tuple[int, int, int]:
+        """Return the leader's log start, local log start and log end, of the fetch's epoch."""
+        broker = self._view.image.brokers.get(fetch.leader_id)
+        if broker is None:
+            raise NotLeaderOrFollower(f"broker {fetch.leader_id} is not registered")
+        async with asyncio.timeout(self._timeout_s):
+            connection = await LeaderConnection.connect(broker.host, broker.port)
+        try:
+            start, local_start, end = [
+                await self._ask(connection, replica.partition, fetch.leader_epoch, name)
+                for name in (EARLIEST, EARLIEST_LOCAL, LATEST)
+            ]
+        finally:
+            connection.close()
+        return start, local_start, end
+
+    async def _ask(
+        self,
+        connection: LeaderConnection,
+        partition: TopicPartition,
+        leader_epoch: int,
+        name: int,
+    ) -> int:
+        request = build(
+            ListOffsetsRequest,
+            replica_id=self._broker_id,
+            topics=(
+                build(
+                    ListOffsetsTopic,
+                    name=partition.topic,
+                    partitions=(
+                        build(
+                            ListOffsetsPartition,
+                            partition_index=partition.partition,
+                            current_leader_epoch=leader_epoch,
+                            timestamp=name,
+                        ),
+                    ),
+                ),
+            ),
+        )
+        body = write_message(ListOffsetsRequest, request)
+        size_bytes = _HEADER.size - 4 + len(body)
+        header = _HEADER.pack(size_bytes, API_KEY, VERSION, 0, len(CLIENT_ID), CLIENT_ID, 0)
+        answer = await connection.exchange(header + body, timeout_s=self._timeout_s)
+        response = read_message(ListOffsetsResponse, bytes(answer), _RESPONSE_HEADER_SIZE_BYTES)
+        found = response.topics[0].partitions[0]
+        if found.error_code is not ErrorCode.none:
+            raise NotLeaderOrFollower(f"the leader answers {found.error_code.name}")
+        return int(found.offset)
+
+
+def _start_anew(log: UnifiedLog, action: StartAnew, past: LogPast) -> None:
+    try:
+        _restart(log, action, past, past.producer_snapshot)
+    except CorruptSnapshot as error:
+        # Producers are then met like new ones: none is lost, a repeated batch may be.
+        logger.error(
+            "producers' state of the tier is damaged",
+            extra={"partition": str(log.partition), "reason": str(error)},
+        )
+        _restart(log, action, past, None)
+    log.set_tiered_up_to(action.offset)
+
+
+def _restart(log: UnifiedLog, action: StartAnew, past: LogPast, snapshot: bytes | None) -> None:
+    log.truncate_fully_and_start_at(
+        action.offset,
+        log_start_offset=action.log_start_offset,
+        leader_epochs=past.leader_epochs,
+        producer_snapshot=snapshot,
+    )

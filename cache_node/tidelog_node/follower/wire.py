@@ -1,0 +1,147 @@
+"""Fetch as a follower sends it: version 15, the first that names the replica's epoch.
+
+    request   max wait ms:32, min bytes:32, max bytes:32, isolation:8, session 0:32, -1:32,
+              [topic id, [partition:32, leader epoch:32, fetch offset:64,
+              last fetched epoch:32, log start offset:64, max bytes:32]], no forgotten topics,
+              no rack; tag 1: replica id:32, replica epoch:64
+    response  throttle ms:32, error:16, session id:32,
+              [topic id, [partition:32, error:16, high watermark:64, last stable offset:64,
+              log start offset:64, aborted, preferred replica:32, records, tag 0: diverging]]
+
+Source: FetchRequest.json and FetchResponse.json; KIP-595, KIP-903.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_node.wire.primitives import (
+    MalformedRequest,
+    read_compact_array_length,
+    read_uvarint,
+    skip_tagged_fields,
+    write_uvarint,
+)
+
+API_KEY = 1
+VERSION = 15
+CLIENT_ID = b"tidelog-follower"
+
+_SIZE_HEADER = struct.Struct(f">ihhih{len(CLIENT_ID)}sB")
+_LIMITS = struct.Struct(">iiibii")
+_PARTITION = struct.Struct(">iiqiqiB")
+_REPLICA_STATE = struct.Struct(">BBBiqB")
+_RESPONSE_HEAD = struct.Struct(">iBihi")  # correlation id, tags, throttle, error, session
+_RESULT = struct.Struct(">ihqqq")
+_ABORTED_SIZE_BYTES = 16
+_EPOCH_OFFSET = struct.Struct(">iq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerLimits:
+    """Who fetches, and how much at once."""
+
+    replica_id: int
+    replica_epoch: int
+    max_wait_ms: int
+    max_bytes: int
+    partition_max_bytes: int
+
+
+class WantedPartition(NamedTuple):
+    """One partition to fetch."""
+
+    partition: int
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+
+
+class FetchedPartition(NamedTuple):
+    """What the leader answers for one partition."""
+
+    topic_id: UUID
+    partition: int
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    diverging: tuple[int, int] | None  # an epoch and its end at the leader
+    records: memoryview | None  # in the buffer that the answer came in
+
+
+def encode_follower_fetch(
+    correlation_id: int,
+    limits: FollowerLimits,
+    topics: Iterable[tuple[UUID, Sequence[WantedPartition]]],
+) -> bytearray:
+    """Return the request, its size included."""
+    topics = list(topics)
+    out = bytearray(_SIZE_HEADER.size)
+    out += _LIMITS.pack(limits.max_wait_ms, 1, limits.max_bytes, 0, 0, -1)
+    write_uvarint(out, len(topics) + 1)
+    for topic_id, partitions in topics:
+        out += topic_id.bytes
+        write_uvarint(out, len(partitions) + 1)
+        for wanted in partitions:
+            out += _PARTITION.pack(*wanted, limits.partition_max_bytes, 0)
+        out.append(0)
+    out += b"\x01\x01"  # no forgotten topics, an empty rack
+    # One tagged field: tag 1, 13 bytes.
+    out += _REPLICA_STATE.pack(1, 1, 13, limits.replica_id, limits.replica_epoch, 0)
+    size_bytes = len(out) - 4
+    _SIZE_HEADER.pack_into(
+        out, 0, size_bytes, API_KEY, VERSION, correlation_id, len(CLIENT_ID), CLIENT_ID, 0
+    )
+    return out
+
+
+def parse_follower_fetch(frame: memoryview) -> tuple[int, list[FetchedPartition]]:
+    """Return the error of the whole answer and every partition's. Raises ``PARSE_ERRORS``."""
+    _, tag_count, _, error_code, _ = _RESPONSE_HEAD.unpack_from(frame)
+    if tag_count:
+        raise MalformedRequest("a response header with tagged fields")
+    position = _RESPONSE_HEAD.size
+    found: list[FetchedPartition] = []
+    topic_count, position = read_compact_array_length(frame, position)
+    for _ in range(topic_count):
+        topic_id = UUID(bytes=bytes(frame[position : position + 16]))
+        partition_count, position = read_compact_array_length(frame, position + 16)
+        for _ in range(partition_count):
+            fetched, position = _parse_partition(frame, position, topic_id)
+            found.append(fetched)
+        position = skip_tagged_fields(frame, position)
+    return error_code, found
+
+
+def _parse_partition(
+    frame: memoryview, position: int, topic_id: UUID
+) -> tuple[FetchedPartition, int]:
+    index, error_code, high_watermark, _, log_start_offset = _RESULT.unpack_from(frame, position)
+    aborted_count, position = read_uvarint(frame, position + _RESULT.size)
+    for _ in range(aborted_count - 1):
+        position = skip_tagged_fields(frame, position + _ABORTED_SIZE_BYTES)
+    size_bytes, position = read_uvarint(frame, position + 4)
+    records: memoryview | None = None
+    if size_bytes > 1:
+        end = position + size_bytes - 1
+        if end > len(frame):
+            raise MalformedRequest("records do not fit their response")
+        records = frame[position:end]
+        position = end
+    diverging: tuple[int, int] | None = None
+    tag_count, position = read_uvarint(frame, position)
+    for _ in range(tag_count):
+        tag, position = read_uvarint(frame, position)
+        size_bytes, position = read_uvarint(frame, position)
+        if tag == 0:
+            diverging = _EPOCH_OFFSET.unpack_from(frame, position)
+        position += size_bytes
+    fetched = FetchedPartition(
+        topic_id, index, error_code, high_watermark, log_start_offset, diverging, records
+    )
+    return fetched, position

@@ -1,0 +1,111 @@
+"""ElectLeaders: preferred leaders back, or anyone who lives. Source: KIP-183, KIP-460."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from kio.schema.elect_leaders.v2 import request as elect_request
+from kio.schema.elect_leaders.v2 import response as elect_response
+from tidelog_core.admin.elections import elect_preferred, elect_unclean
+from tidelog_core.errors import (
+    ElectionNotNeeded,
+    ErrorCode,
+    TidelogError,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.leases import PeerLeases
+
+from tidelog_node.handlers.admin_failures import admin_error_code
+from tidelog_node.handlers.partition_changes import change_partitions
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+ELECT_LEADERS_KEY = 43
+
+
+class ElectionType(IntEnum):
+    """Which election. The numbers are the wire's."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+_DECISIONS: dict[int, Callable[[Partition, PeerLeases], PartitionChange]] = {
+    ElectionType.PREFERRED: elect_preferred,
+    ElectionType.UNCLEAN: elect_unclean,
+}
+
+
+class ElectionHandlers:
+    """Elects leaders on request."""
+
+    def __init__(self, *, view: ClusterView, store: MetadataStore, peers: PeerLeases) -> None:
+        self._view = view
+        self._store = store
+        self._peers = peers
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [Route(ELECT_LEADERS_KEY, 0, 2, self.elect_leaders)]
+
+    async def elect_leaders(
+        self, request: elect_request.ElectLeadersRequest, _: RequestContext
+    ) -> elect_response.ElectLeadersResponse:
+        """Answer ElectLeaders; done when the new leaders are in the store."""
+        decide = _DECISIONS.get(request.election_type)
+        if decide is None:
+            return build(elect_response.ElectLeadersResponse, error_code=ErrorCode.invalid_request)
+        is_all = request.topic_partitions is None
+        wanted = [
+            TopicPartition(topic.topic, partition)
+            for topic in request.topic_partitions or ()
+            for partition in topic.partitions
+        ]
+        if is_all:
+            image = self._view.image
+            wanted = [
+                TopicPartition(name, partition.partition)
+                for name in image.topics
+                for partition in image.partitions(name)
+            ]
+
+        def decide_one(partition: Partition) -> PartitionChange:
+            return decide(partition, self._peers)
+
+        results = await change_partitions(
+            self._store, self._view, dict.fromkeys(wanted, decide_one)
+        )
+        by_topic: dict[str, list[elect_response.PartitionResult]] = {}
+        for name in dict.fromkeys(wanted):
+            error = results[name]
+            # Asked for everything, Kafka leaves out what was led well already.
+            if is_all and isinstance(error, ElectionNotNeeded | UnknownTopicOrPartition):
+                continue
+            by_topic.setdefault(name.topic, []).append(_result(name.partition, error))
+        return build(
+            elect_response.ElectLeadersResponse,
+            error_code=ErrorCode.none,
+            replica_election_results=tuple(
+                build(
+                    elect_response.ReplicaElectionResult,
+                    topic=topic,
+                    partition_result=tuple(partitions),
+                )
+                for topic, partitions in by_topic.items()
+            ),
+        )
+
+
+def _result(partition: int, error: TidelogError | None) -> elect_response.PartitionResult:
+    return build(
+        elect_response.PartitionResult,
+        partition_id=partition,
+        error_code=ErrorCode.none if error is None else admin_error_code(error),
+        error_message=None if error is None else str(error),
+    )

@@ -1,0 +1,166 @@
+"""AlterPartitionReassignments and ListPartitionReassignments. Source: KIP-455, KIP-860."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kio.schema.alter_partition_reassignments.v1 import request as alter_request
+from kio.schema.alter_partition_reassignments.v1 import response as alter_response
+from kio.schema.list_partition_reassignments.v0 import request as list_request
+from kio.schema.list_partition_reassignments.v0 import response as list_response
+from tidelog_core.errors import (
+    ErrorCode,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.reassignment import (
+    cancel_reassignment,
+    ongoing_reassignment,
+    start_reassignment,
+    target_replicas,
+)
+
+from tidelog_node.handlers.admin_failures import admin_error_code
+from tidelog_node.handlers.partition_changes import Decide, change_partitions
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+ALTER_KEY = 45
+LIST_KEY = 46
+
+
+class ReassignmentHandlers:
+    """Moves partitions to other replicas, and shows what moves."""
+
+    def __init__(self, *, view: ClusterView, store: MetadataStore) -> None:
+        self._view = view
+        self._store = store
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(ALTER_KEY, 0, 1, self.alter_reassignments),
+            Route(LIST_KEY, 0, 0, self.list_reassignments),
+        ]
+
+    async def alter_reassignments(
+        self, request: alter_request.AlterPartitionReassignmentsRequest, _: RequestContext
+    ) -> alter_response.AlterPartitionReassignmentsResponse:
+        """Answer AlterPartitionReassignments; the moves themselves take their time."""
+        may_resize = request.allow_replication_factor_change
+        wanted: dict[TopicPartition, Decide] = {}
+        repeated: set[TopicPartition] = set()
+        for topic in request.topics:
+            for partition in topic.partitions:
+                name = TopicPartition(topic.name, partition.partition_index)
+                if name in wanted:
+                    repeated.add(name)
+                wanted[name] = self._decision(partition.replicas, may_resize=may_resize)
+        for name in repeated:
+            del wanted[name]
+        results = await change_partitions(self._store, self._view, wanted)
+        for name in repeated:
+            results[name] = InvalidRequest(f"Partition {name} is named more than once.")
+        return build(
+            alter_response.AlterPartitionReassignmentsResponse,
+            allow_replication_factor_change=may_resize,
+            error_code=ErrorCode.none,
+            responses=tuple(
+                build(
+                    alter_response.ReassignableTopicResponse,
+                    name=topic.name,
+                    partitions=tuple(
+                        _altered(
+                            partition.partition_index,
+                            results[TopicPartition(topic.name, partition.partition_index)],
+                        )
+                        for partition in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            ),
+        )
+
+    async def list_reassignments(
+        self, request: list_request.ListPartitionReassignmentsRequest, _: RequestContext
+    ) -> list_response.ListPartitionReassignmentsResponse:
+        """Answer ListPartitionReassignments."""
+        try:
+            image = await self._view.refresh()
+        except StoreUnavailable as error:
+            return build(
+                list_response.ListPartitionReassignmentsResponse,
+                error_code=admin_error_code(error),
+                error_message=str(error),
+            )
+        wanted: list[tuple[str, Sequence[Partition]]]
+        if request.topics is None:
+            wanted = [(name, image.partitions(name)) for name in image.topics]
+        else:
+            wanted = [
+                (
+                    topic.name,
+                    [
+                        found
+                        for index in topic.partition_indexes
+                        if (found := image.partition(TopicPartition(topic.name, index))) is not None
+                    ],
+                )
+                for topic in request.topics
+            ]
+        topics = []
+        for name, partitions in wanted:
+            ongoing = tuple(shown for p in partitions if (shown := _ongoing(p)) is not None)
+            if ongoing:
+                topics.append(
+                    build(list_response.OngoingTopicReassignment, name=name, partitions=ongoing)
+                )
+        return build(
+            list_response.ListPartitionReassignmentsResponse,
+            error_code=ErrorCode.none,
+            topics=tuple(topics),
+        )
+
+    def _decision(self, target: Sequence[int] | None, *, may_resize: bool) -> Decide:
+        def decide(partition: Partition) -> PartitionChange | None:
+            if target is None:
+                return cancel_reassignment(partition)
+            before = len(target_replicas(partition))
+            if not may_resize and len(target) != before:
+                raise InvalidReplicationFactor(
+                    f"The replication factor is changed from {before} to {len(target)}"
+                )
+            return start_reassignment(partition, target, broker_ids=self._view.image.brokers.keys())
+
+        return decide
+
+
+def _altered(
+    partition: int, error: TidelogError | None
+) -> alter_response.ReassignablePartitionResponse:
+    return build(
+        alter_response.ReassignablePartitionResponse,
+        partition_index=partition,
+        error_code=ErrorCode.none if error is None else admin_error_code(error),
+        error_message=None if error is None else str(error),
+    )
+
+
+def _ongoing(partition: Partition) -> list_response.OngoingPartitionReassignment | None:
+    ongoing = ongoing_reassignment(partition)
+    if ongoing is None:
+        return None
+    return build(
+        list_response.OngoingPartitionReassignment,
+        partition_index=partition.partition,
+        replicas=ongoing.replicas,
+        adding_replicas=ongoing.adding,
+        removing_replicas=ongoing.removing,
+    )

@@ -1,0 +1,194 @@
+"""Takes over the partitions that this node should lead.
+
+Looks at what has changed: the topics of a new image, everything once the set of dead
+brokers is another, and again at topics where a partition waits for its time. What is
+decided together is written together, so a dead leader of a thousand partitions costs a
+dozen transactions.
+
+In its first moments a node takes over only what nobody leads or it led itself: the nodes
+of a cluster that is started again do not come up at once, and the first would take all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from tidelog_core.config import NodeConfig, topic_config
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import Partition, Topic
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+
+from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.partition_writer import write_changes
+
+logger = logging.getLogger(__name__)
+
+WAITING_SECONDS = 0.1  # between looks at partitions that wait for their time
+START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
+
+
+class ElectionLoop:
+    """Decides and writes this node's takeovers. ``round`` may be called by one task only."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        view: ClusterView,
+        store: MetadataStore,
+        node_config: Callable[[], NodeConfig],
+    ) -> None:
+        self._membership = membership
+        self._view = view
+        self._store = store
+        self._node_config = node_config
+        self._changed: set[str] = set()
+        self._waiting: set[str] = set()  # topics with a partition that may be taken over later
+        self._held: dict[str, tuple[Partition, ...]] = {}  # as last looked at
+        self._dead: frozenset[int] | None = None  # None: look at everything
+        self._grace_until_ms: float | None = None  # None: nothing has been decided yet
+        self._stir = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        unsubscribe = self._view.subscribe(self._on_image)
+        self._membership.subscribe(self._stir.set)
+        self._dead = None
+        try:
+            while True:
+                await self.round()
+                try:
+                    async with asyncio.timeout(WAITING_SECONDS if self._waiting else None):
+                        await self._stir.wait()
+                except TimeoutError:
+                    pass
+                self._stir.clear()
+        finally:
+            unsubscribe()
+
+    async def round(self) -> int:
+        """Take over what is due now; return how many partitions that were."""
+        if not self._membership.can_serve():
+            # Fenced: what is read after the next renewal is another cluster.
+            self._dead = None
+            return 0
+        changes = self.decide()
+        if not changes:
+            return 0
+        outcome = await write_changes(self._store, changes)
+        unclean = [c for c in outcome.written if c.reason is ChangeReason.UNCLEAN_TAKEOVER]
+        if unclean:
+            logger.error(
+                "partitions taken over by a replica that may lack records",
+                extra={"count": len(unclean)},
+            )
+        if outcome.written:
+            logger.info("partitions taken over", extra={"count": len(outcome.written)})
+        if outcome.refused or outcome.unknown:
+            self._waiting.update(self._names(outcome.refused + outcome.unknown))
+        try:
+            await self._view.refresh()
+        except StoreUnavailable:
+            self._waiting.update(self._names(changes))
+        return len(outcome.written)
+
+    def decide(self) -> list[PartitionChange]:
+        """Return the takeovers that are due now."""
+        image, dead = self._view.image, self._membership.dead
+        if self._dead != dead:
+            names: Iterable[str] = set(image.topics) | set(self._held)
+        else:
+            names = self._changed | self._waiting
+        self._dead, self._changed = dead, set()
+        changes: list[PartitionChange] = []
+        # Groups wait for their coordinator, and have to find it before anything else works.
+        for name in sorted(names, key=lambda name: (name not in RESERVED_TOPICS, name)):
+            changes += self._decide_topic(image, name)
+        return changes
+
+    def _decide_topic(self, image: ClusterImage, name: str) -> list[PartitionChange]:
+        topic, partitions = image.topic(name), image.partitions(name)
+        self._forget(name, partitions)
+        was_waiting = name in self._waiting
+        self._waiting.discard(name)
+        if topic is None:
+            return []
+        changes = []
+        now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
+        if self._grace_until_ms is None:
+            grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
+            self._grace_until_ms = now_ms + grace_ms
+        is_unclean_allowed: bool | None = None
+        for partition in partitions:
+            if broker_id not in partition.replicas:
+                continue
+            is_vacant = self._is_vacant(partition)
+            if not is_vacant and not was_waiting:
+                continue
+            if is_vacant and now_ms < self._grace_until_ms and self._has_other_leader(partition):
+                self._waiting.add(name)
+                continue
+            if is_unclean_allowed is None:
+                is_unclean_allowed = self._is_unclean_allowed(topic)
+            change = self._membership.clerk.takeover(
+                partition,
+                self._membership.peers,
+                is_unclean_allowed=is_unclean_allowed,
+                now_ms=now_ms,
+            )
+            if change is not None:
+                changes.append(change)
+            # Who can never take over looks again when the record or a lease changes.
+            if is_vacant and (is_unclean_allowed or broker_id in partition.isr):
+                self._waiting.add(name)
+        return changes
+
+    def _is_vacant(self, partition: Partition) -> bool:
+        leader = partition.leader
+        if leader == self._membership.broker_id:
+            return not self._membership.leads(partition)
+        return leader == NO_LEADER or self._membership.peers.is_dead(leader)
+
+    def _has_other_leader(self, partition: Partition) -> bool:
+        return partition.leader not in (NO_LEADER, self._membership.broker_id)
+
+    def _is_unclean_allowed(self, topic: Topic) -> bool:
+        if topic.name in RESERVED_TOPICS:
+            return True  # They carry leadership only: there are no records to lack.
+        return topic_config(topic.configs, self._node_config()).unclean_leader_election_enable
+
+    def _forget(self, name: str, partitions: tuple[Partition, ...]) -> None:
+        """Drop what is remembered of partitions that this node held and holds no more."""
+        before = self._held.get(name, ())
+        if before is partitions:
+            return
+        broker_id = self._membership.broker_id
+        still = {
+            (partition.topic_id, partition.partition)
+            for partition in partitions
+            if broker_id in partition.replicas
+        }
+        for partition in before:
+            if (
+                broker_id in partition.replicas
+                and (partition.topic_id, partition.partition) not in still
+            ):
+                self._membership.clerk.forget(partition)
+        if partitions:
+            self._held[name] = partitions
+        else:
+            self._held.pop(name, None)
+
+    def _names(self, changes: Iterable[PartitionChange]) -> set[str]:
+        names = self._view.image.topic_names
+        return {names[c.after.topic_id] for c in changes if c.after.topic_id in names}
+
+    def _on_image(self, _: ClusterImage, changed_topics: frozenset[str]) -> None:
+        if changed_topics:
+            self._changed |= changed_topics
+            self._stir.set()

@@ -1,0 +1,93 @@
+"""What a process does about its broker id before it takes the lease: nobody else may have it.
+
+Another process of the same id would lead the same partitions. Three things keep two of
+them apart: the lock of the data directory, the question at the registered address, which
+answers fast, and the lease, which tells for certain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from uuid import UUID
+
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import BrokerLease
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.election import leave_isr
+from tidelog_core.replication.leases import RELEASED
+
+from tidelog_node.membership.lease_keeper import read_lease, wait_until_gone
+from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.partition_writer import write_changes
+from tidelog_node.membership.run_mark import (
+    RunMark,
+    current_boot_id,
+    may_have_lost_records,
+    read_run_mark,
+    write_run_mark,
+)
+from tidelog_node.registration import require_gone
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+
+
+async def take_over_id(
+    membership: Membership,
+    *,
+    store: MetadataStore,
+    view: ClusterView,
+    data_dir: Path,
+    was_clean: bool,
+    incarnation: UUID,
+) -> BrokerLease | None:
+    """Return the lease item to go on from; no other process of this id acts any more.
+
+    The caller holds the lock of the data directory. A node that may have lost records
+    has left every ISR on return. Raises ``BrokerIdTaken``.
+    """
+    broker_id = membership.broker_id
+    mark = read_run_mark(data_dir)
+    found = await read_lease(store, broker_id)
+    is_known_gone = found is not None and (
+        found.counter == RELEASED or (mark is not None and mark.incarnation == found.incarnation)
+    )
+    if not is_known_gone:
+        await require_gone(view.image, broker_id)
+        found = await wait_until_gone(store, membership, found)
+    boot_id = current_boot_id()
+    if may_have_lost_records(mark, was_clean=was_clean, boot_id=boot_id):
+        await leave_every_isr(broker_id, store=store, view=view)
+    write_run_mark(data_dir, RunMark(incarnation, boot_id))
+    return found
+
+
+async def leave_every_isr(broker_id: int, *, store: MetadataStore, view: ClusterView) -> None:
+    """Take the broker out of every ISR that has another member. Durable on return."""
+    count = 0
+    while True:
+        changes = _departures(await view.refresh(), broker_id)
+        if not changes:
+            break
+        outcome = await write_changes(store, changes)
+        count += len(outcome.written)
+        if outcome.refused:
+            raise StoreUnavailable("the metadata store is away")
+        if outcome.lost or outcome.unknown:
+            await asyncio.sleep(RETRY_SECONDS)
+    if count:
+        logger.warning("records may be lost, every ISR was left", extra={"count": count})
+
+
+def _departures(image: ClusterImage, broker_id: int) -> list[PartitionChange]:
+    changes = (
+        leave_isr(partition, broker_id)
+        for partitions in image.partitions_by_topic.values()
+        for partition in partitions
+    )
+    return [change for change in changes if change is not None]

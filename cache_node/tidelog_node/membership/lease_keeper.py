@@ -1,0 +1,225 @@
+"""Renews this node's lease, and fences the node where it cannot.
+
+Fencing itself needs nobody to run: ``Membership.can_serve`` asks the clock, so a process
+that was stopped, or whose store hangs, is fenced without learning of it first.
+
+A renewal that takes too long is given up with an unknown outcome: the item is read, and
+the next renewal starts from what is there. Whichever of two renewals of one version
+lands, the other cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from tidelog_core.errors import (
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelogError,
+    VersionConflict,
+)
+from tidelog_core.metadata.records import BrokerLease, broker_lease_key, put
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.replication.leases import RELEASED, OwnLease
+
+from tidelog_node.membership.membership import Membership
+from tidelog_node.registration import BrokerIdTaken
+
+logger = logging.getLogger(__name__)
+
+CALLS_PER_LEASE_MIN = 3  # a call to the store that takes longer than a third is given up
+RELEASE_SECONDS_MAX = 2.0
+POLLS_PER_LEASE = 10  # while an earlier process's lease is waited for
+
+
+async def read_lease(store: MetadataStore, broker_id: int) -> BrokerLease | None:
+    """Return the broker's lease item, ``None`` where it never had one."""
+    item = await store.get(broker_lease_key(broker_id))
+    return None if item is None else BrokerLease.from_item(item)
+
+
+async def wait_until_gone(
+    store: MetadataStore, membership: Membership, found: BrokerLease | None
+) -> BrokerLease | None:
+    """Return the lease of an earlier process of this id once it is over.
+
+    Raises ``BrokerIdTaken`` where it is renewed meanwhile.
+    """
+    if found is None or found.counter == RELEASED:
+        return found
+    times = membership.times
+    since_ms = membership.now_ms()
+    logger.info("waits for the lease of an earlier process", extra={"lease_ms": times.lease_ms})
+    while True:
+        started_ms = membership.now_ms()
+        lease = await read_lease(store, found.broker_id)
+        if lease is None or lease.counter == RELEASED:
+            return lease
+        if lease.version != found.version:
+            raise BrokerIdTaken(f"broker {found.broker_id} of this cluster runs already")
+        if started_ms - since_ms >= times.lease_ms:
+            return lease
+        await asyncio.sleep(times.lease_ms / POLLS_PER_LEASE / 1000)
+
+
+class LeaseKeeper:
+    """Keeps one process's lease for as long as it runs."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        store: MetadataStore,
+        read_cluster: Callable[[], Awaitable[object]],
+        incarnation: UUID,
+        found: BrokerLease | None,
+    ) -> None:
+        """``found`` is the item as an earlier process left it, ``None`` where there is none."""
+        self._membership = membership
+        self._store = store
+        self._read_cluster = read_cluster
+        self._incarnation = incarnation
+        self._times = membership.times
+        self._own = OwnLease(membership.broker_id, incarnation, times=membership.times, found=found)
+        self._found = found
+        self._has_renewed = False
+        self._was_able = True
+        self._reading: asyncio.Future[object] | None = None  # of the cluster, to end the fencing
+        self._reading_started_ms = 0.0
+        membership.hold(self._own)
+
+    async def acquire(self) -> None:
+        """Return when this node may act. Raises ``BrokerIdTaken``."""
+        try:
+            while not self._membership.can_serve():
+                await self.step()
+                if not self._membership.can_serve():
+                    await self._sleep()
+        finally:
+            self._end_reading()
+
+    async def run(self) -> None:
+        """Renew until cancelled. Raises ``BrokerIdTaken`` when another process has the id."""
+        try:
+            while True:
+                await self._sleep()
+                await self.step()
+        finally:
+            self._end_reading()
+
+    async def release(self) -> None:
+        """Tell everyone that this node has left. It must not answer anybody any more."""
+        if not self._has_renewed or self._own.is_superseded:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS_MAX):
+                try:
+                    await self._store.commit([put(self._own.release(), is_logged=False)])
+                except VersionConflict:
+                    # A renewal was cut off half way: it had landed all the same.
+                    if await self._read():
+                        await self._store.commit([put(self._own.release(), is_logged=False)])
+        except (TidelogError, TimeoutError) as error:
+            logger.warning("lease not released, it has to lapse", extra={"reason": str(error)})
+
+    async def step(self) -> None:
+        """Do what is due: read the item, renew it, read the cluster."""
+        own, now_ms = self._own, self._membership.now_ms()
+        if not own.is_renewal_due(now_ms):
+            if self._has_renewed and not own.may_act(now_ms):
+                await self._end_fencing()
+            return
+        if own.needs_read and not await self._read():
+            return
+        self._membership.notice_lapse()
+        is_lapsed = self._has_renewed and not own.may_act(now_ms)
+        if is_lapsed and self._was_able:
+            self._was_able = False
+            logger.warning("lease lapsed, the node is fenced")
+        if await self._renew():
+            await self._end_fencing()
+
+    async def _renew(self) -> bool:
+        """Renew once. Return whether the cluster must be read before acting."""
+        started_ms = self._membership.now_ms()
+        record = self._own.begin_renewal(started_ms)
+        try:
+            async with asyncio.timeout(self._call_seconds_max):
+                await self._store.commit([put(record, is_logged=False)])
+        except StoreUnavailable as error:
+            self._own.on_refused(self._membership.now_ms())
+            logger.warning("lease not renewed", extra={"reason": str(error)})
+            return False
+        except (OutcomeUnknown, VersionConflict, TimeoutError) as error:
+            self._own.on_unknown(self._membership.now_ms())
+            logger.warning(
+                "lease perhaps not renewed", extra={"reason": str(error) or "took too long"}
+            )
+            return False
+        self._has_renewed = True
+        return self._own.on_renewed(record, started_ms=started_ms, now_ms=self._membership.now_ms())
+
+    async def _read(self) -> bool:
+        """Read the item; return whether it is known now. Raises ``BrokerIdTaken``."""
+        try:
+            async with asyncio.timeout(self._call_seconds_max):
+                lease = await read_lease(self._store, self._membership.broker_id)
+        except (StoreUnavailable, TimeoutError):
+            self._own.on_unknown(self._membership.now_ms())
+            return False
+        if lease is not None and not self._has_renewed and self._is_foreign(lease):
+            # The earlier process was waited for, and moves after all.
+            raise BrokerIdTaken(f"broker {lease.broker_id} of this cluster runs already")
+        self._own.on_read(lease)
+        if self._own.is_superseded:
+            raise BrokerIdTaken(f"broker {self._membership.broker_id} was started again elsewhere")
+        return True
+
+    def _is_foreign(self, lease: BrokerLease) -> bool:
+        if lease.incarnation == self._incarnation:
+            return False
+        return self._found is None or lease.version != self._found.version
+
+    async def _end_fencing(self) -> None:
+        """Read the cluster and, if the lease still holds, act again.
+
+        A reading that takes long goes on while the lease is renewed.
+        """
+        if self._reading is None:
+            self._reading_started_ms = self._membership.now_ms()
+            self._reading = asyncio.ensure_future(self._read_cluster())
+        await asyncio.wait([self._reading], timeout=self._times.retry_ms / 1000)
+        if not self._reading.done():
+            return
+        reading, self._reading = self._reading, None
+        try:
+            reading.result()
+        except StoreUnavailable:
+            return
+        self._own.on_cluster_read(self._reading_started_ms)
+        if self._membership.can_serve():
+            if not self._was_able:
+                self._was_able = True
+                logger.warning("lease renewed, the node serves again")
+            self._membership.notice_renewal()
+
+    def _end_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    @property
+    def _call_seconds_max(self) -> float:
+        return self._times.lease_ms / CALLS_PER_LEASE_MIN / 1000
+
+    async def _sleep(self) -> None:
+        """Wait until the next renewal, or a little while the node is fenced."""
+        own, now_ms = self._own, self._membership.now_ms()
+        next_ms = own.next_renewal_ms
+        delay_ms = 0.0 if next_ms is None else next_ms - now_ms
+        if not own.may_act(now_ms):
+            delay_ms = min(delay_ms, self._times.retry_ms)
+        await asyncio.sleep(max(0.0, delay_ms) / 1000)

@@ -1,0 +1,219 @@
+"""What a leader does about its leaderships: keeps reserved ones, hands others over.
+
+Preferred leaders get their partitions back once they have been alive and in sync for the
+stable interval, and a node that stops hands everything it leads to replicas in sync. A
+partition with records is handed over by its leader state, which stops appending, waits
+for the successor and writes; a reserved one by a write from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Protocol
+from uuid import UUID
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import RESERVED_TOPICS
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.election import hand_over
+
+from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.partition_writer import write_changes
+from tidelog_node.membership.reserved_partitions import keep_reserved
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+LOOKS_PER_PREFERRED_INTERVAL = 4
+DRAIN_SECONDS_MAX = 10.0
+DRAIN_LOOK_SECONDS = 0.25
+
+
+class LeaderStates(Protocol):
+    """Where the partitions with records are led; ``ReplicaManager``."""
+
+    def begin_hand_over(
+        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
+    ) -> bool:
+        """Hand the partition over as soon as the successor has everything.
+
+        Returns False where no leader state looks after it.
+        """
+
+
+class LedPartitions:
+    """Looks after what this node leads. Each method is for one task at a time."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        view: ClusterView,
+        store: MetadataStore,
+        replicas: LeaderStates,
+        node_config: Callable[[], NodeConfig],
+        preferred_interval_seconds: float,
+    ) -> None:
+        self._membership = membership
+        self._view = view
+        self._store = store
+        self._replicas = replicas
+        self._node_config = node_config
+        self._preferred_look_ms = (
+            min(5.0, preferred_interval_seconds / LOOKS_PER_PREFERRED_INTERVAL) * 1000
+        )
+        self._preferred_from_ms = 0.0
+        self._stir = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self._membership.subscribe(self._stir.set)
+        unsubscribe = self._view.subscribe(self._on_image)
+        try:
+            while True:
+                if self._membership.can_serve():
+                    await self._write(self.decide())
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._stir.wait()
+                except TimeoutError:
+                    pass
+                self._stir.clear()
+        finally:
+            unsubscribe()
+
+    def decide(self) -> list[PartitionChange]:
+        """Return what to write; begin the hand-overs that leader states write themselves."""
+        image, now_ms = self._view.image, self._membership.now_ms()
+        changes = self._decide_reserved(image)
+        if now_ms >= self._preferred_from_ms:
+            self._preferred_from_ms = now_ms + self._preferred_look_ms
+            if self._node_config().auto_leader_rebalance_enable:
+                taken = {change.after.item_id for change in changes}
+                changes += [
+                    change
+                    for change in self._decide_preferred(image, now_ms)
+                    if change.after.item_id not in taken
+                ]
+        return changes
+
+    async def drain(self, *, seconds_max: float = DRAIN_SECONDS_MAX) -> int:
+        """Hand over everything that someone else can lead; return how many are still led.
+
+        Those are the partitions whose other replicas are not in sync, or that could not
+        be handed over in the time. Nothing may take partitions over meanwhile.
+        """
+        begun: set[tuple[UUID, int, int]] = set()
+        try:
+            async with asyncio.timeout(seconds_max):
+                while self._membership.can_serve():
+                    left = self._drainable(self._view.image)
+                    if not left:
+                        break
+                    await self._write(self._begin_draining(left, begun))
+                    await self._wait_for_change(DRAIN_LOOK_SECONDS)
+        except TimeoutError:
+            logger.warning("leaderships not all handed over in time")
+        return sum(1 for _ in self._led(self._view.image))
+
+    def _drainable(self, image: ClusterImage) -> list[tuple[str, Partition, int]]:
+        clerk, peers = self._membership.clerk, self._membership.peers
+        found = []
+        for name, partition in self._led(image):
+            successor = clerk.drain_successor(partition, peers)
+            if successor is not None:
+                found.append((name, partition, successor))
+        return found
+
+    def _begin_draining(
+        self, left: list[tuple[str, Partition, int]], begun: set[tuple[UUID, int, int]]
+    ) -> list[PartitionChange]:
+        changes = []
+        for name, partition, successor in left:
+            if name in RESERVED_TOPICS:
+                changes.append(hand_over(partition, successor, is_leaving=True))
+                continue
+            key = (partition.topic_id, partition.partition, successor)
+            if key in begun:
+                continue
+            if self._replicas.begin_hand_over(
+                partition.topic_id, partition.partition, successor, is_leaving=True
+            ):
+                begun.add(key)
+            else:
+                changes.append(hand_over(partition, successor, is_leaving=True))
+        return changes
+
+    async def _wait_for_change(self, seconds_max: float) -> None:
+        version = self._view.image.version
+        self._view.nudge()
+        with contextlib.suppress(TimeoutError):
+            await self._view.wait_for(lambda image: image.version != version, seconds_max)
+
+    def _decide_reserved(self, image: ClusterImage) -> list[PartitionChange]:
+        changes = []
+        live = self._membership.live_brokers(image).keys()
+        for name in sorted(RESERVED_TOPICS & image.topics.keys()):
+            load = Counter(b for p in image.partitions(name) for b in p.replicas)
+            for partition in image.partitions(name):
+                if not self._membership.leads(partition):
+                    continue
+                change = keep_reserved(
+                    partition, self._membership.peers, live=frozenset(live), load=load
+                )
+                if change is not None:
+                    load.update(set(change.after.replicas) - set(partition.replicas))
+                    changes.append(change)
+        return changes
+
+    def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
+        changes = []
+        broker_id = self._membership.broker_id
+        for name, partition in self._led(image):
+            if partition.replicas[0] == broker_id:
+                continue
+            successor = self._membership.clerk.preferred_successor(
+                partition, self._membership.peers, now_ms=now_ms
+            )
+            if successor is None:
+                continue
+            if name in RESERVED_TOPICS:
+                changes.append(hand_over(partition, successor))
+            else:
+                self._replicas.begin_hand_over(
+                    partition.topic_id, partition.partition, successor, is_leaving=False
+                )
+        return changes
+
+    def _led(self, image: ClusterImage) -> Iterator[tuple[str, Partition]]:
+        broker_id = self._membership.broker_id
+        for topic_id, partitions in image.partitions_by_topic.items():
+            name = image.topic_names.get(topic_id)
+            for partition in partitions:
+                if (
+                    name is not None
+                    and partition.leader == broker_id
+                    and self._membership.leads(partition)
+                ):
+                    yield name, partition
+
+    async def _write(self, changes: list[PartitionChange]) -> None:
+        if not changes:
+            return
+        await write_changes(self._store, changes)
+        try:
+            await self._view.refresh()
+        except StoreUnavailable:
+            return  # The next look decides on what is known by then.
+
+    def _on_image(self, _: ClusterImage, changed_topics: frozenset[str]) -> None:
+        if changed_topics & RESERVED_TOPICS:
+            self._stir.set()

@@ -1,0 +1,150 @@
+"""One node's life as a member of the cluster: join, act, drain, leave.
+
+``prepare`` before the logs are touched; ``take_lease`` and ``enter`` once the node could
+serve, the one before it registers, the other after; ``drain`` while it still serves;
+``leave`` when it answers nobody any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.replication.election import ElectionClerk
+
+from tidelog_node.membership.clock import Clock, lease_clock_ms
+from tidelog_node.membership.election_loop import ElectionLoop
+from tidelog_node.membership.joining import take_over_id
+from tidelog_node.membership.lease_keeper import LeaseKeeper
+from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
+from tidelog_node.membership.membership import Membership, lease_times
+from tidelog_node.membership.peer_watch import PeerWatch
+
+logger = logging.getLogger(__name__)
+
+StartTask = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class ClusterMember:
+    """Puts the parts of membership together. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        incarnation: UUID,
+        store: MetadataStore,
+        lease_store: MetadataStore,
+        view: ClusterView,
+        node_config: Callable[[], NodeConfig],
+        clock: Clock = lease_clock_ms,
+    ) -> None:
+        """``lease_store`` is for leases alone, which must not queue behind other calls."""
+        config = node_config()
+        preferred_seconds = config.leader_imbalance_check_interval_seconds
+        self.membership = Membership(
+            broker_id,
+            times=lease_times(config),
+            clerk=ElectionClerk(broker_id, preferred_stable_ms=preferred_seconds * 1000),
+            clock=clock,
+        )
+        self._incarnation = incarnation
+        self._store = store
+        self._lease_store = lease_store
+        self._view = view
+        self._node_config = node_config
+        self._preferred_seconds = preferred_seconds
+        self._watch = PeerWatch(
+            membership=self.membership,
+            store=lease_store,
+            view=view,
+            poll_interval_ms=config.metadata_poll_interval_ms,
+        )
+        self._elections = ElectionLoop(
+            membership=self.membership, view=view, store=store, node_config=node_config
+        )
+        self._keeper: LeaseKeeper | None = None
+        self._led: LedPartitions | None = None
+
+    async def prepare(self, data_dir: Path, *, was_clean: bool) -> None:
+        """Return when no other process of this broker id acts any more.
+
+        The caller holds the lock of the data directory. Raises ``BrokerIdTaken``.
+        """
+        found = await take_over_id(
+            self.membership,
+            store=self._lease_store,
+            view=self._view,
+            data_dir=data_dir,
+            was_clean=was_clean,
+            incarnation=self._incarnation,
+        )
+        self._keeper = LeaseKeeper(
+            membership=self.membership,
+            store=self._lease_store,
+            read_cluster=self._view.refresh,
+            incarnation=self._incarnation,
+            found=found,
+        )
+
+    async def take_lease(self, start_task: StartTask) -> None:
+        """Take the lease. Whoever reads the registration that follows finds it taken.
+
+        ``start_task`` gets what has to run until ``leave``. Raises ``BrokerIdTaken``.
+        """
+        assert self._keeper is not None, "prepare first"
+        await self._keeper.acquire()
+        start_task(self._keeper.run())
+
+    async def enter(self, replicas: LeaderStates, start_task: StartTask) -> None:
+        """Lead again what this node led before; on return it may serve.
+
+        The node is registered, and the view has shown its registration.
+        """
+        self.membership.start(
+            partition
+            for partitions in self._view.image.partitions_by_topic.values()
+            for partition in partitions
+        )
+        self._led = LedPartitions(
+            membership=self.membership,
+            view=self._view,
+            store=self._store,
+            replicas=replicas,
+            node_config=self._node_config,
+            preferred_interval_seconds=self._preferred_seconds,
+        )
+        await self._watch.read()
+        start_task(self._watch.run())
+        await self._elections.round()
+
+    async def see_peers(self) -> None:
+        """Have looked for the lease of every broker that the view shows."""
+        await self._watch.catch_up()
+
+    def begin_leading(self, start_task: StartTask) -> None:
+        """Start what takes partitions over and hands them back."""
+        assert self._led is not None, "enter first"
+        start_task(self._elections.run())
+        start_task(self._led.run())
+
+    async def drain(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Hand over what others can lead. Elections and hand-backs have been stopped."""
+        if self._led is None or not self._node_config().controlled_shutdown_enable:
+            return
+        if not is_wanted():
+            return
+        left = await self._led.drain()
+        if left:
+            logger.info("leaderships kept, nobody else is in sync", extra={"count": left})
+
+    async def leave(self) -> None:
+        """Tell everyone that this node is gone. Nobody is answered any more."""
+        if self._keeper is not None:
+            await self._keeper.release()

@@ -1,0 +1,139 @@
+"""What this node knows of who is alive, itself included. No I/O here.
+
+``LeaseKeeper`` renews the own lease, ``PeerWatch`` reads everyone's; both put what they
+learn here, and everyone who has to know asks here:
+
+- ``can_serve`` before each answer that promises something: an ack, records, a position.
+- ``leads`` before this node takes itself for a partition's leader.
+- ``live_brokers`` for what clients are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import Broker, BrokerLease, Partition
+from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
+
+from tidelog_node.membership.clock import Clock, lease_clock_ms
+
+RENEWALS_PER_LEASE_MIN = 3
+
+
+def lease_times(config: NodeConfig) -> LeaseTimes:
+    """Return the times that the settings ask for.
+
+    The interval between renewals gives way to a short lease, so that the lease alone
+    needs to be set.
+    """
+    lease_ms = config.broker_session_timeout_ms
+    renew_ms = min(config.broker_heartbeat_interval_ms, lease_ms // RENEWALS_PER_LEASE_MIN)
+    return LeaseTimes(lease_ms, renew_ms)
+
+
+class Membership:
+    """One process's view of itself and of its peers. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        *,
+        times: LeaseTimes,
+        clerk: ElectionClerk,
+        clock: Clock = lease_clock_ms,
+    ) -> None:
+        self.broker_id = broker_id
+        self.times = times
+        self.clerk = clerk
+        self.peers = PeerLeases(times)
+        self.now_ms = clock
+        self._own: OwnLease | None = None
+        self._is_started = False
+        self._subscribers: list[Callable[[], None]] = []
+        self._known: set[int] = set()
+        self._dead: frozenset[int] = frozenset()
+        self._reading = 0  # grows whenever who is known or dead changes
+        self._could_serve = False
+        self._live: tuple[Mapping[int, Broker], int, bool, Mapping[int, Broker]] | None
+        self._live = None
+
+    def can_serve(self) -> bool:
+        """Whether this node may answer and decide at this moment: its lease is good."""
+        own = self._own
+        return own is not None and own.may_act(self.now_ms())
+
+    def leads(self, partition: Partition) -> bool:
+        """Whether this process leads the partition as the record has it.
+
+        True does not say that it may answer: that is ``can_serve``.
+        """
+        return self._is_started and self.clerk.leads(partition)
+
+    def is_live(self, broker_id: int) -> bool:
+        """Whether the broker can serve as far as this node knows."""
+        if broker_id == self.broker_id:
+            return self.can_serve()
+        return self.peers.is_live(broker_id)
+
+    def live_brokers(self, image: ClusterImage) -> Mapping[int, Broker]:
+        """Return the registered brokers that can serve: the same object until that changes."""
+        can_serve = self.can_serve()
+        if (
+            self._live is None
+            or self._live[0] is not image.brokers
+            or self._live[1] != self._reading
+            or self._live[2] != can_serve
+        ):
+            live = {b: broker for b, broker in image.brokers.items() if self.is_live(b)}
+            self._live = (image.brokers, self._reading, can_serve, live)
+        return self._live[3]
+
+    @property
+    def dead(self) -> frozenset[int]:
+        """The other brokers that have been seen at some time and are dead now."""
+        return self._dead
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call back when a peer has died or come back, and when this node may serve again."""
+        self._subscribers.append(callback)
+
+    # -- for those who do the I/O
+
+    def start(self, partitions: Iterable[Partition]) -> None:
+        """Take the first reading of the cluster after this process has registered."""
+        self.clerk.start(partitions)
+        self._is_started = True
+
+    def hold(self, own: OwnLease) -> None:
+        """Take the lease that ``LeaseKeeper`` renews."""
+        self._own = own
+
+    def observe(self, leases: Iterable[BrokerLease], *, started_ms: float) -> None:
+        """Take a reading of all leases that was begun at ``started_ms`` and is back now."""
+        leases = tuple(leases)
+        before = self._known
+        self._known = before | {lease.broker_id for lease in leases} - {self.broker_id}
+        self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
+        dead = frozenset(b for b in self._known if self.peers.is_dead(b))
+        if dead != self._dead or self._known != before:
+            self._dead = dead
+            self._reading += 1
+            self._tell()
+
+    def notice_renewal(self) -> None:
+        """Tell the subscribers if this node may serve again after it was fenced."""
+        can_serve = self.can_serve()
+        if can_serve and not self._could_serve:
+            self._tell()
+        self._could_serve = can_serve
+
+    def notice_lapse(self) -> None:
+        """Note that the lease has been found lapsed, so that its return is told."""
+        self._could_serve = self.can_serve()
+
+    def _tell(self) -> None:
+        for subscriber in tuple(self._subscribers):
+            subscriber()

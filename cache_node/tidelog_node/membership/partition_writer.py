@@ -1,0 +1,97 @@
+"""Writes decided changes of partitions, many in one transaction.
+
+A transaction fails as a whole, so one partition that someone else has written would keep
+back all the others. The store names what was in the way: those changes are left out and
+the rest is written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Check, ItemKey, MetadataStore
+from tidelog_core.replication.change import PartitionChange
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the changes."""
+
+    written: list[PartitionChange] = field(default_factory=list)
+    lost: list[PartitionChange] = field(default_factory=list)  # someone else was first
+    unknown: list[PartitionChange] = field(default_factory=list)  # perhaps written
+    refused: list[PartitionChange] = field(default_factory=list)  # the store is away
+
+
+async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]) -> Outcome:
+    """Commit the changes in as few transactions as they fit; one change of an item at most.
+
+    Whoever reads the cluster next sees what was written. Never raises for the store.
+    """
+    outcome = Outcome()
+    for some in _transactions(changes):
+        await _write(store, some, outcome)
+        if outcome.refused:
+            logger.warning("partitions not written, the metadata store is away")
+            break
+    done = len(outcome.written) + len(outcome.lost) + len(outcome.unknown) + len(outcome.refused)
+    if done < len(changes):
+        seen = {
+            id(change)
+            for some in (outcome.written, outcome.lost, outcome.unknown, outcome.refused)
+            for change in some
+        }
+        outcome.refused += [change for change in changes if id(change) not in seen]
+    return outcome
+
+
+async def _write(store: MetadataStore, changes: list[PartitionChange], outcome: Outcome) -> None:
+    """Write what can be written of one transaction's changes."""
+    while changes:
+        try:
+            await store.commit([change.write for change in changes], checks=_checks_of(changes))
+        except VersionConflict as error:
+            in_the_way = {ItemKey(*key) for key in error.keys}
+            lost = [change for change in changes if _items_of(change) & in_the_way]
+            # A store that names nothing of ours would keep us here for ever.
+            lost = lost or changes
+            outcome.lost += lost
+            changes = [change for change in changes if change not in lost]
+        except OutcomeUnknown:
+            outcome.unknown += changes
+            return
+        except StoreUnavailable:
+            outcome.refused += changes
+            return
+        else:
+            outcome.written += changes
+            return
+
+
+def _transactions(changes: Iterable[PartitionChange]) -> Iterable[list[PartitionChange]]:
+    """Yield runs of changes whose writes and checks fit one transaction."""
+    some: list[PartitionChange] = []
+    items: set[ItemKey] = set()
+    for change in changes:
+        wanted = items | _items_of(change)
+        if some and len(wanted) > COMMIT_WRITES_MAX:
+            yield some
+            some, wanted = [], _items_of(change)
+        some.append(change)
+        items = wanted
+    if some:
+        yield some
+
+
+def _items_of(change: PartitionChange) -> set[ItemKey]:
+    return {change.after.item_id, *(check.id for check in change.checks)}
+
+
+def _checks_of(changes: Iterable[PartitionChange]) -> list[Check]:
+    """Return every check once. Decided on one reading, checks of one item agree."""
+    return list({check.id: check for change in changes for check in change.checks}.values())

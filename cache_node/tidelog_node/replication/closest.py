@@ -1,0 +1,50 @@
+"""From which replica a consumer had better read: the one in its rack.
+
+Only replicas in sync count, and only those that have the offset: one that lags would be
+named again with every refresh of the consumer's metadata.
+Source: KIP-392, ``RackAwareReplicaSelector``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog_core.metadata.image import ClusterView
+
+from tidelog_node.replicas import Replica
+
+
+class RackAwareness:
+    """Finds replicas by rack. For the node's event loop only."""
+
+    def __init__(
+        self, *, view: ClusterView, broker_id: int, is_live: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        self._view = view
+        self._broker_id = broker_id
+        self._is_live = is_live
+
+    def find(self, replica: Replica, rack: bytes, offset: int) -> int | None:
+        """Return the broker to read ``offset`` from instead of here, ``None`` for here."""
+        leader = replica.leader
+        if leader is None or offset < replica.log.local_log_start_offset:
+            return None
+        brokers = self._view.image.brokers
+        wanted = rack.decode(errors="replace")
+        own = brokers.get(self._broker_id)
+        if own is not None and own.rack == wanted:
+            return None
+        best: int | None = None
+        best_end = -1
+        for broker_id, follower in leader.followers.items():
+            broker = brokers.get(broker_id)
+            if (
+                broker is not None
+                and broker.rack == wanted
+                and broker_id in leader.partition.isr
+                and self._is_live(broker_id)
+                and follower.log_start_offset <= offset <= follower.log_end_offset
+                and follower.log_end_offset > best_end
+            ):
+                best, best_end = broker_id, follower.log_end_offset
+        return best

@@ -1,0 +1,223 @@
+"""Writes what leaders decide about their partitions' items: ISR, hand-overs, reassignments.
+
+The leader states decide (``LeaderState.propose``) and are told the outcome. Looked at are
+the partitions where something has happened, and all of them now and then, since followers
+drop out by doing nothing. What is decided together is written together.
+
+A node whose log of a partition is broken leaves that partition's ISR, and its leadership:
+the others have the records. As the last one in sync it stays, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.election import leave_isr
+from tidelog_core.replication.leases import PeerLeases
+
+from tidelog_node.membership.partition_writer import write_changes
+from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replication.role import Leader
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS_MAX = 1.0
+LOOK_SECONDS_MIN = 0.05
+LOOKS_PER_LAG_TIME = 4
+STOPPED_SECONDS = 2.0  # a look that comes this late: the process was stopped
+READS_AT_ONCE_MAX = 16
+
+
+class Standing(Protocol):
+    """What is known of this node and its peers; ``Membership``."""
+
+    @property
+    def peers(self) -> PeerLeases:
+        """Who is alive."""
+
+    def can_serve(self) -> bool:
+        """Whether this node may decide at this moment."""
+
+    def now_ms(self) -> float:
+        """The clock of the leases, which the leader states use too."""
+
+
+class LeaderWrites:
+    """For the node's event loop. ``run`` is one task."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        standing: Standing,
+        store: MetadataStore,
+        view: ClusterView,
+        broker_id: int,
+        lag_time_max_ms: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._standing = standing
+        self._store = store
+        self._view = view
+        interval = lag_time_max_ms / 1000 / LOOKS_PER_LAG_TIME
+        self._look_seconds = min(max(interval, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX)
+        self._due: set[Replica] = set()
+        self._stir = asyncio.Event()
+        self._could_serve = True
+        replicas.on_wants_write = self._note
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        last_look_ms = self._standing.now_ms()
+        while True:
+            waits_from_ms = self._standing.now_ms()
+            try:
+                async with asyncio.timeout(self._look_seconds):
+                    await self._stir.wait()
+            except TimeoutError:
+                pass
+            self._stir.clear()
+            now_ms = self._standing.now_ms()
+            is_late = now_ms - waits_from_ms > (self._look_seconds + STOPPED_SECONDS) * 1000
+            can_serve = self._standing.can_serve()
+            if is_late or (can_serve and not self._could_serve):
+                self._resume()
+            self._could_serve = can_serve
+            is_time = now_ms - last_look_ms >= self._look_seconds * 1000
+            if is_time:
+                last_look_ms = now_ms
+                self._due.update(self._led())
+            if can_serve and self._due:
+                due, self._due = self._due, set()
+                await self.look(due)
+            if can_serve and is_time:
+                await self.leave_broken()
+
+    async def look(self, replicas: Iterable[Replica]) -> None:
+        """Write what is due for these partitions, and read what must be read."""
+        to_read: list[Replica] = []
+        proposed: dict[int, tuple[Replica, Leader]] = {}  # by id of the change
+        changes: list[PartitionChange] = []
+        brokers, now_ms = self._view.image.brokers, self._standing.now_ms()
+        for replica in replicas:
+            leader = replica.leader
+            if leader is None or leader.is_deposed:
+                continue
+            if leader.needs_read:
+                to_read.append(replica)
+                continue
+            change = leader.propose(brokers, self._standing.peers, now_ms)
+            self._settle(replica)  # The high watermark may move by those turned away.
+            if change is not None:
+                changes.append(change)
+                proposed[id(change)] = (replica, leader)
+        if changes:
+            to_read += await self._write(changes, proposed)
+        if to_read:
+            await self._read(to_read)
+
+    async def leave_broken(self) -> None:
+        """Leave the ISR, and the leadership, of what this node cannot serve any more."""
+        image = self._view.image
+        changes = []
+        for replica in self._replicas.replicas():
+            partition = image.partition(replica.partition)
+            if replica.is_in_trouble and partition is not None:
+                change = leave_isr(partition, self._broker_id)
+                if change is not None:
+                    changes.append(change)
+        if changes:
+            outcome = await write_changes(self._store, changes)
+            logger.error(
+                "logs are broken, left to the other replicas",
+                extra={"count": len(outcome.written)},
+            )
+            self._view.nudge()
+
+    async def _write(
+        self, changes: list[PartitionChange], proposed: dict[int, tuple[Replica, Leader]]
+    ) -> list[Replica]:
+        """Write the changes and tell the leaders; return which items must be read."""
+        outcome = await write_changes(self._store, changes)
+        now_ms = self._standing.now_ms()
+        to_read: list[Replica] = []
+        for change in outcome.written:
+            replica, leader = proposed[id(change)]
+            before = set(leader.partition.isr)
+            leader.on_written(change, now_ms)
+            if before != set(change.after.isr):
+                logger.info(
+                    "replicas in sync changed",
+                    extra={"partition": str(replica.partition), "isr": list(change.after.isr)},
+                )
+            self._settle(replica)
+        for change in outcome.lost:
+            replica, leader = proposed[id(change)]
+            leader.on_conflict()
+            to_read.append(replica)
+        for change in outcome.unknown:
+            proposed[id(change)][1].on_unknown(now_ms)
+        for change in outcome.refused:
+            replica, leader = proposed[id(change)]
+            leader.on_refused(change, now_ms)
+            self._settle(replica)
+        if outcome.written or outcome.lost:
+            self._view.nudge()
+        return to_read
+
+    async def _read(self, replicas: list[Replica]) -> None:
+        """Read the partitions' items again; those that cannot be read are due again."""
+        slots = asyncio.Semaphore(READS_AT_ONCE_MAX)
+
+        async def read(replica: Replica) -> None:
+            leader = replica.leader
+            partition = None if leader is None else leader.partition
+            if leader is None or partition is None:
+                return
+            async with slots:
+                item = await self._store.get(partition.item_id)
+            if item is None:
+                leader.depose()  # The topic is deleted.
+            else:
+                leader.on_read(Partition.from_item(item), self._standing.now_ms())
+            self._settle(replica)
+            self._due.add(replica)
+
+        results = await asyncio.gather(*map(read, replicas), return_exceptions=True)
+        for replica, problem in zip(replicas, results, strict=True):
+            if isinstance(problem, TidelogError):
+                logger.warning(
+                    "partition could not be read, will retry",
+                    extra={"partition": str(replica.partition), "reason": str(problem)},
+                )
+            elif isinstance(problem, BaseException):
+                raise problem
+        if self._due:
+            self._stir.set()
+
+    def _settle(self, replica: Replica) -> None:
+        """Do what a leader's new state asks for."""
+        role, log = replica.role, replica.opened_log
+        if role is not None and log is not None:
+            role.follow_high_watermark(log)
+
+    def _resume(self) -> None:
+        for replica in self._led():
+            if replica.role is not None:
+                replica.role.resume()
+
+    def _led(self) -> list[Replica]:
+        return [replica for replica in self._replicas.replicas() if replica.leader is not None]
+
+    def _note(self, replica: Replica) -> None:
+        self._due.add(replica)
+        self._stir.set()

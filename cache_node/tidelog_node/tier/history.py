@@ -1,0 +1,70 @@
+"""What the tier knows of a partition's past, for a replica that begins where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.model import TopicPartition
+from tidelog_core.replication.tier_start import TierEnd
+from tidelog_core.tier.keys import segment_keys
+from tidelog_core.tier.planning import finished_segments, tiered_end_offset
+
+from tidelog_node.tier.index_cache import IndexCache
+from tidelog_node.tier.segment_catalog import SegmentCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class LogPast:
+    """What a log knows at an offset of what came before."""
+
+    leader_epochs: tuple[tuple[int, int], ...]  # (epoch, start offset), ascending
+    producer_snapshot: bytes | None  # None: nothing is tiered right up to the offset
+
+
+class TierHistory:
+    """Reads segments' metadata and index objects. For the tasks of one event loop."""
+
+    def __init__(self, *, catalog: SegmentCatalog, indexes: IndexCache, view: ClusterView) -> None:
+        self._catalog = catalog
+        self._indexes = indexes
+        self._view = view
+
+    async def segments(self, topic_id: UUID, partition: int) -> list[SegmentMeta]:
+        """Return the segments that may be read, by base offset. Raises ``StoreUnavailable``."""
+        return finished_segments(await self._catalog.segments_of(topic_id, partition))
+
+    async def past(
+        self, partition: TopicPartition, segments: Sequence[SegmentMeta], offset: int
+    ) -> LogPast:
+        """Return what ``segments`` say of the log up to ``offset``.
+
+        Raises what reading an index object raises.
+        """
+        epochs: dict[int, int] = {}
+        for segment in segments:
+            for epoch, start_offset in segment.leader_epochs:
+                if start_offset < offset:
+                    epochs.setdefault(epoch, start_offset)
+        last = next((s for s in reversed(segments) if s.end_offset == offset), None)
+        snapshot: bytes | None = None
+        if last is not None:
+            keys = segment_keys(self._view.image.cluster_id, partition.topic, last)
+            index = await self._indexes.get(last, keys.index)
+            snapshot = bytes(index.producer_snapshot)
+        return LogPast(tuple(sorted(epochs.items())), snapshot or None)
+
+
+def tier_end(segments: Sequence[SegmentMeta], log_start_offset: int) -> TierEnd | None:
+    """Return where the tier ends without gaps, ``None`` where it has nothing."""
+    end_offset = tiered_end_offset(segments, log_start_offset)
+    if end_offset <= log_start_offset:
+        return None
+    last = max(
+        (segment for segment in segments if segment.end_offset == end_offset),
+        key=lambda segment: segment.base_offset,
+    )
+    return TierEnd(end_offset, last.leader_epochs[-1][0], log_start_offset)

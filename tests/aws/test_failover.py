@@ -1,0 +1,49 @@
+"""A leader that dies where leases and leaderships are kept in DynamoDB."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.aws.test_dynamodb_store import new_table
+from tests.node.replication.replicated_cluster import replicated_cluster
+from tests.node.wire_client import WireClient, a_batch
+
+PARTITIONS = 6
+
+
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_killed_leaders_partitions_take_writes_again_within_3_seconds(
+    tmp_path: Path, dynamodb_local_endpoint: str
+) -> None:
+    table = new_table(dynamodb_local_endpoint)
+    store = f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_local_endpoint}"
+    with replicated_cluster(tmp_path, metadata_store=store) as cluster:
+        cluster.create("t", partitions=PARTITIONS)
+        acked = cluster.produce("t", [b"%d" % number for number in range(20)])
+        assert len(acked) == 20
+        cluster.nodes[1].kill()
+        killed = time.monotonic()
+        missing = set(range(PARTITIONS))
+        with WireClient(cluster.nodes[2].port) as two, WireClient(cluster.nodes[3].port) as three:
+            while missing:
+                assert time.monotonic() - killed < 10, missing
+                for partition in sorted(missing):
+                    for client in (two, three):
+                        answer = client.produce("t", a_batch(b"x"), partition=partition)
+                        if answer.error_code is ErrorCode.none:
+                            missing.discard(partition)
+                            break
+                time.sleep(0.02)
+        seconds = time.monotonic() - killed
+        print(f"writes taken again after {seconds:.2f} s")
+        assert seconds < 3
+        found = cluster.consume("t", 20)
+        assert acked.items() <= found.items()
+        cluster.nodes[1].start()
+        cluster.wait_isr("t", {1, 2, 3})
+        assert cluster.nodes[2].stop() == 0
+        assert "leaderships kept" not in cluster.nodes[2].log

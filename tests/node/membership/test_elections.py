@@ -1,0 +1,354 @@
+"""Who leads after somebody died, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.records import put
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER
+
+from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
+from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
+
+OFFSETS = CONSUMER_OFFSETS_TOPIC
+
+
+async def until_led(
+    cluster: VirtualCluster, topic: str, leaders: set[int], seconds: float
+) -> float:
+    """Wait until only these lead; return how long that took."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while not set(await cluster.leaders(topic)) <= leaders:
+        assert loop.time() - started < seconds, await cluster.leaders(topic)
+        await asyncio.sleep(0.05)
+    return loop.time() - started
+
+
+def test_a_dead_leaders_partitions_are_led_again_within_12_seconds(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=6)
+            await asyncio.sleep(3)
+            before = await cluster.partitions("t")
+            await cluster[1].kill()
+            assert await until_led(cluster, "t", {2, 3}, 12) > LEASE_S - 3
+            for old, new in zip(before, await cluster.partitions("t"), strict=True):
+                if old.leader != 1:
+                    assert new.leader == old.leader
+                    continue
+                assert new.leader == next(b for b in old.replicas if b != 1)
+                assert new.leader_epoch == old.leader_epoch + 1
+                assert new.isr == tuple(b for b in old.isr if b != 1)
+
+    run(main())
+
+
+def test_a_lease_of_2_seconds_gives_new_leaders_within_3(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = NodeConfig(broker_session_timeout_ms=2000)
+        async with virtual_cluster(tmp_path, config=config) as cluster:
+            await cluster.create("t", partitions=6)
+            await asyncio.sleep(3)
+            await cluster[2].kill()
+            await until_led(cluster, "t", {1, 3}, 3)
+
+    run(main())
+
+
+def test_a_thousand_partitions_cost_a_dozen_transactions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=1000, leader=1)
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            await asyncio.sleep(LEASE_S + 5)
+            leaders = await cluster.leaders("t")
+            assert set(leaders) == {2, 3}
+            takeovers = [c for c in cluster.store.commits if c[0].id.collection.startswith("part")]
+            takeovers = [c for c in takeovers if c[0].is_logged]
+            assert len(takeovers) <= 2 * (1000 // (COMMIT_WRITES_MAX - 3) + 1)
+
+    run(main())
+
+
+def test_the_next_in_line_steps_in_where_the_first_does_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=1)
+            await asyncio.sleep(3)
+            # 2 lives and sees, but cannot write partitions.
+            cluster[2].member._elections._store = _Unwritable()  # type: ignore[assignment]
+            await cluster[1].kill()
+            seconds = await until_led(cluster, "t", {3}, LEASE_S + 3)
+            assert seconds > LEASE_S - 3 + 1
+
+    run(main())
+
+
+class _Unwritable:
+    async def commit(self, *_: object, **__: object) -> None:
+        await asyncio.sleep(3600)
+
+
+def test_a_leader_that_renewed_after_all_keeps_its_partition(tmp_path: Path) -> None:
+    """The takeover is checked against the lease, not against what was read of it."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            await cluster.create("t", partitions=1, replicas=(1, 2))
+            await asyncio.sleep(3)
+            loop = asyncio.get_running_loop()
+            cluster[1].link.is_cut = True
+            while not cluster[2].membership.peers.is_dead(1):
+                # Its elections look a moment later than it sees the death: renew in between.
+                cluster[2].link.delay_s = 1
+                await asyncio.sleep(0.01)
+                assert loop.time() < 1100
+            cluster[1].link.is_cut = False
+            await asyncio.sleep(5)
+            assert await cluster.leaders("t") == [1]
+            assert cluster[1].leads("t", 0)
+
+    run(main())
+
+
+def test_without_a_live_member_of_the_isr_the_partition_waits_for_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=1, isr=(1,))
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            await asyncio.sleep(60)
+            assert await cluster.leaders("t") == [1]
+            await cluster[1].start(was_clean=False)
+            assert cluster[1].leads("t", 0)
+            assert (await cluster.partitions("t"))[0].leader_epoch == 1
+
+    run(main())
+
+
+def test_a_topic_may_prefer_a_leader_that_lacks_records_to_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=1, isr=(1,), unclean_leader_election_enable="true")
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            await until_led(cluster, "t", {2}, 12)
+            (partition,) = await cluster.partitions("t")
+            assert (partition.isr, partition.leader_epoch) == ((2,), 1)
+
+    run(main())
+
+
+def test_a_node_leads_again_one_epoch_on_after_every_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=1) as cluster:
+            await cluster.create("t", partitions=3, replicas=(1,))
+            await asyncio.sleep(1)
+            for epoch in range(1, 4):
+                await cluster[1].kill()
+                await cluster[1].start(was_clean=False)
+                assert {p.leader_epoch for p in await cluster.partitions("t")} == {epoch}
+                assert all(cluster[1].leads("t", number) for number in range(3))
+
+    run(main())
+
+
+def test_a_node_that_may_have_lost_records_leaves_the_isr_before_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=3)
+            await cluster.create("alone", partitions=1, replicas=(1,))
+            await asyncio.sleep(1)
+            await cluster[1].kill()
+            (cluster[1].folder / "run").write_text("")
+            await cluster[1].start(was_clean=False)
+            assert {p.isr for p in await cluster.partitions("t")} == {(2, 3)}
+            assert cluster[1].leads("alone", 0)
+            await until_led(cluster, "t", {2, 3}, 1)
+
+    run(main())
+
+
+def test_a_fenced_node_takes_nothing_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            await cluster.create("t", partitions=1, replicas=(1, 2))
+            await asyncio.sleep(3)
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualTimeLoop)
+            await cluster[1].kill()
+            cluster[2].link.is_cut = True
+            await asyncio.sleep(LEASE_S)
+            assert not cluster[2].can_serve
+            assert await cluster[2].member._elections.round() == 0
+            cluster[2].link.is_cut = False
+            await until_led(cluster, "t", {2}, LEASE_S + 3)
+
+    run(main())
+
+
+def test_one_partition_that_changed_does_not_keep_the_others_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            await cluster.create("t", partitions=50, replicas=(1, 2), leader=1)
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            # Node 2 does not hear of this one any more, but of leases.
+            cluster[2].view.refresh = _nothing  # type: ignore[method-assign]
+            seventh = (await cluster.partitions("t"))[7]
+            await cluster.store.commit([put(dataclasses.replace(seventh, log_start_offset=5))])
+            await asyncio.sleep(LEASE_S + 3)
+            leaders = await cluster.leaders("t")
+            assert [number for number, leader in enumerate(leaders) if leader == 1] == [7]
+
+    run(main())
+
+
+async def _nothing() -> None:
+    await asyncio.sleep(0.1)
+
+
+def test_a_started_node_waits_a_moment_for_those_that_start_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=3)
+            await asyncio.sleep(3)
+            for member in cluster:  # stopped together, as by one parent
+                await member.kill()
+                await member.member.leave()
+            await asyncio.sleep(60)
+            for member in cluster:
+                await member.start()
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(5)
+            assert await cluster.leaders("t") == [1, 2, 3]
+            assert all(member.leads("t", member.broker_id - 1) for member in cluster)
+
+    run(main())
+
+
+# -- leaderships that go back, leave, or carry no records
+
+
+def test_preferred_leaders_get_their_partitions_back_when_they_have_proved_stable(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create(OFFSETS, partitions=3)
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            await until_led(cluster, OFFSETS, {2, 3}, 12)
+            await cluster[1].start()
+            await asyncio.sleep(280)
+            assert 1 not in await cluster.leaders(OFFSETS)
+            await asyncio.sleep(40)
+            assert await cluster.leaders(OFFSETS) == [1, 2, 3]
+
+    run(main())
+
+
+def test_rebalancing_can_be_switched_off(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = NodeConfig(
+            auto_leader_rebalance_enable=False, leader_imbalance_check_interval_seconds=1
+        )
+        async with virtual_cluster(tmp_path, config=config) as cluster:
+            await cluster.create(OFFSETS, partitions=3)
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            await until_led(cluster, OFFSETS, {2, 3}, 12)
+            await cluster[1].start()
+            await asyncio.sleep(60)
+            assert 1 not in await cluster.leaders(OFFSETS)
+
+    run(main())
+
+
+def test_a_node_that_stops_hands_over_what_others_can_lead(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create(OFFSETS, partitions=6)
+            await cluster.create("t", partitions=100, leader=1)
+            await cluster.create("alone", partitions=1, replicas=(1,))
+            await asyncio.sleep(3)
+            started = asyncio.get_running_loop().time()
+            await cluster[1].stop()
+            assert asyncio.get_running_loop().time() - started < 1
+            for topic in (OFFSETS, "t"):
+                for partition in await cluster.partitions(topic):
+                    assert partition.leader in (2, 3)
+            assert await cluster.leaders("alone") == [1]
+            await cluster[1].start()
+            assert cluster[1].leads("alone", 0)
+
+    run(main())
+
+
+def test_draining_ends_in_time_with_a_store_that_does_not_answer(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=3)
+            await asyncio.sleep(1)
+            cluster[1].link.delay_s = 3600
+            started = asyncio.get_running_loop().time()
+            await cluster[1].stop()
+            assert asyncio.get_running_loop().time() - started < 15
+
+    run(main())
+
+
+def test_every_live_replica_of_a_reserved_topic_is_in_sync(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create(OFFSETS, partitions=6)
+            await asyncio.sleep(3)
+            await cluster[3].kill()
+            await until_led(cluster, OFFSETS, {1, 2}, 12)
+            await asyncio.sleep(3)
+            assert {frozenset(p.isr) for p in await cluster.partitions(OFFSETS)} == {
+                frozenset({1, 2})
+            }
+            await cluster[3].start()
+            await asyncio.sleep(3)
+            assert all(set(p.isr) == {1, 2, 3} for p in await cluster.partitions(OFFSETS))
+
+    run(main())
+
+
+def test_a_reserved_topic_gets_more_replicas_when_there_are_more_brokers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=1) as cluster:
+            await cluster.create(OFFSETS, partitions=6, replicas=(1,))
+            await asyncio.sleep(3)
+            for broker_id in (2, 3, 4):
+                await cluster.add(broker_id)
+            await asyncio.sleep(3)
+            partitions = await cluster.partitions(OFFSETS)
+            assert {len(p.replicas) for p in partitions} == {3}
+            assert {b for p in partitions for b in p.replicas} == {1, 2, 3, 4}
+            await cluster[1].kill()
+            await until_led(cluster, OFFSETS, {2, 3, 4}, 12)
+
+    run(main())
+
+
+def test_a_reserved_topic_is_led_by_whoever_lives(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create(OFFSETS, partitions=3)
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            await cluster[2].kill()
+            await until_led(cluster, OFFSETS, {3}, 14)
+            assert NO_LEADER not in await cluster.leaders(OFFSETS)
+
+    run(main())

@@ -1,0 +1,248 @@
+"""Members of one cluster in one process, in virtual time, over one store that can fail.
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=3) as cluster:
+            await cluster.create("t", partitions=3, replicas=3)
+            await cluster[1].kill()
+            await asyncio.sleep(12)
+            assert cluster[2].leads("t", 0)
+
+    run(main())
+
+Each member has everything that a node has of membership, and no logs: its leaderships are
+handed over as ``LeaderStates`` would once nothing is left to replicate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition, Topic, put
+from tidelog_core.metadata.store import Changes, Check, ClusterVersion, Item, ItemKey, Write
+from tidelog_core.model import TopicPartition
+from tidelog_node.membership.member import ClusterMember
+from tidelog_node.registration import register_broker
+
+from tests.node.coordinator.memory_store import MemoryMetadataStore
+
+LEASE_S = 9.0
+
+
+class Link:
+    """One member's way to the store: it can be slow, cut, or lose answers."""
+
+    def __init__(self, store: MemoryMetadataStore) -> None:
+        self._store = store
+        self.is_cut = False
+        self.delay_s = 0.0
+        self.commits = 0
+
+    async def get(self, id: ItemKey) -> Item | None:
+        await self._pass()
+        return await self._store.get(id)
+
+    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+        await self._pass()
+        return await self._store.list(collection, prefix=prefix)
+
+    async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        await self._pass()
+        self.commits += 1
+        await self._store.commit(writes, checks=checks)
+
+    async def changes_since(self, version: ClusterVersion) -> Changes:
+        await self._pass()
+        return await self._store.changes_since(version)
+
+    async def increment(self, id: ItemKey, by: int) -> int:
+        await self._pass()
+        return await self._store.increment(id, by)
+
+    async def close(self) -> None:
+        pass
+
+    async def _pass(self) -> None:
+        await asyncio.sleep(self.delay_s)
+        if self.is_cut:
+            raise StoreUnavailable("the link is cut")
+
+
+class NoLogs:
+    """Leaders whose followers have everything: they hand over with a write of the caller's."""
+
+    def begin_hand_over(
+        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
+    ) -> bool:
+        return False
+
+
+class Member:
+    """One broker; ``start`` after ``kill`` or ``stop`` is another process of it."""
+
+    def __init__(
+        self, broker_id: int, store: MemoryMetadataStore, folder: Path, config: NodeConfig
+    ) -> None:
+        self.broker_id = broker_id
+        self.config = config
+        self.folder = folder
+        self.link = Link(store)
+        self.stalled_s = 0.0  # how much this process's clock is ahead, as after a pause
+        self._tasks: list[asyncio.Task[None]] = []
+        self._paused: list[asyncio.Task[None]] = []
+
+    async def start(self, *, was_clean: bool = True) -> None:
+        loop = asyncio.get_running_loop()
+        self.folder.mkdir(exist_ok=True)
+        self.view = ClusterView(self.link)
+        await self.view.refresh()
+        self.member = ClusterMember(
+            broker_id=self.broker_id,
+            incarnation=uuid4(),
+            store=self.link,
+            lease_store=self.link,
+            view=self.view,
+            node_config=lambda: self.config,
+            clock=lambda: loop.time() * 1000,
+        )
+        self.membership = self.member.membership
+        await self.member.prepare(self.folder, was_clean=was_clean)
+        self._begin(self.view.run(self.config.metadata_poll_interval_ms / 1000))
+        await self.member.take_lease(self._begin)
+        await register_broker(
+            self.link,
+            broker_id=self.broker_id,
+            incarnation=uuid4(),
+            host="localhost",
+            port=9000 + self.broker_id,
+            rack=None,
+        )
+        await self.view.refresh()
+        await self.member.enter(NoLogs(), self._begin)
+        self._leading_from = len(self._tasks)
+        self.member.begin_leading(self._begin)
+
+    async def kill(self) -> None:
+        await self._end(self._tasks)
+
+    async def stop(self) -> None:
+        """Leave in order."""
+        await self._end(self._tasks[self._leading_from :])
+        await self.member.drain()
+        await self._end(self._tasks)
+        await self.member.leave()
+
+    @property
+    def can_serve(self) -> bool:
+        return self.membership.can_serve()
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """Whether this node would answer for the partition at this moment."""
+        found = self.view.image.partition(TopicPartition(topic, partition))
+        return found is not None and self.membership.leads(found) and self.can_serve
+
+    def problems(self) -> list[BaseException]:
+        """What ended tasks that should never end."""
+        ended = [task for task in self._tasks if task.done() and not task.cancelled()]
+        return [error for task in ended if (error := task.exception()) is not None]
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        ending = list(tasks)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        self._tasks = [task for task in self._tasks if task not in ending]
+
+
+class VirtualCluster:
+    """The members and the store that they share."""
+
+    def __init__(self, folder: Path, config: NodeConfig) -> None:
+        self.store = MemoryMetadataStore()
+        self.folder = folder
+        self.config = config
+        self.members: dict[int, Member] = {}
+        self._view = ClusterView(self.store)
+
+    def __getitem__(self, broker_id: int) -> Member:
+        return self.members[broker_id]
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members.values())
+
+    async def add(self, broker_id: int) -> Member:
+        member = Member(broker_id, self.store, self.folder / f"node-{broker_id}", self.config)
+        self.members[broker_id] = member
+        await member.start()
+        return member
+
+    async def create(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replicas: Sequence[int] = (1, 2, 3),
+        isr: Sequence[int] | None = None,
+        leader: int | None = None,
+        **configs: str,
+    ) -> None:
+        """Create a topic of partitions with the same replicas; the leaders go round the ISR."""
+        members = tuple(replicas if isr is None else isr)
+        new = Topic(
+            name=topic,
+            topic_id=uuid4(),
+            partition_count=partitions,
+            configs={name.replace("_", "."): value for name, value in configs.items()},
+        )
+        items = []
+        for number in range(partitions):
+            turn = number % len(replicas)
+            items.append(
+                Partition(
+                    topic_id=new.topic_id,
+                    partition=number,
+                    replicas=(*replicas[turn:], *replicas[:turn]),
+                    leader=members[number % len(members)] if leader is None else leader,
+                    leader_epoch=0,
+                    isr=members,
+                )
+            )
+        for start in range(0, len(items), 80):
+            await self.store.commit(
+                [put(item, is_logged=False) for item in items[start : start + 80]]
+            )
+        await self.store.commit([put(new)])
+
+    async def partitions(self, topic: str) -> tuple[Partition, ...]:
+        """Return the partitions as the store has them."""
+        return (await self._view.refresh()).partitions(topic)
+
+    async def leaders(self, topic: str) -> list[int]:
+        """Return the stored leader of each partition."""
+        return [partition.leader for partition in await self.partitions(topic)]
+
+
+@asynccontextmanager
+async def virtual_cluster(
+    folder: Path, *, brokers: int = 3, config: NodeConfig | None = None
+) -> AsyncIterator[VirtualCluster]:
+    """Run members 1 to ``brokers``; at the end nothing of theirs may have broken."""
+    cluster = VirtualCluster(folder, NodeConfig() if config is None else config)
+    try:
+        for broker_id in range(1, brokers + 1):
+            await cluster.add(broker_id)
+        yield cluster
+        assert not [problem for member in cluster for problem in member.problems()]
+    finally:
+        for member in cluster:
+            await member.kill()

@@ -1,0 +1,193 @@
+"""One node's logs and data handlers in this process, with peers that only the store knows."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition, Topic
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_node.connection import Reply
+from tidelog_node.flushing import Flusher
+from tidelog_node.handlers.fetch import FetchHandler
+from tidelog_node.handlers.list_offsets import ListOffsetsHandler
+from tidelog_node.handlers.produce import ProduceHandler
+from tidelog_node.log_directories import LogDirectories
+from tidelog_node.registration import ensure_cluster, register_broker
+from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replication.closest import RackAwareness
+from tidelog_node.wire.fetch import FetchPartition, FetchRequest
+from tidelog_node.wire.produce import ProduceRequest
+
+from tests.node.wire_client import a_batch
+
+TOPIC = "t"
+FETCH_VERSION, PRODUCE_VERSION = 12, 9
+CONSUMER = -1
+
+
+class LedNode:
+    """Broker 1 of 3. Made by ``led_node``."""
+
+    def __init__(self, folder: Path, config: NodeConfig) -> None:
+        self.folder = folder
+        self.config = config
+        self.now_ms = 1_000_000.0
+        self.may_serve = True
+
+    async def start(self) -> None:
+        self.store = SqliteMetadataStore(self.folder / "metadata.db")
+        await ensure_cluster(self.store)
+        for broker_id in (1, 2, 3):
+            await register_broker(
+                self.store,
+                broker_id=broker_id,
+                incarnation=uuid4(),
+                host="127.0.0.1",
+                port=broker_id,
+                rack=f"rack{broker_id}",
+            )
+        self.view = ClusterView(self.store)
+        await self.view.refresh()
+        self.executor = ThreadPoolExecutor(2)
+        self.directories = LogDirectories(self.folder / "data")
+        self.replicas = ReplicaManager(
+            view=self.view,
+            broker_id=1,
+            directories=self.directories,
+            node_config=lambda: self.config,
+            executor=self.executor,
+            may_serve=self.can_serve,
+            clock_ms=lambda: self.now_ms,
+        )
+        await self.replicas.start()
+        self.flusher = Flusher(self.executor)
+        self.produce = ProduceHandler(
+            replicas=self.replicas, flusher=self.flusher, can_serve=self.can_serve
+        )
+        self.fetch = FetchHandler(
+            replicas=self.replicas,
+            node_config=lambda: self.config,
+            can_serve=self.can_serve,
+            closest=RackAwareness(view=self.view, broker_id=1),
+        )
+        self.list_offsets = ListOffsetsHandler(replicas=self.replicas, can_serve=self.can_serve)
+
+    async def stop(self) -> None:
+        self.produce.close()
+        await self.fetch.close()
+        await self.flusher.close()
+        await self.replicas.close()
+        self.directories.close()
+        await self.store.close()
+        self.executor.shutdown()
+
+    def can_serve(self) -> bool:
+        return self.may_serve
+
+    # -- the cluster
+
+    async def create_topic(self, *, leader: int = 1, **configs: str) -> Replica:
+        topic = Topic(name=TOPIC, topic_id=uuid4(), partition_count=1, configs=configs)
+        partition = Partition(
+            topic_id=topic.topic_id,
+            partition=0,
+            replicas=(1, 2, 3),
+            leader=leader,
+            leader_epoch=0,
+            isr=(1, 2, 3),
+        )
+        await self.store.commit([records.put(partition), records.put(topic)])
+        await self.view.refresh()
+        return self.replica()
+
+    def replica(self) -> Replica:
+        found = self.replicas.get(TopicPartition(TOPIC, 0))
+        assert found is not None
+        return found
+
+    async def change_partition(self, **changes: Any) -> None:
+        partition = self.view.image.partition(TopicPartition(TOPIC, 0))
+        assert partition is not None
+        await self.store.commit([records.put(dataclasses.replace(partition, **changes))])
+        await self.view.refresh()
+
+    def epoch_of(self, broker_id: int) -> int:
+        return self.view.image.brokers[broker_id].version
+
+    # -- requests
+
+    def send(self, *values: bytes, acks: int = -1, timeout_ms: int = 30_000) -> Any:
+        """Produce one batch; return the partition's answer, or the future of it."""
+        batch = memoryview(bytearray(a_batch(*values)))
+        request = ProduceRequest(None, acks, timeout_ms, [(TOPIC.encode(), [(0, batch)])])
+        return _answer(0, PRODUCE_VERSION, self.produce.handle(request, PRODUCE_VERSION, 1))
+
+    def read(
+        self,
+        offset: int,
+        *,
+        replica_id: int = CONSUMER,
+        replica_epoch: int | None = None,
+        leader_epoch: int = 0,
+        last_fetched_epoch: int = -1,
+        max_wait_ms: int = 0,
+        rack: bytes = b"",
+    ) -> Any:
+        """Fetch the partition; return its answer, or the future of it."""
+        wanted = FetchPartition(0, leader_epoch, offset, last_fetched_epoch, 0, 1 << 20)
+        if replica_epoch is None:
+            replica_epoch = self.epoch_of(replica_id) if replica_id >= 0 else -1
+        request = FetchRequest(
+            replica_id,
+            max_wait_ms,
+            1,
+            1 << 20,
+            0,
+            0,
+            -1,
+            [(TOPIC.encode(), [wanted])],
+            rack,
+            replica_epoch,
+        )
+        return _answer(1, FETCH_VERSION, self.fetch.handle(request, FETCH_VERSION, 1))
+
+
+def _answer(api_key: int, version: int, reply: Any) -> Any:
+    if not isinstance(reply, asyncio.Future):
+        return _decode(api_key, version, reply)
+
+    async def later() -> Any:
+        return _decode(api_key, version, await reply)
+
+    return asyncio.ensure_future(later())
+
+
+def _decode(api_key: int, version: int, reply: Reply) -> Any:
+    data = b"".join(bytes(segment) for segment in reply)  # type: ignore[arg-type]
+    schema: Any = load_response_schema(api_key, version)
+    response, _ = entity_reader(schema)(memoryview(data), 9)
+    topic = response.responses[0]
+    return topic.partition_responses[0] if api_key == 0 else topic.partitions[0]
+
+
+@asynccontextmanager
+async def led_node(folder: Path, config: NodeConfig | None = None) -> AsyncIterator[LedNode]:
+    node = LedNode(folder, config or NodeConfig())
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()

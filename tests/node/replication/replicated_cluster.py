@@ -1,0 +1,225 @@
+"""Three real nodes that share a metadata store and a bucket, and what tests ask of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.node.node_process import NodeProcess, free_port
+
+SETTLE_SECONDS_MAX = 40.0
+LEASE_MS = 2_000
+LAG_MS = 1_500
+
+CONFIG = {
+    "broker.session.timeout.ms": str(LEASE_MS),
+    "replica.lag.time.max.ms": str(LAG_MS),
+    "remote.task.interval.ms": "100",
+}
+
+
+class ReplicatedCluster:
+    """Nodes 1 to 3. Made by ``replicated_cluster``."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        config: Mapping[str, str] | None = None,
+        racks: bool = False,
+        metadata_store: str | None = None,
+    ) -> None:
+        ports = _free_ports(3)
+        self.nodes = {
+            broker_id: NodeProcess(
+                folder / f"node{broker_id}",
+                broker_id=broker_id,
+                port=ports[broker_id - 1],
+                metadata_store=metadata_store or f"sqlite://{folder}/metadata.db",
+                object_store=f"file://{folder}/objects",
+                config={**CONFIG, **(config or {})},
+                arguments=("--rack", f"rack{broker_id}") if racks else (),
+            )
+            for broker_id in (1, 2, 3)
+        }
+
+    @property
+    def addresses(self) -> str:
+        """Where clients begin."""
+        return ",".join(node.address for node in self.nodes.values())
+
+    @property
+    def running(self) -> list[NodeProcess]:
+        """The nodes with a process."""
+        return [node for node in self.nodes.values() if node.process is not None]
+
+    def create(self, topic: str, *, partitions: int = 1, replicas: int = 3, **config: str) -> None:
+        """Create a topic; config names have underscores for dots."""
+        dotted = {name.replace("_", "."): value for name, value in config.items()}
+        admin = AdminClient({"bootstrap.servers": self.addresses})
+        new = NewTopic(topic, partitions, replicas, config=dotted)
+        admin.create_topics([new])[topic].result(20)
+        eventually(lambda: self.isr(topic) == {1, 2, 3} or replicas < 3, "the topic is known")
+
+    def described(self, topic: str, partition: int = 0) -> Any:
+        """Return the partition's metadata as one of the running nodes has it."""
+        admin = AdminClient({"bootstrap.servers": self.running[0].address})
+        found = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        return found.get(partition)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the leader, -1 for none."""
+        found = self.described(topic, partition)
+        return -1 if found is None else int(found.leader)
+
+    def isr(self, topic: str, partition: int = 0) -> set[int]:
+        """Return the replicas in sync."""
+        found = self.described(topic, partition)
+        return set() if found is None else set(found.isrs)
+
+    def node_leading(self, topic: str) -> NodeProcess:
+        """Return the leader's process."""
+        return self.nodes[self.leader(topic)]
+
+    def followers(self, topic: str) -> list[NodeProcess]:
+        """Return the running nodes that do not lead the topic's first partition."""
+        leader = self.leader(topic)
+        return [node for node in self.running if node.broker_id != leader]
+
+    def producer(self, **config: Any) -> Producer:
+        """Return a producer with acks=all that gives up late."""
+        return Producer(
+            {
+                "bootstrap.servers": self.addresses,
+                "acks": "all",
+                "linger.ms": 1,
+                "batch.size": 4_000,
+                "enable.idempotence": True,
+                "retry.backoff.max.ms": 200,
+                "reconnect.backoff.max.ms": 300,
+                **config,
+            }
+        )
+
+    def produce(self, topic: str, values: Iterable[bytes], **config: Any) -> dict[int, bytes]:
+        """Produce and return what was acknowledged, by offset."""
+        producer = self.producer(**config)
+        acked: dict[int, bytes] = {}
+
+        def delivered(error: object, message: Any) -> None:
+            if error is None:
+                acked[message.offset()] = message.value()
+
+        for value in values:
+            producer.produce(topic, value, partition=0, on_delivery=delivered)
+            producer.poll(0)
+        producer.flush(30)
+        return acked
+
+    def consume(
+        self, topic: str, count: int, *, offset: int = 0, address: str | None = None, **config: Any
+    ) -> dict[int, bytes]:
+        """Return ``count`` records from ``offset`` on."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": address or self.addresses,
+                "group.id": "readers",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                **config,
+            }
+        )
+        consumer.assign([TopicPartition(topic, 0, offset)])
+        found: dict[int, bytes] = {}
+        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        try:
+            while len(found) < count:
+                assert time.monotonic() < deadline, f"only {len(found)} of {count} records came"
+                for message in consumer.consume(count, timeout=1):
+                    if message.error() is None:
+                        assert message.offset() not in found
+                        found[message.offset()] = message.value()
+        finally:
+            consumer.close()
+        return found
+
+    def log_bytes(self, broker_id: int, topic: str, partition: int = 0) -> bytes:
+        """Return what a node's local log of the partition holds, end to end."""
+        directory = self.nodes[broker_id].data_dir / f"{topic}-{partition}"
+        return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+    def wait_same_logs(self, topic: str, partition: int = 0) -> bytes:
+        """Wait until all running nodes' local logs hold the same bytes, and return them."""
+        ids = [node.broker_id for node in self.running]
+        eventually(
+            lambda: len({self.log_bytes(b, topic, partition) for b in ids}) == 1,
+            f"the logs of {topic} are the same",
+        )
+        return self.log_bytes(ids[0], topic, partition)
+
+    def wait_isr(self, topic: str, expected: set[int], partition: int = 0) -> None:
+        """Wait until exactly these replicas are in sync."""
+        eventually(lambda: self.isr(topic, partition) == expected, f"the ISR is {expected}")
+
+    def wait_leader(self, topic: str, *, other_than: int = -1) -> int:
+        """Wait until a running node other than this one leads, and return it."""
+        ids = {node.broker_id for node in self.running} - {other_than}
+        eventually(lambda: self.leader(topic) in ids, f"{topic} has a leader in {ids}")
+        return self.leader(topic)
+
+    @property
+    def logs(self) -> str:
+        """The ends of the nodes' own logs."""
+        return "\n".join(
+            f"--- node {broker_id}\n{node.log[-4000:]}" for broker_id, node in self.nodes.items()
+        )
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago, no two the same."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
+
+
+@contextmanager
+def replicated_cluster(folder: Path, **options: Any) -> Iterator[ReplicatedCluster]:
+    """Three running nodes; those that still run at the end are stopped."""
+    cluster = ReplicatedCluster(folder, **options)
+    try:
+        for node in cluster.nodes.values():
+            node.start()
+        yield cluster
+    except BaseException:
+        print(cluster.logs)
+        raise
+    finally:
+        for node in cluster.running:
+            node.kill()
+
+
+@contextmanager
+def stopped(node: NodeProcess) -> Iterator[None]:
+    """The process does nothing meanwhile, as one that is swapped out."""
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+
+
+def eventually(holds: Callable[[], bool], what: str, seconds: float = SETTLE_SECONDS_MAX) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"it never came to be that {what}"
+        time.sleep(0.05)

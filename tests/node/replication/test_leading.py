@@ -1,0 +1,279 @@
+"""What a leader answers followers, consumers and producers of a replicated partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v11 import request as list_request
+from tidelog_core.config import NodeConfig
+from tidelog_core.wire_messages import build
+from tidelog_node.routes import RequestContext
+
+from tests.node.replication.led_node import TOPIC, LedNode, led_node
+
+LATEST, EARLIEST = -1, -2
+
+
+def on_a_node(folder: Path, body: Callable[[LedNode], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with led_node(folder) as node:
+            await body(node)
+
+    asyncio.run(main())
+
+
+async def list_offset(node: LedNode, name: int, *, replica_id: int = -1) -> Any:
+    request = build(
+        list_request.ListOffsetsRequest,
+        replica_id=replica_id,
+        topics=(
+            build(
+                list_request.ListOffsetsTopic,
+                name=TOPIC,
+                partitions=(
+                    build(
+                        list_request.ListOffsetsPartition,
+                        partition_index=0,
+                        current_leader_epoch=-1,
+                        timestamp=name,
+                    ),
+                ),
+            ),
+        ),
+    )
+    context = RequestContext(2, 11, 1, None, "", "")
+    response: Any = await node.list_offsets.handle(request, context)
+    return response.topics[0].partitions[0]
+
+
+def test_acks_all_waits_for_every_replica_in_sync(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        first, second = node.send(b"a"), node.send(b"b")
+        assert node.send(b"c", acks=1).base_offset == 2
+        node.read(3, replica_id=2)
+        await asyncio.sleep(0)
+        assert not first.done()
+        node.read(1, replica_id=3)
+        assert (await first).base_offset == 0
+        assert not second.done()
+        node.read(2, replica_id=3)
+        assert (await second).error_code is ErrorCode.none
+
+    on_a_node(tmp_path, body)
+
+
+def test_consumers_see_what_is_committed_and_are_woken_by_it(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+        assert not node.read(0).records
+        assert node.read(0).high_watermark == 0
+        held = node.read(0, max_wait_ms=10_000)
+        node.read(1, replica_id=2)
+        await asyncio.sleep(0.01)
+        assert not held.done()
+        node.read(1, replica_id=3)
+        answer = await asyncio.wait_for(held, 1)
+        assert answer.high_watermark == 1
+        assert answer.records
+
+    on_a_node(tmp_path, body)
+
+
+def test_followers_read_to_the_end_and_are_woken_by_appends(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        held = node.read(0, replica_id=2, max_wait_ms=10_000)
+        await asyncio.sleep(0.01)
+        assert not held.done()
+        node.send(b"a", acks=1)
+        answer = await asyncio.wait_for(held, 1)
+        assert answer.records
+        assert answer.high_watermark == 0
+
+    on_a_node(tmp_path, body)
+
+
+def test_fetches_of_other_epochs_and_strangers_are_refused(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        await node.change_partition(leader_epoch=3)
+        assert node.read(0, replica_id=2, leader_epoch=2).error_code is (
+            ErrorCode.fenced_leader_epoch
+        )
+        assert node.read(0, replica_id=2, leader_epoch=4).error_code is (
+            ErrorCode.unknown_leader_epoch
+        )
+        stranger = node.read(0, replica_id=9, replica_epoch=1, leader_epoch=3)
+        assert stranger.error_code is ErrorCode.not_leader_or_follower
+        assert node.read(0, replica_id=2, leader_epoch=3).error_code is ErrorCode.none
+        earlier_life = node.read(0, replica_id=2, leader_epoch=3, replica_epoch=0)
+        assert earlier_life.error_code is ErrorCode.not_leader_or_follower
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_follower_that_has_other_records_is_told_where_it_parts(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+        await node.change_partition(leader=2, leader_epoch=1)
+        await node.change_partition(leader=1, leader_epoch=2)
+        node.send(b"b", acks=1)
+        # It has three records of epoch 0, here that epoch ends after one.
+        answer = node.read(3, replica_id=2, leader_epoch=2, last_fetched_epoch=0)
+        assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (0, 1)
+        assert not answer.records
+        # It was not taken note of: nothing is committed by it.
+        node.read(2, replica_id=3, leader_epoch=2, last_fetched_epoch=2)
+        assert node.read(0, leader_epoch=2).high_watermark == 0
+
+    on_a_node(tmp_path, body)
+
+
+def test_what_is_owed_fails_when_the_leadership_ends(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        owed = node.send(b"a")
+        held = node.read(0, max_wait_ms=10_000)
+        await node.change_partition(leader=2, leader_epoch=1)
+        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        answer = await asyncio.wait_for(held, 1)
+        assert answer.error_code in (
+            ErrorCode.not_leader_or_follower,
+            ErrorCode.fenced_leader_epoch,
+        )
+        assert node.send(b"b").error_code is ErrorCode.not_leader_or_follower
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_request_learns_that_its_time_is_up(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        late = await asyncio.wait_for(node.send(b"a", timeout_ms=50), 2)
+        assert late.error_code is ErrorCode.request_timed_out
+        assert late.base_offset == 0
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_node_without_a_lease_answers_nothing(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        replica = await node.create_topic()
+        owed = node.send(b"a")
+        node.may_serve = False
+        for answer in (node.send(b"b"), node.send(b"b", acks=1), node.read(0)):
+            assert answer.error_code is ErrorCode.not_leader_or_follower
+        assert node.read(1, replica_id=2).error_code is ErrorCode.not_leader_or_follower
+        assert (await list_offset(node, EARLIEST)).error_code is (ErrorCode.not_leader_or_follower)
+        assert replica.log.log_end_offset == 1
+        node.may_serve = True
+        node.read(1, replica_id=2)
+        node.read(1, replica_id=3)
+        assert (await owed).error_code is ErrorCode.none
+
+    on_a_node(tmp_path, body)
+
+
+def test_too_few_in_sync_refuse_acks_all_alone(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic(**{"min.insync.replicas": "2"})
+        await node.change_partition(isr=(1,))
+        assert node.send(b"a").error_code is ErrorCode.not_enough_replicas
+        assert node.send(b"a", acks=1).base_offset == 0
+        assert node.read(0).high_watermark == 0
+        node.read(1, replica_id=2)
+        await node.change_partition(isr=(1, 2))
+        assert node.read(0).high_watermark == 1
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_write_waits_while_too_few_are_in_sync(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic(**{"min.insync.replicas": "2"})
+        owed = node.send(b"a")
+        node.read(1, replica_id=2)
+        await node.change_partition(isr=(1,))
+        assert not owed.done()
+        await node.change_partition(isr=(1, 2))
+        assert (await owed).error_code is ErrorCode.none
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_new_leader_does_not_tell_the_end_before_it_knows_it(tmp_path: Path) -> None:
+    async def before(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+        node.read(1, replica_id=2)
+        node.read(1, replica_id=3)
+        assert (await list_offset(node, LATEST)).offset == 1
+
+    on_a_node(tmp_path, before)
+
+    async def after(node: LedNode) -> None:
+        assert (await list_offset(node, LATEST)).error_code is ErrorCode.offset_not_available
+        assert (await list_offset(node, EARLIEST)).offset == 0
+        assert (await list_offset(node, LATEST, replica_id=2)).offset == 1
+        node.read(1, replica_id=2)
+        node.read(1, replica_id=3)
+        assert (await list_offset(node, LATEST)).offset == 1
+
+    async def again() -> None:
+        node = LedNode(tmp_path, NodeConfig())
+        await node.start()
+        try:
+            await after(node)
+        finally:
+            await node.stop()
+
+    asyncio.run(again())
+
+
+def test_consumers_are_sent_to_the_replica_of_their_rack(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+        node.read(1, replica_id=2)
+        node.read(0, replica_id=3)
+        node.read(1, replica_id=3)
+        answer = node.read(0, rack=b"rack2", max_wait_ms=10_000)
+        assert answer.preferred_read_replica == 2
+        assert not answer.records
+        for rack in (b"rack1", b"rack9", b""):
+            answer = node.read(0, rack=rack)
+            assert answer.preferred_read_replica == -1
+            assert answer.records
+        await node.change_partition(isr=(1, 3))
+        assert node.read(0, rack=b"rack2").preferred_read_replica == -1
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_follower_serves_consumers_what_it_knows_to_be_committed(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        replica = await node.create_topic()
+        node.send(b"a", b"b", acks=1)
+        node.send(b"c", acks=1)
+        await node.change_partition(leader=2, leader_epoch=1)
+        assert not node.read(0, leader_epoch=1).records
+        held = node.read(0, leader_epoch=1, max_wait_ms=10_000)
+        await asyncio.sleep(0.01)
+        replica.follow_leader(high_watermark=2, log_start_offset=0)
+        answer = await asyncio.wait_for(held, 1)
+        assert answer.high_watermark == 2
+        assert answer.records
+        assert not node.read(2, leader_epoch=1).records
+        assert node.read(0, leader_epoch=0).error_code is ErrorCode.fenced_leader_epoch
+        assert node.read(0, leader_epoch=1, replica_id=3).error_code is (
+            ErrorCode.not_leader_or_follower
+        )
+
+    on_a_node(tmp_path, body)
