@@ -81,27 +81,22 @@ class LogDirectories:
         """Whether no node has used the directory yet."""
         return not (self.path / NODE_FILE).exists()
 
-    def belongs_to(self, cluster_id: str, broker_id: int) -> bool:
-        """Return whether this node has used the directory before; False if nobody has.
+    def take_possession(self, cluster_id: str, broker_id: int) -> None:
+        """Note whose directory this is, unless it is noted. Durable on return.
 
         Raises ``StorageError`` where it is another node's or another cluster's.
         """
-        path = self.path / NODE_FILE
+        path, line = self.path / NODE_FILE, _node_line(cluster_id, broker_id)
         try:
             found = path.read_text()
         except FileNotFoundError:
-            return False
-        if found != _node_line(cluster_id, broker_id):
+            _write_durably(path, line)
+            return
+        if found != line:
             raise StorageError(
                 f"{path} says {found.strip()!r}: the directory is not of broker {broker_id} "
                 f"of cluster {cluster_id}"
             )
-        return True
-
-    def take_possession(self, cluster_id: str, broker_id: int) -> None:
-        """Note whose directory this is, unless it is noted. Durable on return."""
-        if self.is_new:
-            _write_durably(self.path / NODE_FILE, _node_line(cluster_id, broker_id))
 
     def claim(self, partition: TopicPartition, topic_id: UUID) -> Path:
         """Return the partition's directory, made and labelled if it was not there."""

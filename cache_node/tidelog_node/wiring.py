@@ -189,6 +189,7 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> _Clust
     lease_store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(lease_store.close)
     known = await ensure_cluster(store, may_create=directories.is_new)
+    directories.take_possession(known.cluster_id, settings.broker_id)
     view = ClusterView(store)
     await view.refresh()
 
@@ -211,11 +212,7 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> _Clust
         node_config=node_config,
     )
     await member.prepare(settings.data_dir, was_clean=directories.was_clean)
-    is_new_node = not directories.belongs_to(known.cluster_id, settings.broker_id)
-    await restore_logs(
-        store, view, directories, broker_id=settings.broker_id, is_new_node=is_new_node
-    )
-    directories.take_possession(known.cluster_id, settings.broker_id)
+    await restore_logs(store, view, directories, broker_id=settings.broker_id)
     return _Cluster(static_config, node_config, directories, store, view, member, incarnation)
 
 

@@ -85,14 +85,17 @@ def test_records_that_a_power_cut_took_are_not_replaced_unnoticed(node: NodeProc
         assert [header.partition_leader_epoch for _, header in written] == [0] * 5 + [1]
 
 
-def test_a_stop_in_order_begins_no_leader_epoch(node: NodeProcess) -> None:
+def test_every_start_begins_one_leader_epoch(node: NodeProcess) -> None:
     create(node, "t")
     fill(node, "t")
-    node.stop()
-    node.start()
-    fill(node, "t")
-    with WireClient(node.port) as client:
-        assert end_of_epoch(client, "t", 0) == (0, 2 * BATCH_COUNT)
+    for start_count in (1, 2):
+        node.stop()
+        node.start()
+        fill(node, "t")
+        with WireClient(node.port) as client:
+            for epoch in range(start_count + 1):
+                end_offset = (epoch + 1) * BATCH_COUNT
+                assert end_of_epoch(client, "t", epoch) == (epoch, end_offset)
 
 
 def test_a_lost_directory_of_one_partition_is_restored_from_the_tier(node: NodeProcess) -> None:

@@ -394,10 +394,24 @@ class TierService:
                 return wait_s
         return self._retention_interval_s
 
-    def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:
-        if image.deleted_topics.keys() - self._deleted_topics:
+    def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
+        has_deletions = bool(image.deleted_topics.keys() - self._deleted_topics)
+        if has_deletions or any(self._has_new_leaderships(image, name) for name in changed_topics):
             self._retain_now.set()
         self._deleted_topics = frozenset(image.deleted_topics)
+
+    def _has_new_leaderships(self, image: ClusterImage, name: str) -> bool:
+        """Whether this node leads partitions of the topic that it did not lead before.
+
+        What is tiered of them is compared with the log soon, and not only when retention
+        is due: a log that is behind its tier must not go on. In epoch 0 nothing is tiered.
+        """
+        for partition in image.partitions(name):
+            if partition.leader == self._broker_id and partition.leader_epoch > 0:
+                led = self._led.get((partition.topic_id, partition.partition))
+                if led is None or led.leadership.leader_epoch != partition.leader_epoch:
+                    return True
+        return False
 
     # -- trouble
 
