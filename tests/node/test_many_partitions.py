@@ -28,9 +28,10 @@ def create(node: NodeProcess, topic: str, partition_count: int) -> AdminClient:
 
 
 class Watch:
-    """How long a small request of someone else takes at worst meanwhile."""
+    """How small requests of someone else fare meanwhile."""
 
     def __init__(self, node: NodeProcess) -> None:
+        self.answer_count = 0
         self.seconds_max = 0.0
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(node.port,))
@@ -49,6 +50,7 @@ class Watch:
             while not self._is_over.wait(0.002):
                 begun = time.monotonic()
                 client.call(api_versions_request())
+                self.answer_count += 1
                 self.seconds_max = max(self.seconds_max, time.monotonic() - begun)
 
 
@@ -65,11 +67,12 @@ def test_looking_offsets_up_in_many_logs_keeps_nobody_waiting(tmp_path: Path) ->
         wanted = {TopicPartition("wide", p): OffsetSpec.latest() for p in range(PARTITION_COUNT)}
         admin.list_topics(timeout=10)
         with Watch(node) as watch:
-            begun = time.monotonic()
+            before = watch.answer_count
             found = admin.list_offsets(wanted, request_timeout=60)
             assert {future.result(60).offset for future in found.values()} == {1}
-            lasted_seconds = time.monotonic() - begun
-        assert watch.seconds_max < max(0.15, lasted_seconds / 3)
+            answered_meanwhile = watch.answer_count - before
+        # One is answered before the node has read the large request, and one after.
+        assert answered_meanwhile > 5
 
 
 def test_deleting_a_wide_topic_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -79,13 +82,13 @@ def test_deleting_a_wide_topic_keeps_nobody_waiting(tmp_path: Path) -> None:
         for future in admin.list_offsets(wanted, request_timeout=60).values():
             future.result(60)  # every log is open
         with Watch(node) as watch:
+            begun = time.monotonic()
             admin.delete_topics(["wide"])["wide"].result(60)
-            time.sleep(0.2)
-        assert watch.seconds_max < 0.4
-        deadline = time.monotonic() + 20
-        while any((tmp_path / "node").glob("wide*")):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+            while any((tmp_path / "node").glob("wide*")):
+                assert time.monotonic() < begun + 20
+                time.sleep(0.01)
+            lasted_seconds = time.monotonic() - begun
+        assert watch.seconds_max < lasted_seconds * 0.7
 
 
 def test_offsets_of_many_partitions_are_found_in_time(tmp_path: Path) -> None:
