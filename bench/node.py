@@ -27,7 +27,7 @@ from bench.small_requests import send_small_requests
 RECORD_SIZE_BYTES = 1024
 RECORD_COUNT = 2_000_000
 FETCH_PASSES = 2
-SMALL_REQUEST_COUNT = 30_000
+SMALL_REQUEST_COUNT = 100_000
 RESULTS = Path(__file__).parent / "results" / "node.json"
 
 
@@ -46,7 +46,8 @@ def main() -> None:
         _create_topic(node, "small")
         figures |= _rate("produce", node, lambda: _produce(node))
         figures |= _rate("fetch", node, lambda: _fetch(node))
-        figures["small_produce_us"] = _small_requests(node)
+        figures["small_produce_us"] = _small_requests(node, _send_small_pipelined)
+        figures["small_produce_5_in_flight_us"] = _small_requests(node, _send_small_few)
         figures["loaded_rss_mb"] = node.rss_megabytes()
     figures["bare_sendfile_gb_per_cpu_s"] = limits.sendfile_gigabytes_per_cpu_second()
     figures["bare_append_gb_per_cpu_s"] = limits.append_gigabytes_per_cpu_second()
@@ -126,12 +127,32 @@ def _fetch(node: Node) -> int:
     return FETCH_PASSES * RECORD_COUNT * RECORD_SIZE_BYTES
 
 
-def _small_requests(node: Node) -> float:
-    address = ("127.0.0.1", node.port)
-    send_small_requests(address, "small", 2000)
+def _small_requests(node: Node, send: Callable[[Node, int], None]) -> float:
+    send(node, 2000)
     before = node.cpu_seconds()
-    send_small_requests(address, "small", SMALL_REQUEST_COUNT)
+    send(node, SMALL_REQUEST_COUNT)
     return (node.cpu_seconds() - before) / SMALL_REQUEST_COUNT * 1e6
+
+
+def _send_small_pipelined(node: Node, count: int) -> None:
+    """A record a request, as many in flight as librdkafka likes."""
+    producer = Producer(
+        {"bootstrap.servers": node.bootstrap, "linger.ms": 0, "batch.num.messages": 1, "acks": 1}
+    )
+    for _ in range(count):
+        while True:
+            try:
+                producer.produce("small", b"v" * 100)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    if producer.flush(60):
+        raise RuntimeError("not everything was acknowledged")
+
+
+def _send_small_few(node: Node, count: int) -> None:
+    send_small_requests(("127.0.0.1", node.port), "small", count)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ class Dispatch:
                 raise CloseConnection(f"version {version} of API {api_key} is not supported")
             position = 10 + max(client_id_length, 0)
             if version >= hot.flexible_from:
-                position = skip_tagged_fields(frame, position)
+                # Nearly always there are none.
+                position = skip_tagged_fields(frame, position) if frame[position] else position + 1
             request = hot.parse(frame, position, version)
         except PARSE_ERRORS as error:
             raise CloseConnection(f"malformed request: {error!r}") from error

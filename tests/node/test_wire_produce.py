@@ -98,9 +98,27 @@ def test_records_are_a_writable_view_of_the_frame(version: int) -> None:
     assert b"Records" in frame
 
 
+@pytest.mark.parametrize("version", range(FLEXIBLE_FROM, VERSION_MAX + 1))
+@pytest.mark.parametrize("tag_at", [1, 2, 3], ids=["request", "topic", "partition"])
+def test_passes_over_tagged_fields_behind_a_single_batch(version: int, tag_at: int) -> None:
+    body = encode_request(version, 1, None, [("t", [(7, b"records")])])
+    at = len(body) - tag_at
+    assert body[at] == 0
+    tagged = body[:at] + b"\x01\x05\x02ab" + body[at + 1 :]
+    ((_, [(index, records)]),) = parse_produce(memoryview(bytearray(tagged)), 0, version).topics
+    assert index == 7
+    assert records == b"records"
+
+
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rejects_a_request_cut_anywhere(version: int) -> None:
-    body = encode_request(version, 1, "tx", [("topic", [(0, b"0123456789"), (1, b"x")])])
+@pytest.mark.parametrize(
+    ("transactional_id", "partitions"),
+    [("tx", [(0, b"0123456789"), (1, b"x")]), (None, [(0, b"0123456789")])],
+)
+def test_rejects_a_request_cut_anywhere(
+    version: int, transactional_id: str | None, partitions: object
+) -> None:
+    body = encode_request(version, 1, transactional_id, [("topic", partitions)])
     for size in range(len(body)):
         with pytest.raises(PARSE_ERRORS):
             parse_produce(memoryview(bytearray(body[:size])), 0, version)

@@ -51,6 +51,13 @@ _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _SIZE_CORRELATION = struct.Struct(">ii")
 _LEADER = struct.Struct(">ii")
+# What most flexible requests hold, from the transactional id to the records' length: counts
+# and lengths are one more than they say, the topic is named or has an id.
+_USUAL_NAME = struct.Struct(">xhiBB")
+_USUAL_ID = struct.Struct(">xhiB16s")
+_USUAL_PARTITION = struct.Struct(">Bi")
+_USUAL_SIZE_BYTES_MIN = _USUAL_ID.size + _USUAL_PARTITION.size + 1
+_USUAL_TAGS_SIZE_BYTES = 3  # none for the partition, the topic, the request
 
 # Where a request names one topic: its name (or id) as sent, and its partitions.
 ProduceTopic = tuple[bytes, list[tuple[int, "memoryview | None"]]]
@@ -127,6 +134,9 @@ def parse_produce(frame: memoryview, position: int, version: int) -> ProduceRequ
 
 
 def _parse_flexible(frame: memoryview, position: int, *, has_topic_ids: bool) -> ProduceRequest:
+    usual = _parse_usual(frame, position, has_topic_ids=has_topic_ids)
+    if usual is not None:
+        return usual
     transactional_id, position = read_compact_nullable_string(frame, position)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
     topic_count, position = read_compact_array_length(frame, position + 6)
@@ -153,6 +163,37 @@ def _parse_flexible(frame: memoryview, position: int, *, has_topic_ids: bool) ->
         topics.append((name, partitions))
     skip_tagged_fields(frame, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _parse_usual(frame: memoryview, position: int, *, has_topic_ids: bool) -> ProduceRequest | None:
+    """Return the request of one batch for one partition, ``None`` for any other.
+
+    What small requests cost is the number of steps that they take, and this takes few.
+    """
+    records_end = len(frame) - _USUAL_TAGS_SIZE_BYTES
+    if records_end - position < _USUAL_SIZE_BYTES_MIN or frame[position] != 0:
+        return None  # too little, or a transactional id
+    if has_topic_ids:
+        acks, timeout_ms, topic_count, name = _USUAL_ID.unpack_from(frame, position)
+        position += _USUAL_ID.size
+    else:
+        acks, timeout_ms, topic_count, name_length = _USUAL_NAME.unpack_from(frame, position)
+        position += _USUAL_NAME.size
+        if not 0 < name_length <= SHORT_NAME_SIZE_BYTES_MAX + 1:
+            return None
+        name = bytes(frame[position : position + name_length - 1])
+        position += name_length - 1
+        if records_end - position <= _USUAL_PARTITION.size:
+            return None
+    partition_count, index = _USUAL_PARTITION.unpack_from(frame, position)
+    length, position = read_uvarint(frame, position + _USUAL_PARTITION.size)
+    is_single = topic_count == partition_count == 2
+    # Else there are no records, or tagged fields behind them.
+    is_all = length > 0 and position + length - 1 == records_end
+    if not is_single or not is_all or any(frame[records_end:]):
+        return None
+    partitions: list[tuple[int, memoryview | None]] = [(index, frame[position:records_end])]
+    return ProduceRequest(None, acks, timeout_ms, [(name, partitions)])
 
 
 def encode_produce(
