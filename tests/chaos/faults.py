@@ -19,7 +19,7 @@ from tests.chaos.cluster import ChaosCluster, ChaosNode, NodeState, node_name
 from tests.chaos.plan import FaultKind, PlannedFault
 from tests.chaos.proxy import CLIENT, Behaviour
 from tests.chaos.store_proxy import STORE_PASSES, StoreBehaviour
-from tests.chaos.torn import tear
+from tests.chaos.torn import forget_boot, tear
 
 Undo = Callable[[], Awaitable[str]]  # returns what the report should say
 FULL_DISK_ROOM_BYTES = 4096
@@ -150,6 +150,7 @@ class Faults:
             for directory in node.partition_dirs():
                 if self._chance.random() < 0.8:
                     torn += tear(directory, self._chance)
+            forget_boot(node.process.data_dir)
 
         async def undo() -> str:
             await node.start()

@@ -17,7 +17,10 @@ from tests.chaos.plan import FaultKind
 from tests.chaos.run import ChaosOptions, run_chaos
 
 SECONDS = 18.0
-FAULTS = (FaultKind.KILL, FaultKind.PAUSE, FaultKind.CUT, FaultKind.HOLD, FaultKind.RESET)
+FAULTS = (
+    *(FaultKind.KILL, FaultKind.PAUSE, FaultKind.TORN),
+    *(FaultKind.CUT, FaultKind.HOLD, FaultKind.RESET),
+)
 
 
 @pytest.mark.timeout(170)
@@ -28,6 +31,7 @@ def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> Non
         directory=tmp_path / "chaos",
         seed=seed,
         seconds=SECONDS,
+        replication_factor=3,
         kinds=FAULTS,
         rate_per_s=40,
         producer_count=2,

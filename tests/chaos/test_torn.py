@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.paths import RECOVERY_POINT_FILE
 from tidelog_core.records.batch import Record, build_batch
+from tidelog_node.membership.run_mark import (
+    RunMark,
+    may_have_lost_records,
+    read_run_mark,
+    write_run_mark,
+)
 
-from tests.chaos.torn import tear
+from tests.chaos.torn import forget_boot, tear
 
 BATCH_COUNT = 6
 
@@ -57,3 +64,12 @@ def test_a_log_that_was_never_flushed_may_lose_everything(tmp_path: Path) -> Non
 
 def test_a_directory_without_a_log_has_nothing_to_lose(tmp_path: Path) -> None:
     assert tear(tmp_path, random.Random(1)) == 0
+
+
+def test_a_torn_node_finds_that_the_machine_has_gone_down(tmp_path: Path) -> None:
+    write_run_mark(tmp_path, RunMark(UUID(int=5), "this-boot"))
+    forget_boot(tmp_path)
+    mark = read_run_mark(tmp_path)
+    assert mark is not None
+    assert mark.incarnation == UUID(int=5)
+    assert may_have_lost_records(mark, was_clean=False, boot_id="this-boot")

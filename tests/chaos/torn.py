@@ -15,8 +15,10 @@ from tidelog_core.errors import TidelogError
 from tidelog_core.log.checkpoint import read_checkpoint
 from tidelog_core.log.paths import LOG_SUFFIX, RECOVERY_POINT_FILE, parse_segment_name
 from tidelog_core.records.batch import iter_headers
+from tidelog_node.membership.run_mark import RunMark, read_run_mark, write_run_mark
 
 ZERO_SIZE_BYTES_MAX = 1 << 16
+BOOT_BEFORE = "before-the-power-cut"
 
 
 def tear(directory: Path, chance: random.Random) -> int:
@@ -42,6 +44,13 @@ def tear(directory: Path, chance: random.Random) -> int:
             file.seek(cut)
             file.write(bytes(min(lost, ZERO_SIZE_BYTES_MAX)))
     return lost
+
+
+def forget_boot(data_dir: Path) -> None:
+    """Let the node find that the machine has gone down since: power cuts do that too."""
+    mark = read_run_mark(data_dir)
+    if mark is not None:
+        write_run_mark(data_dir, RunMark(mark.incarnation, BOOT_BEFORE))
 
 
 def _unflushed_from(content: bytes, recovery_point: int) -> int:
