@@ -27,6 +27,7 @@ from tidelog_core.wire_messages import build
 from tidelog.errors import (
     ClientClosed,
     ConnectionFailed,
+    PartitionNotKnown,
     RequestTimedOut,
     TidelogError,
     error_for,
@@ -252,6 +253,30 @@ class Cluster:
                 raise error_for(known.error, None, about=f"topic {name!r}") from None
             raise RequestTimedOut(
                 f"no metadata for topic {name!r} within {timeout_s:g} s: {self.last_error}"
+            ) from None
+        return known
+
+    async def wait_for_partition(
+        self, known: TopicInfo, partition: int, *, timeout_s: float
+    ) -> TopicInfo:
+        """Return the topic once it has the partition, which may have been added just now.
+
+        Raises ``PartitionNotKnown`` after the timeout, and as ``wait_for_topic``.
+        """
+        backoff = self.backoff()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while partition not in known.partitions:
+                    await self.refresh()
+                    known = await self.wait_for_topic(known.name, timeout_s=timeout_s)
+                    if partition not in known.partitions:
+                        await asyncio.sleep(backoff.next_s())
+        except TimeoutError:
+            raise PartitionNotKnown(
+                known.name,
+                partition,
+                partition_count=known.partition_count,
+                timeout_s=timeout_s,
             ) from None
         return known
 

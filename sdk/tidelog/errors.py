@@ -72,6 +72,7 @@ __all__ = [
     "NotLeaderOrFollower",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
+    "PartitionNotKnown",
     "PolicyViolation",
     "RebalanceInProgress",
     "RequestTimedOut",
@@ -104,6 +105,19 @@ class RequestTimedOut(TidelogError):
     """No answer in time; what was asked may still have happened."""
 
     code = ErrorCode.request_timed_out
+
+
+class PartitionNotKnown(RequestTimedOut):
+    """The topic did not come to have the partition within ``max_block_ms``."""
+
+    def __init__(
+        self, topic: str, partition: int, *, partition_count: int, timeout_s: float
+    ) -> None:
+        super().__init__(
+            f"topic {topic!r} has partitions 0 to {partition_count - 1} "
+            f"and did not get {partition} within {timeout_s:g} s"
+        )
+        self.topic, self.partition, self.partition_count = topic, partition, partition_count
 
 
 class MalformedResponse(TidelogError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size_bytes_max
 
-from tidelog.cluster import Cluster
+from tidelog.cluster import Cluster, TopicInfo
 from tidelog.errors import ClientClosed, InvalidRequest, MessageTooLarge
 from tidelog.options import (
     ClientOptions,
@@ -164,14 +164,16 @@ class Producer:
         """Take the record; return what tells its outcome: ``metadata = await delivery``.
 
         Returns as soon as the record is buffered, so ``send`` in a loop fills batches.
-        Waits, for ``max_block_ms`` at most, while the buffer is full or the topic is
-        not known yet. Raises ``MessageTooLarge``, ``InvalidRequest`` for arguments that
-        cannot be, ``BufferExhausted``, ``UnknownTopicOrPartition``; then the record was
-        not taken.
+        Waits, for ``max_block_ms`` at most, while the buffer is full, the topic is not
+        known yet or does not have ``partition`` yet. Raises ``MessageTooLarge``,
+        ``InvalidRequest`` for arguments that cannot be, ``BufferExhausted``,
+        ``UnknownTopicOrPartition``, ``PartitionNotKnown``; then the record was not taken.
         """
         state = self._topics.get(topic)
         if state is None or state.metadata_version != self._cluster.version:
             state = await self._prepare(topic)
+        if partition is not None and not 0 <= partition < state.partition_count:
+            state = await self._prepare_partition(topic, partition)
         if headers:
             headers = _check_headers(headers)
         size_bytes = self._size(key, value, headers)  # type: ignore[arg-type]
@@ -187,7 +189,7 @@ class Producer:
             partition = partitioner.choose(key, value, state.partition_count)
             target = state.partitions[partition]
         else:
-            target = self._partition(state, topic, partition)
+            target = state.partitions[partition]
         delivery, is_new, has_filled = accumulator.append(
             target,
             Record(-1, timestamp_ms, key, value, headers),  # type: ignore[arg-type]
@@ -293,6 +295,23 @@ class Producer:
             info = await self._cluster.wait_for_topic(
                 topic, timeout_s=self._options.max_block_ms / 1000
             )
+        return self._note(info)
+
+    async def _prepare_partition(self, topic: str, partition: int) -> _TopicState:
+        """Return the topic's state once it has the partition: it may be newer than what we know."""
+        if partition < 0:
+            raise InvalidRequest(f"a partition is a number from 0 on, not {partition}")
+        info = self._cluster.topic(topic)
+        assert info is not None, "prepared"
+        return self._note(
+            await self._cluster.wait_for_partition(
+                info, partition, timeout_s=self._options.max_block_ms / 1000
+            )
+        )
+
+    def _note(self, info: TopicInfo) -> _TopicState:
+        """Bring the topic's state in step with the metadata, and return it."""
+        topic = info.name
         state = self._topics.get(topic)
         if state is None:
             state = self._topics[topic] = _TopicState(self._make_partitioner(topic))
@@ -328,14 +347,6 @@ class Producer:
             size_bytes, timeout_s=self._options.max_block_ms / 1000
         )
         self._check_open()
-
-    @staticmethod
-    def _partition(state: _TopicState, topic: str, partition: int) -> TopicPartition:
-        if not 0 <= partition < state.partition_count:
-            raise InvalidRequest(
-                f"topic {topic!r} has partitions 0 to {state.partition_count - 1}, not {partition}"
-            )
-        return state.partitions[partition]
 
 
 _BYTES = (bytes, type(None))

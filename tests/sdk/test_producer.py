@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tidelog import Consumer, ConsumerRecord, Delivery, Producer
+from tidelog import Admin, Consumer, ConsumerRecord, Delivery, Producer
 from tidelog.errors import (
     BufferExhausted,
     ClientClosed,
@@ -20,6 +20,7 @@ from tidelog.errors import (
     InvalidTimestamp,
     InvalidTopic,
     MessageTooLarge,
+    PartitionNotKnown,
     UnknownTopicOrPartition,
 )
 
@@ -123,14 +124,55 @@ def test_partitioners_and_partitions_named_by_hand(
         async with Producer(node.address, partitioner=last) as producer:
             assert (await producer.send_and_wait(topic, b"v")).partition == 3
             assert (await producer.send_and_wait(topic, b"v", partition=1)).partition == 1
-            for wrong in (4, -1):
-                with pytest.raises(InvalidRequest, match="partitions 0 to 3"):
-                    await producer.send(topic, b"v", partition=wrong)
+            with pytest.raises(InvalidRequest, match="from 0 on, not -1"):
+                await producer.send(topic, b"v", partition=-1)
             assert await producer.partitions_for(topic) == 4
         async with Producer(node.address, partitioner="round-robin") as producer:
             sent = [await producer.send(topic, b"v") for _ in range(40)]
             counts = Counter([(await delivery).partition for delivery in sent])
         assert counts == {0: 10, 1: 10, 2: 10, 3: 10}
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_was_just_added_can_be_written_at_once(
+    node: NodeProcess, topic: str
+) -> None:
+    async def main() -> None:
+        async with Producer(node.address) as producer, Admin(node.address) as admin:
+            assert (await producer.send_and_wait(topic, b"old", partition=0)).offset == 0
+            await admin.create_partitions({topic: 3})
+            sent = await producer.send_and_wait(topic, b"new", partition=2)
+            assert (sent.partition, sent.offset) == (2, 0)
+            assert await producer.partitions_for(topic) == 3
+        got = await read_all(node.address, topic, 3)
+        assert [(r.partition, r.value) for r in got] == [(0, b"old"), (2, b"new")]
+
+    asyncio.run(main())
+
+
+def test_a_partition_is_waited_for_until_it_is_added(node: NodeProcess, topic: str) -> None:
+    async def main() -> None:
+        async with Producer(node.address) as producer, Admin(node.address) as admin:
+            waiting = asyncio.create_task(producer.send_and_wait(topic, b"v", partition=1))
+            await producer.send_and_wait(topic, b"others do not wait", partition=0)
+            assert not waiting.done()
+            await admin.create_partitions({topic: 2})
+            assert (await waiting).partition == 1
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_does_not_come_is_refused_in_time(node: NodeProcess, topic: str) -> None:
+    async def main() -> None:
+        async with Producer(node.address, max_block_ms=300) as producer:
+            with pytest.raises(
+                PartitionNotKnown, match=f"{topic}.* did not get 4 within"
+            ) as caught:
+                await producer.send(topic, b"v", partition=4)
+            error = caught.value
+            assert (error.topic, error.partition, error.partition_count) == (topic, 4, 1)
+        assert await read_all(node.address, topic) == []
 
     asyncio.run(main())
 
