@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,6 +31,7 @@ from tidelog.errors import (
     TidelogError,
     error_for,
 )
+from tidelog.metadata import Node, PartitionInfo, TopicInfo, merge, topic_info, with_leader
 from tidelog.options import ClientOptions
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address, Connection, open_connection
@@ -49,48 +49,6 @@ class Lane(Enum):
     TAIL = "tail"  # fetches that wait for records
     CATCH_UP = "catch-up"  # fetches of records that are there
     GROUP = "group"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of the cluster, as clients reach it."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-
-    @property
-    def address(self) -> Address:
-        """Return where it listens."""
-        return Address(self.host, self.port)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """Where a partition is. ``leader`` is -1 while it has none."""
-
-    partition: int
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic and its partitions; ``error`` instead if the nodes would not say."""
-
-    name: str
-    topic_id: uuid.UUID | None
-    is_internal: bool
-    partitions: Mapping[int, PartitionInfo]
-    error: ErrorCode = ErrorCode.none
-
-    @property
-    def partition_count(self) -> int:
-        """Return the number of partitions."""
-        return len(self.partitions)
 
 
 @dataclass(slots=True)
@@ -200,6 +158,21 @@ class Cluster:
         topic = self._topics.get(partition.topic)
         info = topic.partitions.get(partition.partition) if topic is not None else None
         return info if info is not None and info.leader in self._nodes else None
+
+    def note_leader(
+        self, partition: TopicPartition, *, leader: int, leader_epoch: int, nodes: Iterable[Node]
+    ) -> None:
+        """Take note of a leader named by another answer than metadata, if that is news.
+
+        Source: KIP-951.
+        """
+        for node in nodes:
+            self._nodes.setdefault(node.node_id, node)
+        topic = self._topics.get(partition.topic)
+        if topic is not None:
+            self._topics[partition.topic] = with_leader(
+                topic, partition.partition, leader=leader, leader_epoch=leader_epoch
+            )
 
     def want(self, topics: Iterable[str]) -> None:
         """Keep these topics looked up; fetches soon if one is not known yet."""
@@ -441,7 +414,7 @@ class Cluster:
         known = {} if self._wants_all else {n: t for n, t in self._topics.items() if n in wanted}
         for answer in response.topics:
             if answer.name is not None:
-                known[answer.name] = _merge(self._topics.get(answer.name), _topic_info(answer))
+                known[answer.name] = merge(self._topics.get(answer.name), topic_info(answer))
         self._topics = known
         self._drop_lines()
         self._tell()
@@ -461,49 +434,6 @@ class Cluster:
         if self._is_closed:
             self._news.set()
         news.set()
-
-
-def topic_id_or_none(topic_id: uuid.UUID | None) -> uuid.UUID | None:
-    """Return the id, None for the protocol's zero id."""
-    return topic_id if topic_id is not None and topic_id.int else None
-
-
-def _topic_info(answer: Any) -> TopicInfo:
-    partitions = {
-        int(p.partition_index): PartitionInfo(
-            int(p.partition_index),
-            int(p.leader_id),
-            int(p.leader_epoch),
-            tuple(map(int, p.replica_nodes)),
-            tuple(map(int, p.isr_nodes)),
-        )
-        for p in answer.partitions
-    }
-    return TopicInfo(
-        answer.name,
-        topic_id_or_none(answer.topic_id),
-        bool(answer.is_internal),
-        dict(sorted(partitions.items())),
-        answer.error_code,
-    )
-
-
-def _merge(known: TopicInfo | None, fresh: TopicInfo) -> TopicInfo:
-    """Return the fresh topic, but no partition from before what is known already.
-
-    Nodes learn of a new leader at different moments: an answer from a node that is
-    behind must not undo what another has said.
-    """
-    if known is None or known.topic_id != fresh.topic_id or fresh.error is not ErrorCode.none:
-        return fresh
-    partitions = {
-        number: known.partitions[number]
-        if number in known.partitions
-        and known.partitions[number].leader_epoch > info.leader_epoch >= 0
-        else info
-        for number, info in fresh.partitions.items()
-    }
-    return TopicInfo(fresh.name, fresh.topic_id, fresh.is_internal, partitions)
 
 
 def _retrieve(task: asyncio.Task[Connection]) -> None:

@@ -299,7 +299,8 @@ class Consumer:
 
         Coming back says that the records of the last poll are dealt with. Raises what
         keeps the consumer from reading: ``NoOffsetForPartition``, ``OffsetOutOfRange``,
-        ``CorruptRecordBatch``, ``FencedInstanceId``, or what a rebalance listener raised.
+        ``LogTruncation``, ``CorruptRecordBatch``, ``FencedInstanceId``, or what a
+        rebalance listener raised.
         """
         limit = self._options.max_poll_records if max_records is None else max_records
         if limit <= 0:
@@ -346,6 +347,7 @@ class Consumer:
         life = self._life
         version, records = state.version, state.records
         last = len(records) - 1
+        state.last_epoch = state.run_epoch
         # Jumps, pauses and rebalances all show in one of these conditions.
         while (
             state.version == version

@@ -37,6 +37,7 @@ from tidelog_core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from tidelog_core.model import TopicPartition
 
 __all__ = [
     "BufferExhausted",
@@ -62,6 +63,7 @@ __all__ = [
     "InvalidTimestamp",
     "InvalidTopic",
     "LeaderNotAvailable",
+    "LogTruncation",
     "MalformedResponse",
     "MessageTooLarge",
     "NoOffsetForPartition",
@@ -167,6 +169,27 @@ class NoOffsetForPartition(TidelogError):
     """Nothing is committed for the partition and ``auto_offset_reset`` is ``none``."""
 
     code = ErrorCode.offset_out_of_range
+
+
+class LogTruncation(TidelogError):
+    """Records that were read are no longer in the log, and ``auto_offset_reset`` is ``none``.
+
+    ``divergent_offset`` is where the log parts from what was read, None if the leader
+    cannot tell. Raised by every poll until ``seek``. Source: KIP-320.
+    """
+
+    code = ErrorCode.offset_out_of_range
+
+    def __init__(
+        self, partition: TopicPartition, fetch_offset: int, *, divergent_offset: int | None
+    ) -> None:
+        where = "an offset not known" if divergent_offset is None else f"{divergent_offset}"
+        super().__init__(
+            f"{partition}: the log was truncated; it differs from {where} on, "
+            f"and offset {fetch_offset} was to be fetched next"
+        )
+        self.partition, self.fetch_offset = partition, fetch_offset
+        self.divergent_offset = divergent_offset
 
 
 class NotAssigned(TidelogError):

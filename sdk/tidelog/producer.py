@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size_bytes_max
 
-from tidelog.cluster import Cluster, TopicInfo
+from tidelog.cluster import Cluster
 from tidelog.errors import ClientClosed, InvalidRequest, MessageTooLarge
+from tidelog.metadata import TopicInfo
 from tidelog.options import (
     ClientOptions,
     CompressionName,

@@ -34,9 +34,9 @@ from tidelog.administering.results import (
     TopicDescription,
     TopicListing,
 )
-from tidelog.cluster import topic_id_or_none
 from tidelog.consuming.group_protocol import group_by_topic
 from tidelog.errors import InvalidRequest, error_for
+from tidelog.metadata import topic_id_or_none
 from tidelog.offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,

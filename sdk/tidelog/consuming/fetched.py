@@ -50,6 +50,7 @@ class Chunk:
         self._aborting: set[int] = set()  # producers whose transaction here was aborted
         self.size_bytes = len(data)
         self.next_offset = self._batches[-1][1].next_offset
+        self.last_epoch = self._batches[-1][1].partition_leader_epoch
 
     def __bool__(self) -> bool:
         """Whether a batch is left."""

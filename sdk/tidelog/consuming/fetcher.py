@@ -4,6 +4,9 @@ A node gets two kinds of fetches, each on a connection of its own, one at a time
 partitions known (or hoped) to have more records are asked for at once, and partitions
 read to their end wait at the node until records come (long poll). Were they mixed, a
 partition whose buffer runs dry would wait behind the long poll of idle ones.
+
+After a change of leader a partition is fetched once its position is validated; an answer
+that comes from before then is dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from tidelog.cluster import Cluster, Lane
 from tidelog.consuming.fetched import Chunk
 from tidelog.consuming.locating import RESET_TIMESTAMPS
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
+from tidelog.consuming.validating import Validator
 from tidelog.errors import OffsetOutOfRange, TidelogError, error_for
+from tidelog.metadata import Node, PartitionInfo
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
 from tidelog.wire.backoff import Backoff
@@ -73,6 +78,7 @@ class Fetcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._backoffs: dict[int, tuple[Backoff, float]] = {}  # by node; not before loop time
         self._read_committed = options.isolation_level == "read_committed"
+        self._validator = Validator(cluster, options, self._on_validated)
 
     def wake(self) -> None:
         """Look again at what can be fetched."""
@@ -102,7 +108,6 @@ class Fetcher:
             if (
                 state.is_paused
                 or state.position == UNKNOWN
-                or state.fetching_version == state.version
                 or state.error is not None
                 or state.buffered_size_bytes >= self._options.max_partition_fetch_bytes
             ):
@@ -111,14 +116,19 @@ class Fetcher:
                 if state.retry_at_s < math.inf:
                     self._wake_at(state.retry_at_s)
                 continue
-            node_id = self._node_for(state, now_s)
-            if node_id is None:
+            leader = self._cluster.leader(state.partition)
+            if leader is None:
                 self._cluster.invalidate()  # News wakes us.
                 continue
+            if not self._validator.is_valid(state, leader) or state.fetching == state.ticket:
+                continue
+            node_id = self._node_for(state, leader, now_s)
             is_at_end = state.fetch_position >= state.end_offset != UNKNOWN
             lane = Lane.TAIL if is_at_end else Lane.CATCH_UP
             if (node_id, lane) not in self._busy:
                 plans.setdefault((node_id, lane), []).append(state)
+        for request in self._validator.requests():
+            self._spawn(request)
         for (node_id, lane), states in plans.items():
             _, not_before = self._backoffs.get(node_id, (None, 0.0))
             if not_before > now_s:
@@ -127,30 +137,29 @@ class Fetcher:
             self._busy.add((node_id, lane))
             self._spawn(self._fetch(node_id, lane, states))
 
-    def _node_for(self, state: PartitionState, now_s: float) -> int | None:
+    def _node_for(self, state: PartitionState, leader: PartitionInfo, now_s: float) -> int:
         if state.read_replica is not None:
             node_id, until_s = state.read_replica
             if node_id in self._cluster.nodes and now_s < until_s:
                 return node_id
             state.read_replica = None
-        leader = self._cluster.leader(state.partition)
-        return None if leader is None else leader.leader
+        return leader.leader
 
     async def _fetch(self, node_id: int, lane: Lane, states: Sequence[PartitionState]) -> None:
-        versions = [state.version for state in states]
+        tickets = {state: state.ticket for state in states}
         for state in states:
-            state.fetching_version = state.version
+            state.fetching = state.ticket
         try:
             connection = await self._cluster.connection(node_id, lane)
             response = await self._request(connection, lane, states)
             self._backoffs.pop(node_id, None)
-            self._take(node_id, response, dict(zip(states, versions, strict=True)))
+            self._take(node_id, response, tickets)
         except TidelogError as error:
             self._back_off(node_id, error)
         finally:
-            for state, version in zip(states, versions, strict=True):
-                if state.fetching_version == version:
-                    state.fetching_version = UNKNOWN
+            for state, ticket in tickets.items():
+                if state.fetching == ticket:
+                    state.fetching = None
             self._busy.discard((node_id, lane))
             self.wake()
 
@@ -163,12 +172,11 @@ class Fetcher:
         api, module = (FETCH_BY_ID, by_id) if has_ids else (FETCH_BY_NAME, by_name)
         topics: dict[str, list[Any]] = {}
         for state in states:
-            leader = self._cluster.leader(state.partition)
             topics.setdefault(state.partition.topic, []).append(
                 build(
                     module.FetchPartition,
                     partition=state.partition.partition,
-                    current_leader_epoch=-1 if leader is None else leader.leader_epoch,
+                    current_leader_epoch=state.leader_epoch,
                     fetch_offset=state.fetch_position,
                     partition_max_bytes=self._options.max_partition_fetch_bytes,
                 )
@@ -194,20 +202,32 @@ class Fetcher:
         topic = self._cluster.topic(state.partition.topic)
         return None if topic is None else topic.topic_id
 
-    def _take(self, node_id: int, response: Any, versions: dict[PartitionState, int]) -> None:
+    def _take(
+        self, node_id: int, response: Any, tickets: dict[PartitionState, tuple[int, int]]
+    ) -> None:
         if response.error_code is not ErrorCode.none:
             raise error_for(response.error_code, None, about="fetch")
-        names = {self._topic_id(state): state.partition.topic for state in versions}
-        asked = {state.partition: state for state in versions}
+        names = {self._topic_id(state): state.partition.topic for state in tickets}
+        asked = {state.partition: state for state in tickets}
+        nodes = _nodes(response)
         for topic in response.responses:
             name = topic.topic if hasattr(topic, "topic") else names.get(topic.topic_id)
             for answer in topic.partitions:
                 partition = TopicPartition(name or "", int(answer.partition_index))
                 state = asked.get(partition)
-                # Between question and answer the partition may have been left or sought in.
-                if state is not None and state.version == versions[state]:
+                self._note_leader(partition, answer.current_leader, nodes)
+                # Between question and answer the partition may have been left, sought in or
+                # validated under another leader.
+                if state is not None and state.ticket == tickets[state]:
                     self._take_partition(node_id, state, answer)
         self._on_arrival()
+
+    def _note_leader(self, partition: TopicPartition, current: Any, nodes: list[Node]) -> None:
+        leader, leader_epoch = int(current.leader_id), int(current.leader_epoch)
+        if UNKNOWN not in (leader, leader_epoch):
+            self._cluster.note_leader(
+                partition, leader=leader, leader_epoch=leader_epoch, nodes=nodes
+            )
 
     def _take_partition(self, node_id: int, state: PartitionState, answer: Any) -> None:
         code = answer.error_code
@@ -258,6 +278,7 @@ class Fetcher:
             return
         state.chunks.append(chunk)
         state.fetch_position = max(state.fetch_position, chunk.next_offset)
+        state.fetch_epoch = chunk.last_epoch
 
     def _on_out_of_range(self, state: PartitionState) -> None:
         if state.chunks or state.index < len(state.records):
@@ -296,6 +317,10 @@ class Fetcher:
             )
             self._on_arrival()
 
+    def _on_validated(self) -> None:
+        self._on_arrival()
+        self.wake()
+
     def _retry_later(self, state: PartitionState) -> None:
         state.retry_at_s = asyncio.get_running_loop().time() + _RETRIED_S
 
@@ -320,3 +345,11 @@ class Fetcher:
         while True:
             await self._cluster.wait_for_news()
             self.wake()
+
+
+def _nodes(response: Any) -> list[Node]:
+    """Return where the leaders are that the answer names; older versions do not say."""
+    return [
+        Node(int(node.node_id), node.host, int(node.port), node.rack)
+        for node in getattr(response, "node_endpoints", ())
+    ]

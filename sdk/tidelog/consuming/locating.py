@@ -88,8 +88,7 @@ class Locator:
             if state.version != versions[state]:
                 continue  # Sought in meanwhile.
             if (commit := committed.get(state.partition)) is not None:
-                state.jump(commit.offset)
-                state.last_epoch = commit.leader_epoch
+                state.jump(commit.offset, commit.leader_epoch)
             elif self._options.auto_offset_reset == "none":
                 state.error = NoOffsetForPartition(
                     f"nothing is committed for {state.partition} and auto_offset_reset is 'none'"

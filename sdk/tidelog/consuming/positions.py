@@ -25,13 +25,15 @@ class PartitionState:
         "chunks",
         "end_offset",
         "error",
+        "fetch_epoch",
         "fetch_position",
-        "fetching_version",
+        "fetching",
         "high_watermark",
         "index",
         "is_held",
         "is_paused",
         "last_epoch",
+        "leader_epoch",
         "partition",
         "position",
         "read_replica",
@@ -39,6 +41,7 @@ class PartitionState:
         "reset_timestamp",
         "retry_at_s",
         "run_end",
+        "run_epoch",
         "safe_position",
         "version",
     )
@@ -47,7 +50,7 @@ class PartitionState:
         self.partition = partition
         self.position = UNKNOWN
         self.safe_position = UNKNOWN  # Everything before it has been dealt with by the user.
-        self.last_epoch = UNKNOWN  # leader epoch of the last record handed out
+        self.last_epoch = UNKNOWN  # leader epoch of the last record before ``position``
         self.reset_timestamp: int | None = None  # Look the position up by this, not by commit.
         self.is_paused = False
         self.is_held = False  # Hands out nothing: about to be revoked, or not announced yet.
@@ -55,9 +58,12 @@ class PartitionState:
         self.records: list[ConsumerRecord] = []
         self.index = 0
         self.run_end = UNKNOWN  # the offset behind the current batch, which may end in a gap
+        self.run_epoch = UNKNOWN  # leader epoch of the current batch
         self.fetch_position = UNKNOWN  # behind everything fetched
+        self.fetch_epoch = UNKNOWN  # leader epoch of the last record before ``fetch_position``
+        self.leader_epoch = UNKNOWN  # of the leader whose log is known to reach so far
         self.version = 0  # Grows with every jump; answers to older fetches are dropped.
-        self.fetching_version = UNKNOWN  # of the fetch under way
+        self.fetching: tuple[int, int] | None = None  # the ``ticket`` of the fetch under way
         self.high_watermark = UNKNOWN
         self.end_offset = UNKNOWN  # where records end as far as we may read, as last seen
         self.read_replica: tuple[int, float] | None = None  # node, until this loop time
@@ -74,18 +80,37 @@ class PartitionState:
         """Whether records may be handed out."""
         return not (self.is_paused or self.is_held) and self.position != UNKNOWN
 
-    def jump(self, offset: int) -> None:
-        """Continue from the offset; what was fetched is dropped."""
+    @property
+    def ticket(self) -> tuple[int, int]:
+        """Return what the answer to a fetch is good for: this version, under this leader."""
+        return self.version, self.leader_epoch
+
+    def jump(self, offset: int, epoch: int = UNKNOWN) -> None:
+        """Continue from the offset; what was fetched is dropped.
+
+        ``epoch`` is the leader epoch of the last record before it, if that is known.
+        """
         self.position = self.safe_position = self.fetch_position = offset
+        self.last_epoch = self.fetch_epoch = epoch
+        self.leader_epoch = UNKNOWN
         self.reset_timestamp = None
-        self.last_epoch = UNKNOWN
         self._drop()
+
+    def rewind(self) -> None:
+        """Fetch again what was fetched ahead."""
+        self.fetch_position, self.fetch_epoch = self.position, self.last_epoch
+        self._drop()
+
+    def settle(self, leader_epoch: int) -> None:
+        """Fetch on under this leader: what was fetched before is in its log as well."""
+        if leader_epoch != self.leader_epoch:
+            self.leader_epoch = leader_epoch
+            self.read_replica = None  # The new leader may know of a better one.
 
     def forget(self, reset_timestamp: int | None) -> None:
         """Have the position looked up again, by timestamp or (None) by what is committed."""
-        self.position = self.safe_position = self.fetch_position = UNKNOWN
+        self.jump(UNKNOWN)
         self.reset_timestamp = reset_timestamp
-        self._drop()
 
     def next_run(self) -> bool:
         """Have ``records[index:]`` hold at least one record; return whether it does.
@@ -100,17 +125,15 @@ class PartitionState:
                 return False
             chunk = self.chunks[0]
             try:
-                self.records, self.run_end, epoch = chunk.next_batch(self.position)
+                self.records, self.run_end, self.run_epoch = chunk.next_batch(self.position)
             except TidelogError:
-                self.jump(self.position)  # The next fetch may bring better bytes.
+                self.rewind()  # The next fetch may bring better bytes.
                 raise
             self.index = 0
             if not chunk:
                 self.chunks.popleft()
-            if self.records:
-                self.last_epoch = epoch
-            elif self.run_end > self.position:
-                self.position = self.run_end
+            if not self.records and self.run_end > self.position:
+                self.position, self.last_epoch = self.run_end, self.run_epoch
         return True
 
     def take(self, record_count_max: int) -> list[ConsumerRecord]:
@@ -119,10 +142,15 @@ class PartitionState:
         taken = self.records[start:end] if start or end < len(self.records) else self.records
         self.index = start + len(taken)
         self.position = taken[-1].offset + 1 if self.index < len(self.records) else self.run_end
+        self.last_epoch = self.run_epoch
         return taken
 
     def to_commit(self, offset: int) -> OffsetAndMetadata:
-        """Return what a commit of the offset says."""
+        """Return what a commit of the offset says.
+
+        The epoch may be that of a record handed out after the offset. It serves as well:
+        an epoch starts at one offset only, so a log that has it has what is before.
+        """
         return OffsetAndMetadata(offset, self.last_epoch)
 
     def _drop(self) -> None:

@@ -1,0 +1,188 @@
+"""Consumers of a log that lost records: a replica that was behind was elected (KIP-320).
+
+Records 0 to 99 are on all three nodes, 100 to 149 were on the dead leader alone. Then 80
+others take offsets 100 to 179, so that a consumer at 150 could read on and never know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tidelog import Consumer, OffsetAndMetadata, Producer, TopicPartition
+from tidelog.consuming.positions import PartitionState
+from tidelog.errors import LogTruncation
+
+from tests.node.node_process import NodeProcess
+from tests.node.replication.replicated_cluster import (
+    SETTLE_SECONDS_MAX,
+    ReplicatedCluster,
+    replicated_cluster,
+)
+
+TOPIC = "t"
+TP = TopicPartition(TOPIC, 0)
+KEPT = [b"kept %d" % n for n in range(100)]
+LOST = [b"lost %d" % n for n in range(50)]
+OTHERS = [b"other %d" % n for n in range(80)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ReplicatedCluster]:
+    """Three nodes whose leader alone has the records that will be lost."""
+    with replicated_cluster(tmp_path) as cluster:
+        cluster.create(
+            TOPIC,
+            unclean_leader_election_enable="true",
+            min_insync_replicas="1",
+            remote_storage_enable="false",
+        )
+        cluster.produce(TOPIC, KEPT)
+        cluster.wait_same_logs(TOPIC)
+        leader = cluster.node_leading(TOPIC)
+        for follower in cluster.followers(TOPIC):
+            follower.kill()
+        cluster.wait_isr(TOPIC, {leader.broker_id})
+        assert sorted(cluster.produce(TOPIC, LOST)) == list(range(100, 150))
+        yield cluster
+
+
+def truncate(cluster: ReplicatedCluster) -> None:
+    """Have a replica without the lost records lead, and write others in their place."""
+    leader = cluster.node_leading(TOPIC)
+    behind = next(node for node in cluster.nodes.values() if node.process is None)
+    leader.kill()
+    behind.start()
+    cluster.wait_leader(TOPIC, other_than=leader.broker_id)
+    assert sorted(cluster.produce(TOPIC, OTHERS)) == list(range(100, 180))
+
+
+@asynccontextmanager
+async def reader(
+    cluster: ReplicatedCluster, policy: str, group_id: str | None = None
+) -> AsyncIterator[Consumer]:
+    """A consumer of the partition, without automatic commits."""
+    async with Consumer(
+        cluster.addresses,
+        group_id=group_id,
+        auto_offset_reset=policy,  # type: ignore[arg-type]
+        enable_auto_commit=False,
+        retry_backoff_max_ms=200,
+        reconnect_backoff_max_ms=300,
+    ) as consumer:
+        consumer.assign([TP])
+        yield consumer
+
+
+async def read(consumer: Consumer, count: int) -> list[bytes]:
+    """Return the values of the next records, and no more than these."""
+    values: list[bytes] = []
+    async with asyncio.timeout(SETTLE_SECONDS_MAX):
+        while len(values) < count:
+            records = await consumer.poll(max_records=count - len(values), timeout_ms=1_000)
+            values += [record.value or b"" for record in records]
+    return values
+
+
+def test_without_a_reset_policy_a_lost_position_is_an_error(cluster: ReplicatedCluster) -> None:
+    """Whether the consumer went on running or starts from a commit of before."""
+
+    async def main() -> None:
+        async with reader(cluster, "none", "g") as consumer:
+            consumer.seek(TP, 0)
+            assert await read(consumer, 150) == KEPT + LOST
+            await consumer.commit()
+            committed = (await consumer.committed([TP]))[TP]
+            assert committed == OffsetAndMetadata(150, leader_epoch(consumer))
+            await asyncio.to_thread(truncate, cluster)
+            for _ in range(2):  # It stays so until the user has decided.
+                with pytest.raises(LogTruncation, match=r"t-0.* 100 on.* 150") as caught:
+                    await read(consumer, 1)
+                error = caught.value
+                assert (error.partition, error.fetch_offset) == (TP, 150)
+                assert error.divergent_offset == 100
+            assert await consumer.position(TP) == 150
+            consumer.seek(TP, error.divergent_offset)
+            assert await read(consumer, 80) == OTHERS
+        for node in [node for node in cluster.nodes.values() if node.process is None]:
+            await asyncio.to_thread(node.start)  # Among them is who has the commit.
+        async with reader(cluster, "none", "g") as consumer:
+            with pytest.raises(LogTruncation) as caught:
+                await read(consumer, 1)
+            assert (caught.value.fetch_offset, caught.value.divergent_offset) == (150, 100)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_with_a_reset_policy_reading_goes_on_where_the_logs_part(
+    cluster: ReplicatedCluster, policy: str
+) -> None:
+    async def main() -> None:
+        async with reader(cluster, policy) as consumer:
+            consumer.seek(TP, 0)
+            assert await read(consumer, 150) == KEPT + LOST
+            await asyncio.to_thread(truncate, cluster)
+            assert await read(consumer, 80) == OTHERS
+
+    asyncio.run(main())
+
+
+def test_lost_records_that_were_only_fetched_ahead_are_fetched_again(
+    cluster: ReplicatedCluster,
+) -> None:
+    async def main() -> None:
+        async with reader(cluster, "none") as consumer:
+            consumer.seek(TP, 0)
+            assert await read(consumer, 10) == KEPT[:10]
+            async with asyncio.timeout(SETTLE_SECONDS_MAX):
+                while state_of(consumer).fetch_position < 150:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            old = leader_epoch(consumer)
+            await asyncio.to_thread(truncate, cluster)
+            async with asyncio.timeout(SETTLE_SECONDS_MAX):
+                while leader_epoch(consumer) == old:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert await read(consumer, 170) == KEPT[10:] + OTHERS
+
+    asyncio.run(main())
+
+
+def test_a_commit_of_an_epoch_that_the_leader_does_not_know_is_a_lost_position(
+    node: NodeProcess, topic: str, name: str
+) -> None:
+    """As after a topic was deleted and made anew: there is no offset at which they part."""
+
+    async def main() -> None:
+        tp = TopicPartition(topic, 0)
+        async with Producer(node.address) as producer:
+            for value in KEPT:
+                await producer.send(topic, value)
+        async with Consumer(
+            node.address, group_id=name, auto_offset_reset="none", enable_auto_commit=False
+        ) as consumer:
+            consumer.assign([tp])
+            await consumer.commit({tp: OffsetAndMetadata(50, 1_000)})
+            with pytest.raises(LogTruncation, match=r"not known on.* 50") as caught:
+                await read(consumer, 1)
+            assert caught.value.divergent_offset is None
+        async with Consumer(
+            node.address, group_id=name, auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer:
+            consumer.assign([tp])
+            assert await read(consumer, 100) == KEPT
+
+    asyncio.run(main())
+
+
+def state_of(consumer: Consumer) -> PartitionState:
+    """Return where the consumer stands."""
+    return consumer._positions.state(TP)
+
+
+def leader_epoch(consumer: Consumer) -> int:
+    """Return the epoch of the leader that the position was validated by."""
+    return state_of(consumer).leader_epoch
