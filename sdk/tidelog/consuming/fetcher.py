@@ -156,6 +156,9 @@ class Fetcher:
             self._take(node_id, response, tickets)
         except TidelogError as error:
             self._back_off(node_id, error)
+            for state in states:
+                if state.read_replica is not None and state.read_replica[0] == node_id:
+                    state.read_replica = None  # The leader stands in, or names another.
         finally:
             for state, ticket in tickets.items():
                 if state.fetching == ticket:

@@ -92,7 +92,8 @@ class PartitionState:
         """
         self.position = self.safe_position = self.fetch_position = offset
         self.last_epoch = self.fetch_epoch = epoch
-        self.leader_epoch = UNKNOWN
+        if epoch != UNKNOWN:
+            self.leader_epoch = UNKNOWN  # No leader has been asked about it yet.
         self.reset_timestamp = None
         self._drop()
 
