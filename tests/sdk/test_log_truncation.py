@@ -151,6 +151,30 @@ def test_lost_records_that_were_only_fetched_ahead_are_fetched_again(
     asyncio.run(main())
 
 
+def test_a_position_that_the_new_leader_has_stays_with_all_that_was_fetched_ahead(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        with replicated_cluster(tmp_path) as cluster:
+            cluster.create(TOPIC, min_insync_replicas="2")
+            cluster.produce(TOPIC, KEPT)
+            async with reader(cluster, "none") as consumer:
+                consumer.seek(TP, 0)
+                assert await read(consumer, 10) == KEPT[:10]
+                old, version = leader_epoch(consumer), state_of(consumer).version
+                leader = cluster.node_leading(TOPIC)
+                await asyncio.to_thread(leader.kill)
+                async with asyncio.timeout(SETTLE_SECONDS_MAX):
+                    while leader_epoch(consumer) == old:  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                assert state_of(consumer).fetch_position == 100
+                await asyncio.to_thread(cluster.produce, TOPIC, OTHERS)
+                assert await read(consumer, 170) == KEPT[10:] + OTHERS
+                assert state_of(consumer).version == version
+
+    asyncio.run(main())
+
+
 def test_a_commit_of_an_epoch_that_the_leader_does_not_know_is_a_lost_position(
     node: NodeProcess, topic: str, name: str
 ) -> None:
