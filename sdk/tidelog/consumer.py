@@ -20,7 +20,7 @@ from tidelog.consuming.membership import Membership
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
 from tidelog.consuming.subscription import RebalanceListener, Subscription
-from tidelog.errors import ClientClosed, InvalidRequest, RequestTimedOut, TidelogError
+from tidelog.errors import ClientClosed, InvalidRequest, RequestTimedOut
 from tidelog.groups import Coordinator
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import (
@@ -309,8 +309,10 @@ class Consumer:
         deadline_s = loop.time() + timeout_ms / 1000
         await self._come_to_rest()
         while True:
-            records = self._collect(limit)
+            self._attend()
+            records, states = self._positions.take(limit)
             if records:
+                self._hand_out(states)
                 return records
             if not await self._wait(deadline_s):
                 if self._membership is not None:
@@ -331,7 +333,7 @@ class Consumer:
         await self._come_to_rest()
         while True:
             self._attend()
-            state = self._next_ready(may_raise=True)
+            state = self._positions.next_ready(may_raise=True)
             if state is not None:
                 self._positions.rotate(state.partition)
                 self._hand_out([state])
@@ -510,44 +512,6 @@ class Consumer:
             self._membership.on_rest()
         elif not len(self._positions):
             raise InvalidRequest("nothing to read: subscribe to topics or assign partitions")
-
-    def _next_ready(self, *, may_raise: bool) -> PartitionState | None:
-        """Return the next partition in turn that has a run of records.
-
-        Raises what is wrong with a partition, or keeps it for later.
-        """
-        for state in self._positions:
-            if state.is_held or state.is_paused:
-                continue
-            try:
-                if state.position != UNKNOWN:
-                    if state.next_run():
-                        return state
-                elif state.error is not None:
-                    error, state.error = state.error, None
-                    raise error
-            except TidelogError as error:
-                if may_raise:
-                    raise
-                state.error = error
-        return None
-
-    def _collect(self, limit: int) -> list[ConsumerRecord]:
-        self._attend()
-        records: list[ConsumerRecord] = []
-        states: list[PartitionState] = []
-        while len(records) < limit:
-            state = self._next_ready(may_raise=not records)
-            if state is None:
-                break
-            records += state.take(limit - len(records))
-            if state not in states:
-                states.append(state)
-            if state.index >= len(state.records):
-                self._positions.rotate(state.partition)
-        if records:
-            self._hand_out(states)
-        return records
 
     def _hand_out(self, states: list[PartitionState]) -> None:
         self._life.hand_out(states)

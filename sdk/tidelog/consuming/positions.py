@@ -209,6 +209,45 @@ class Positions:
             if partition not in self._states:
                 self._states[partition] = PartitionState(partition)
 
+    def next_ready(self, *, may_raise: bool) -> PartitionState | None:
+        """Return the next partition in turn that has a run of records.
+
+        Raises what is wrong with a partition, or keeps it for later.
+        """
+        for state in self:
+            if state.is_held or state.is_paused:
+                continue
+            try:
+                if state.position != UNKNOWN:
+                    if state.next_run():
+                        return state
+                elif state.error is not None:
+                    error, state.error = state.error, None
+                    raise error
+            except TidelogError as error:
+                if may_raise:
+                    raise
+                state.error = error
+        return None
+
+    def take(self, record_count_max: int) -> tuple[list[ConsumerRecord], list[PartitionState]]:
+        """Return the next records and the partitions they are of, which move behind them.
+
+        Raises what is wrong with a partition if there are no records before it in turn.
+        """
+        records: list[ConsumerRecord] = []
+        states: list[PartitionState] = []
+        while len(records) < record_count_max:
+            state = self.next_ready(may_raise=not records)
+            if state is None:
+                break
+            records += state.take(record_count_max - len(records))
+            if state not in states:
+                states.append(state)
+            if state.index >= len(state.records):
+                self.rotate(state.partition)
+        return records, states
+
     def rotate(self, partition: TopicPartition) -> None:
         """Put the partition behind the others: it has had its turn."""
         state = self._states.pop(partition, None)
