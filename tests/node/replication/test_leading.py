@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import request as list_request
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.wire_messages import build
 from tidelog_node.routes import RequestContext
 
@@ -275,5 +278,67 @@ def test_a_follower_serves_consumers_what_it_knows_to_be_committed(tmp_path: Pat
         assert node.read(0, leader_epoch=1, replica_id=3).error_code is (
             ErrorCode.not_leader_or_follower
         )
+
+    on_a_node(tmp_path, body)
+
+
+async def delete_records(node: LedNode, offset: int) -> Any:
+    request = build(
+        delete_request.DeleteRecordsRequest,
+        topics=(
+            build(
+                delete_request.DeleteRecordsTopic,
+                name=TOPIC,
+                partitions=(
+                    build(
+                        delete_request.DeleteRecordsPartition, partition_index=0, offset=offset
+                    ),
+                ),
+            ),
+        ),
+    )
+    context = RequestContext(21, 2, 1, None, "", "")
+    response: Any = await node.delete_records.handle(request, context)
+    return response.topics[0].partitions[0]
+
+
+async def stored_start(node: LedNode) -> int:
+    item = await node.store.get(partition_key(node.replica().topic_id, 0))
+    assert item is not None
+    return Partition.from_item(item).log_start_offset
+
+
+def test_a_deposed_leader_deletes_nothing(tmp_path: Path) -> None:
+    """After an unclean election its high watermark is not the new leader's."""
+
+    async def body(node: LedNode) -> None:
+        replica = await node.create_topic()
+        for number in range(3):
+            node.send(b"%d" % number, acks=1)
+        for follower in (2, 3):
+            node.read(3, replica_id=follower)
+        assert (await delete_records(node, 1)).low_watermark == 1
+        partition = node.view.image.partition(replica.partition)
+        assert partition is not None
+        newer = Partition.from_item(await node.store.get(partition.item_id))  # type: ignore[arg-type]
+        elected = dataclasses.replace(newer, leader=3, leader_epoch=1, isr=(3,))
+        await node.store.commit([put(elected)])
+        refused = await delete_records(node, 3)
+        assert refused.error_code is ErrorCode.not_leader_or_follower
+        assert await stored_start(node) == 1
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_fenced_leader_deletes_nothing(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+        for follower in (2, 3):
+            node.read(1, replica_id=follower)
+        node.may_serve = False
+        refused = await delete_records(node, 1)
+        assert refused.error_code is ErrorCode.not_leader_or_follower
+        assert await stored_start(node) == 0
 
     on_a_node(tmp_path, body)
