@@ -290,9 +290,7 @@ async def delete_records(node: LedNode, offset: int) -> Any:
                 delete_request.DeleteRecordsTopic,
                 name=TOPIC,
                 partitions=(
-                    build(
-                        delete_request.DeleteRecordsPartition, partition_index=0, offset=offset
-                    ),
+                    build(delete_request.DeleteRecordsPartition, partition_index=0, offset=offset),
                 ),
             ),
         ),
