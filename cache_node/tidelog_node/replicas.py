@@ -186,6 +186,17 @@ class Replica:
         if log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(log_start_offset)
 
+    def keep_back_deleted(self) -> None:
+        """Begin where the metadata store says that the partition begins, to lead from there.
+
+        The last leader may have told of a deletion that this replica has not heard of. What
+        was deleted was committed, so the high watermark is at least there.
+        """
+        log = self.log
+        if self.log_start_offset > log.log_start_offset:
+            log.advance_high_watermark(self.log_start_offset)
+            log.advance_log_start_offset(min(self.log_start_offset, log.high_watermark))
+
     @property
     def leader(self) -> Leader | None:
         """What is known of followers and ISR where this node leads and there are others."""
@@ -505,6 +516,8 @@ class ReplicaManager:
             replica.wake()
             self.on_uncertain_lead(replica)
             return
+        if leads and (role.leader is None or role.leader.leader_epoch != partition.leader_epoch):
+            replica.keep_back_deleted()
         change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
         replica.leader_epoch = partition.leader_epoch
         replica.is_leader = role.leader is not None

@@ -340,3 +340,20 @@ def test_a_fenced_leader_deletes_nothing(tmp_path: Path) -> None:
         assert await stored_start(node) == 0
 
     on_a_node(tmp_path, body)
+
+
+def test_a_new_leader_keeps_back_what_the_last_one_has_deleted(tmp_path: Path) -> None:
+    """The last leader may have answered before this follower had heard of the new start."""
+
+    async def body(node: LedNode) -> None:
+        replica = await node.create_topic()
+        for number in range(3):
+            node.send(b"%d" % number, acks=1)
+        await node.change_partition(leader=2, leader_epoch=1)
+        await node.change_partition(leader=2, log_start_offset=2)
+        await node.change_partition(leader=1, leader_epoch=2, isr=(1, 2))
+        assert (await list_offset(node, EARLIEST)).offset == 2
+        assert node.read(1, leader_epoch=2).error_code is ErrorCode.offset_out_of_range
+        assert replica.log.log_end_offset == 3
+
+    on_a_node(tmp_path, body)
