@@ -357,3 +357,20 @@ def test_a_new_leader_keeps_back_what_the_last_one_has_deleted(tmp_path: Path) -
         assert replica.log.log_end_offset == 3
 
     on_a_node(tmp_path, body)
+
+
+def test_a_log_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+    """As on a disk that was full for a while: nothing else may happen to the topic."""
+
+    async def body(node: LedNode) -> None:
+        in_the_way = node.directories.path / f"{TOPIC}-0"
+        in_the_way.write_text("")
+        replica = await node.create_topic()
+        assert not replica.is_leader
+        in_the_way.unlink()
+        async with asyncio.timeout(10):
+            while not replica.is_leader:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert node.send(b"a", acks=1).base_offset == 0
+
+    on_a_node(tmp_path, body)
