@@ -276,12 +276,13 @@ class LeaderState(Generic[Token]):
         """Whether appends are refused because the leadership is on its way elsewhere."""
         return self._hand_over is not None
 
-    def _handing_over(self, now_ms: float) -> PartitionChange | None:
+    def _handing_over(self, peers: PeerLeases, now_ms: float) -> PartitionChange | None:
         wanted = self._hand_over
         if wanted is None:
             return None
         follower = self.followers.get(wanted.successor)
-        if follower is None or wanted.successor not in self.partition.isr:
+        is_lost = follower is None or wanted.successor not in self.partition.isr
+        if is_lost or peers.is_dead(wanted.successor):
             self._hand_over = None
             return None
         is_late = now_ms >= wanted.deadline_ms
@@ -315,7 +316,9 @@ class LeaderState(Generic[Token]):
             change: PartitionChange | None = ending
         else:
             change = (
-                self._handing_over(now_ms) or ending or self._altered_isr(brokers, peers, now_ms)
+                self._handing_over(peers, now_ms)
+                or ending
+                or self._altered_isr(brokers, peers, now_ms)
             )
         if change is None and self._proposed:
             # Whatever is still under way must be overtaken by something.

@@ -355,6 +355,15 @@ def test_a_hand_over_that_takes_too_long_is_given_up_unless_the_leader_leaves() 
 # -- reassignment --
 
 
+def test_a_hand_over_to_a_successor_that_has_died_is_given_up() -> None:
+    leader = make_leader()
+    leader.begin_hand_over(2, is_leaving=True, now_ms=0)
+    dead = make_peers(live=(1, 3), dead=(2,))
+    change = propose(leader, peers=dead)
+    assert (change.after.leader, change.after.isr) == (1, (1, 3))
+    leader.require_appendable(needs_all=False)
+
+
 def test_the_leader_swaps_the_set_once_the_target_is_in_sync() -> None:
     leader = make_leader(make_partition((1, 2, 4, 3), isr=(1, 2, 3), adding=(4,), removing=(3,)))
     assert idle(leader)
