@@ -377,6 +377,19 @@ def test_the_leader_swaps_the_set_once_the_target_is_in_sync() -> None:
     assert (swapped.leader, swapped.leader_epoch) == (1, 6)
 
 
+def test_a_leader_that_is_to_stay_after_all_goes_on() -> None:
+    moving = make_partition((2, 3, 1), removing=(1,))
+    leader = make_leader(moving)
+    leader.on_append(5, 0)
+    assert idle(leader)
+    leader.on_partition(dataclasses.replace(cancel_reassignment(moving).after, version=8), 0)
+    assert idle(leader)
+    leader.require_appendable(needs_all=False)
+    fetch(leader, 2, 5)
+    fetch(leader, 3, 5)
+    assert idle(leader)
+
+
 def test_a_replica_that_was_taken_out_and_put_back_joins_only_with_its_new_log() -> None:
     """The leader may learn of both changes at once, after the replica has dropped its log."""
     adding = make_partition((1, 2, 4), isr=(1, 2), adding=(4,))
