@@ -511,6 +511,8 @@ class ReplicaManager:
     def _update_alone(self, replica: Replica, partition: Partition) -> None:
         """Follow the record of a partition that nobody else has a replica of."""
         replica.is_leader = self._leads(partition)
+        if replica.is_leader:
+            replica.settled_epoch = partition.leader_epoch  # nobody else can have more
         if replica.leader_epoch != partition.leader_epoch:
             replica.leader_epoch = partition.leader_epoch
             if replica.is_leader and replica.opened_log is not None:

@@ -103,15 +103,17 @@ class LedNode:
 
     # -- the cluster
 
-    async def create_topic(self, *, leader: int = 1, **configs: str) -> Replica:
+    async def create_topic(
+        self, *, leader: int = 1, replicas: tuple[int, ...] = (1, 2, 3), **configs: str
+    ) -> Replica:
         topic = Topic(name=TOPIC, topic_id=uuid4(), partition_count=1, configs=configs)
         partition = Partition(
             topic_id=topic.topic_id,
             partition=0,
-            replicas=(1, 2, 3),
+            replicas=replicas,
             leader=leader,
             leader_epoch=0,
-            isr=(1, 2, 3),
+            isr=replicas,
         )
         await self.store.commit([records.put(partition), records.put(topic)])
         await self.view.refresh()

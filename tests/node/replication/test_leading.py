@@ -14,6 +14,7 @@ from kio.schema.list_offsets.v11 import request as list_request
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.wire_messages import build
+from tidelog_node.replicas import Replica
 from tidelog_node.routes import RequestContext
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
@@ -372,5 +373,19 @@ def test_a_log_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
             while not replica.is_leader:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert node.send(b"a", acks=1).base_offset == 0
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_leader_that_was_alone_goes_on_while_it_gets_company(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        asked: list[Replica] = []
+        node.replicas.on_uncertain_lead = asked.append
+        replica = await node.create_topic(replicas=(1,))
+        assert node.send(b"a").base_offset == 0
+        await node.change_partition(replicas=(1, 2), adding=(2,))
+        assert node.send(b"b").base_offset == 1
+        assert replica.log.high_watermark == 2
+        assert not asked
 
     on_a_node(tmp_path, body)
