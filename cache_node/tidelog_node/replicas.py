@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_THREADS = 16  # an fsync waits for the disk, and the disk takes several at once
 CLOSE_SECONDS_MAX = 15.0
+OPEN_RETRY_SECONDS = 2.0  # before a log that could not be opened is tried again
 WAKE_BYTES = 2**31  # more than any fetch can wait for
 
 
@@ -186,6 +187,17 @@ class Replica:
         if log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(log_start_offset)
 
+    def keep_back_deleted(self) -> None:
+        """Begin where the metadata store says that the partition begins, to lead from there.
+
+        The last leader may have told of a deletion that this replica has not heard of. What
+        was deleted was committed, so the high watermark is at least there.
+        """
+        log = self.log
+        if self.log_start_offset > log.log_start_offset:
+            log.advance_high_watermark(self.log_start_offset)
+            log.advance_log_start_offset(min(self.log_start_offset, log.high_watermark))
+
     @property
     def leader(self) -> Leader | None:
         """What is known of followers and ISR where this node leads and there are others."""
@@ -301,6 +313,7 @@ class ReplicaManager:
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
         self._is_recovered = False  # roles need logs
+        self._retries: dict[str, asyncio.TimerHandle] = {}  # by topic
 
     async def start(self) -> None:
         """Take over what the image gives to this node; recover logs where needed.
@@ -329,6 +342,8 @@ class ReplicaManager:
         """
         if self._unsubscribe is not None:
             self._unsubscribe()
+        for timer in self._retries.values():
+            timer.cancel()
         replicas = [replica for replica in self._all() if replica.opened_log is not None]
         is_clean = not any(replica.is_in_trouble for replica in self._all())
         loop = asyncio.get_running_loop()
@@ -480,10 +495,24 @@ class ReplicaManager:
                 "log could not be opened, its partition is offline",
                 extra={"partition": str(replica.partition), "reason": str(error)},
             )
+            if not replica.is_in_trouble:
+                self._retry_later(replica.partition.topic)
+
+    def _retry_later(self, topic: str) -> None:
+        """Look at the topic again soon: a disk that is full now need not stay so."""
+        if topic not in self._retries:
+            loop = asyncio.get_running_loop()
+            self._retries[topic] = loop.call_later(OPEN_RETRY_SECONDS, self._retry, topic)
+
+    def _retry(self, topic: str) -> None:
+        del self._retries[topic]
+        self._follow_topic(self._view.image, topic)
 
     def _update_alone(self, replica: Replica, partition: Partition) -> None:
         """Follow the record of a partition that nobody else has a replica of."""
         replica.is_leader = self._leads(partition)
+        if replica.is_leader:
+            replica.settled_epoch = partition.leader_epoch  # nobody else can have more
         if replica.leader_epoch != partition.leader_epoch:
             replica.leader_epoch = partition.leader_epoch
             if replica.is_leader and replica.opened_log is not None:
@@ -505,6 +534,8 @@ class ReplicaManager:
             replica.wake()
             self.on_uncertain_lead(replica)
             return
+        if leads and (role.leader is None or role.leader.leader_epoch != partition.leader_epoch):
+            replica.keep_back_deleted()
         change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
         replica.leader_epoch = partition.leader_epoch
         replica.is_leader = role.leader is not None

@@ -326,7 +326,7 @@ def _control_routes(
         *ListOffsetsHandler(replicas=replicas, tier=data.tier, can_serve=can_serve).routes(),
         *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
         *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir).routes(),
-        *DeleteRecordsHandler(replicas=replicas, store=store).routes(),
+        *DeleteRecordsHandler(replicas=replicas, store=store, can_serve=can_serve).routes(),
     ]
 
 

@@ -7,7 +7,8 @@ offset fixed it. Everything else is held against it:
    the history that it has locally; so has every replica in the end;
 2. no high watermark, of any replica, passes an offset that holds other bytes;
 3. a broker that does not lead the stored epoch acknowledges nothing and serves no reads as
-   leader; at most one broker leads in an epoch;
+   leader (it may not know yet that an epoch of its own has begun since a replica was taken
+   out); at most one broker leads in an epoch;
 4. a leader's high watermark never goes back; consumers read the history and nothing else;
 5. an idempotent producer's records are in the history once and in order.
 
@@ -41,6 +42,7 @@ class Checker:
         self.acked_one = 0
         self.reads = 0
         self._tier_ahead = ""
+        self._reign_from = 0  # the first epoch from which on the stored leader has led
         self._led_by: dict[int, tuple[int, int]] = {}  # epoch: broker, incarnation
         self._forgiven: set[int] = set()  # brokers whose next leadership may lose records
 
@@ -53,6 +55,11 @@ class Checker:
         if after.leader >= 0 and after.leader not in before.isr:
             self._require(self._is_unclean_allowed, "a leader was not in the ISR before")
             self.forgive(after.leader)
+        is_going_on = after.leader == before.leader and not set(before.replicas) <= set(
+            after.replicas
+        )
+        if after.leader_epoch != before.leader_epoch and not is_going_on:
+            self._reign_from = after.leader_epoch
         self._require(bool(after.isr), "an ISR is empty")
         self._require(set(after.isr) <= set(after.replicas), "an ISR names no replica")
         self._require(after.leader < 0 or after.leader in after.isr, "a leader is not in the ISR")
@@ -187,7 +194,7 @@ class Checker:
     def _require_leads(self, broker_id: int, epoch: int, what: str) -> None:
         stored = self._stored()
         self._require(
-            stored.leader == broker_id and stored.leader_epoch == epoch,
+            stored.leader == broker_id and self._reign_from <= epoch <= stored.leader_epoch,
             f"broker {broker_id} {what} in epoch {epoch}, but {stored.leader} leads"
             f" in {stored.leader_epoch}",
         )

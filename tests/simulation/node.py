@@ -399,7 +399,7 @@ class SimNode:
 
     def _reach_tier(self) -> None:
         """Have at least what the tier has before leading."""
-        start = start_before_leading(self.log, self._s.tier.end)
+        start = start_before_leading(self.log, self._s.tier.end, log_start_offset=0)
         if start is not None:
             self._s.checker.on_tier_ahead(self.broker_id, self.log, start)
             self.log.start_anew(start.offset, start.log_start_offset)

@@ -157,6 +157,9 @@ class LoadedGroup:
     ) -> ErrorCode:
         """Store the offsets if the caller may commit. Durable on return of ``none``."""
         await self.ready()
+        while offsets and not self.storage.is_claimed:
+            await self.exclusively(lambda: self.storage.save(self.record()))
+            await self.ready()
         error = self.group.validate_commit(
             member_id,
             group_instance_id=group_instance_id,

@@ -3,7 +3,9 @@
 Commits of offsets that arrive within a few milliseconds of each other become one
 transaction. Each transaction is conditional on the group's record being the one that
 its coordinator has in memory: a coordinator that was replaced while it did not look
-cannot store a commit of a generation that has ended elsewhere.
+cannot store a commit of a generation that has ended elsewhere. A coordinator that has
+loaded a group writes its record before the first commit (``is_claimed``), so that what
+the one before still has under way comes before its own commits or not at all.
 
 Everything pending is written before the group's record is, so a commit that was
 accepted in a generation never lands after the next one has begun.
@@ -115,6 +117,12 @@ class GroupStorage:
         self._lock = asyncio.Lock()
         self._batch: _Batch | None = None
         self._flusher: asyncio.Task[None] | None = None
+        self._has_saved = False
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether no coordinator of before can write any more, once this one has."""
+        return self._has_saved or self.version == ABSENT
 
     @property
     def is_idle(self) -> bool:
@@ -131,6 +139,7 @@ class GroupStorage:
             record = dataclasses.replace(record, version=self.version)
             await self._store.commit([put(record, is_logged=False)])
             self.version += 1
+            self._has_saved = True
 
     async def commit_offsets(
         self, offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
@@ -249,6 +258,7 @@ class GroupStorage:
         record = self._simple_group(created_ms)
         await self._store.commit([put(record, is_logged=False), *writes])
         self.version = ABSENT + 1
+        self._has_saved = True
 
     async def _commit_in_parts(self, writes: Sequence[Write]) -> None:
         for start in range(0, len(writes), PAGES_PER_COMMIT):

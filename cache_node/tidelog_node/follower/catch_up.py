@@ -83,16 +83,19 @@ class CatchUp:
             await self._carry_out(replica, segments, decide)
 
     async def before_leading(self, replica: Replica) -> None:
-        """Have at least what the tier has. The replica plays no part meanwhile.
+        """Reach what the tier has and what is kept. The replica plays no part meanwhile.
 
         Raises what the stores raise, and ``StorageError``.
         """
         async with self._slots:
             segments = await self._segments(replica)
-            end = tier_end(segments, replica.log_start_offset)
+            start_offset = replica.log_start_offset
+            end = tier_end(segments, start_offset)
 
             def decide(log: UnifiedLog) -> StartAnew | None:
-                return None if replica.is_leader else start_before_leading(log, end)
+                if replica.is_leader:
+                    return None
+                return start_before_leading(log, end, log_start_offset=start_offset)
 
             await self._carry_out(replica, segments, decide)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 from kio.schema.delete_records.v2.response import (
@@ -20,6 +21,7 @@ from kio.schema.delete_records.v2.response import (
 from tidelog_core.errors import (
     ErrorCode,
     InvalidTopic,
+    NotLeaderOrFollower,
     OffsetOutOfRange,
     PolicyViolation,
     TidelogError,
@@ -45,9 +47,17 @@ CONFLICT_RETRIES_MAX = 10
 class DeleteRecordsHandler:
     """Serves DeleteRecords on the partitions that this node leads."""
 
-    def __init__(self, *, replicas: ReplicaManager, store: MetadataStore) -> None:
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        store: MetadataStore,
+        can_serve: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``can_serve`` says whether this node may answer at this moment."""
         self._replicas = replicas
         self._store = store
+        self._can_serve = can_serve
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -88,6 +98,9 @@ class DeleteRecordsHandler:
 
     async def _delete(self, partition: TopicPartition, offset: int) -> int:
         replica = self._replicas.leader(partition)
+        if not self._can_serve():
+            raise NotLeaderOrFollower("this node has lost touch with the cluster")
+        replica.require_readable()
         if replica.is_internal:
             raise InvalidTopic(f"{partition.topic} is not for clients to change")
         if "delete" not in replica.config.cleanup_policy:
@@ -105,13 +118,20 @@ class DeleteRecordsHandler:
         return log.log_start_offset
 
     async def _store_start(self, replica: Replica, offset: int) -> None:
-        """Write the new start unless the store has it or a later one. Durable on return."""
+        """Write the new start unless the store has it or a later one. Durable on return.
+
+        Raises ``NotLeaderOrFollower`` where another leader has been elected: its log may end
+        before the offset, and would lose all that is appended up to there.
+        """
+        leader_epoch = replica.leader_epoch
         key = partition_key(replica.topic_id, replica.partition.partition)
         for attempt in range(CONFLICT_RETRIES_MAX):
             item = await self._store.get(key)
             if item is None:
                 raise UnknownTopicOrPartition(f"{replica.partition} was deleted")
             stored = Partition.from_item(item)
+            if stored.leader_epoch != leader_epoch:
+                raise NotLeaderOrFollower(f"{replica.partition} has another leader")
             if stored.log_start_offset >= offset:
                 return
             moved = dataclasses.replace(stored, log_start_offset=offset)

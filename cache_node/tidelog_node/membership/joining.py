@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from tidelog_node.membership.lease_keeper import read_lease, wait_until_gone
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.partition_writer import write_changes
 from tidelog_node.membership.run_mark import (
+    UNSETTLED,
     RunMark,
     current_boot_id,
     may_have_lost_records,
@@ -37,6 +39,14 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class TakenId:
+    """What a process finds when it takes its broker id over."""
+
+    lease: BrokerLease | None  # the item to go on from, None where there was never one
+    may_lack_records: bool  # the logs may lack what an earlier process had told leaders of
+
+
 async def take_over_id(
     membership: Membership,
     *,
@@ -45,11 +55,12 @@ async def take_over_id(
     data_dir: Path,
     was_clean: bool,
     incarnation: UUID,
-) -> BrokerLease | None:
-    """Return the lease item to go on from; no other process of this id acts any more.
+) -> TakenId:
+    """Return what this process goes on from; no other process of this id acts any more.
 
     The caller holds the lock of the data directory. A node that may have lost records
-    has left every ISR on return. Raises ``BrokerIdTaken``.
+    has left every ISR on return, and calls ``leave_again`` once it has registered. Raises
+    ``BrokerIdTaken``.
     """
     broker_id = membership.broker_id
     mark = read_run_mark(data_dir)
@@ -61,10 +72,25 @@ async def take_over_id(
         await require_gone(view.image, broker_id)
         found = await wait_until_gone(store, membership, found)
     boot_id = current_boot_id()
-    if may_have_lost_records(mark, was_clean=was_clean, boot_id=boot_id):
+    may_lack_records = may_have_lost_records(mark, was_clean=was_clean, boot_id=boot_id)
+    if may_lack_records:
         await leave_every_isr(broker_id, store=store, view=view)
+        boot_id = UNSETTLED
     write_run_mark(data_dir, RunMark(incarnation, boot_id))
-    return found
+    return TakenId(found, may_lack_records=may_lack_records)
+
+
+async def leave_again(
+    broker_id: int, *, store: MetadataStore, view: ClusterView, data_dir: Path, incarnation: UUID
+) -> None:
+    """Leave every ISR that a leader has let the broker into since it left them all.
+
+    A leader's write may have waited for the store meanwhile, and what it counts on was
+    fetched before the loss. The new registration, which the view shows, keeps out all
+    such writes from now on.
+    """
+    await leave_every_isr(broker_id, store=store, view=view)
+    write_run_mark(data_dir, RunMark(incarnation, current_boot_id()))
 
 
 async def leave_every_isr(broker_id: int, *, store: MetadataStore, view: ClusterView) -> None:

@@ -20,7 +20,7 @@ from tidelog_core.replication.election import ElectionClerk
 
 from tidelog_node.membership.clock import Clock, lease_clock_ms
 from tidelog_node.membership.election_loop import ElectionLoop
-from tidelog_node.membership.joining import take_over_id
+from tidelog_node.membership.joining import leave_again, take_over_id
 from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
 from tidelog_node.membership.membership import Membership, lease_times
@@ -71,13 +71,14 @@ class ClusterMember:
         )
         self._keeper: LeaseKeeper | None = None
         self._led: LedPartitions | None = None
+        self._unsettled_dir: Path | None = None  # where a loss of records has to be settled
 
     async def prepare(self, data_dir: Path, *, was_clean: bool) -> None:
         """Return when no other process of this broker id acts any more.
 
         The caller holds the lock of the data directory. Raises ``BrokerIdTaken``.
         """
-        found = await take_over_id(
+        taken = await take_over_id(
             self.membership,
             store=self._lease_store,
             view=self._view,
@@ -90,8 +91,9 @@ class ClusterMember:
             store=self._lease_store,
             read_cluster=self._view.refresh,
             incarnation=self._incarnation,
-            found=found,
+            found=taken.lease,
         )
+        self._unsettled_dir = data_dir if taken.may_lack_records else None
 
     async def take_lease(self, start_task: StartTask) -> None:
         """Take the lease. Whoever reads the registration that follows finds it taken.
@@ -107,6 +109,15 @@ class ClusterMember:
 
         The node is registered, and the view has shown its registration.
         """
+        if self._unsettled_dir is not None:
+            await leave_again(
+                self.membership.broker_id,
+                store=self._store,
+                view=self._view,
+                data_dir=self._unsettled_dir,
+                incarnation=self._incarnation,
+            )
+            self._unsettled_dir = None
         self.membership.start(
             partition
             for partitions in self._view.image.partitions_by_topic.values()

@@ -17,6 +17,7 @@ from uuid import UUID
 
 RUN_FILE = "run"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+UNSETTLED = "unsettled"  # in a boot id's place while a loss of records is still dealt with
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class RunMark:
     """One process's mark."""
 
     incarnation: UUID
-    boot_id: str  # empty where the system does not tell
+    boot_id: str  # empty where the system does not tell; or UNSETTLED
 
 
 def current_boot_id() -> str:
@@ -65,6 +66,6 @@ def may_have_lost_records(mark: RunMark | None, *, was_clean: bool, boot_id: str
 
     Where the system does not tell whether it has gone down, it is taken to have.
     """
-    if mark is None:
+    if mark is None or mark.boot_id == UNSETTLED:
         return True
     return not was_clean and (not boot_id or mark.boot_id != boot_id)

@@ -86,6 +86,8 @@ class Copier:
         log = led.replica.log
         tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
         if tiered_end > log.log_end_offset:
+            # What another leader has added says nothing of this log.
+            await self._catalog.require_leads(leadership)
             # Its next records would get offsets that stand for others in the tier.
             log.take_offline()
             raise StorageError(

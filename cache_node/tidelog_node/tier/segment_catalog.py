@@ -55,6 +55,13 @@ class SegmentCatalog:
         items = await self._store.list(records.segment_collection(topic_id, partition))
         return [SegmentMeta.from_item(item) for item in items]
 
+    async def require_leads(self, leadership: Leadership) -> None:
+        """Return where nobody else can have changed the segments until now.
+
+        Raises ``NotLeaderOrFollower``.
+        """
+        await self._led(leadership)
+
     async def start_copy(self, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:
         """Record that a copy begins. Raises ``NotLeaderOrFollower``, ``VersionConflict``."""
         assert segment.state is SegmentState.COPY_STARTED

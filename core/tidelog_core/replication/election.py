@@ -21,7 +21,9 @@ holds a replica of and asks whether it should be the one to act:
   taken over again, one epoch on. A later epoch was written after this process had
   started, so no earlier process has led in it.
 - A node whose disk may have lost records that it had told the leader of (the machine went
-  down, see ``leave_isr``) must leave every ISR before it renews its lease the first time.
+  down, see ``leave_isr``) must leave every ISR before it renews its lease the first time,
+  and once more when it has registered and before it leads: a leader's write that counts on
+  its earlier life may land until then.
 - Without any live member of the ISR the partition waits, unless the topic allows unclean
   elections: then the first live replica takes over with itself as the only member,
   provided (checked in the commit) that no lease of an ISR member has moved.

@@ -78,6 +78,7 @@ class _HandOver:
     successor: int
     is_leaving: bool
     deadline_ms: float
+    ends_reassignment: bool = False  # written by it, and dropped with it
 
 
 class LeaderState(Generic[Token]):
@@ -276,12 +277,13 @@ class LeaderState(Generic[Token]):
         """Whether appends are refused because the leadership is on its way elsewhere."""
         return self._hand_over is not None
 
-    def _handing_over(self, now_ms: float) -> PartitionChange | None:
+    def _handing_over(self, peers: PeerLeases, now_ms: float) -> PartitionChange | None:
         wanted = self._hand_over
         if wanted is None:
             return None
         follower = self.followers.get(wanted.successor)
-        if follower is None or wanted.successor not in self.partition.isr:
+        is_lost = follower is None or wanted.successor not in self.partition.isr
+        if is_lost or peers.is_dead(wanted.successor):
             self._hand_over = None
             return None
         is_late = now_ms >= wanted.deadline_ms
@@ -314,8 +316,12 @@ class LeaderState(Generic[Token]):
                 return None
             change: PartitionChange | None = ending
         else:
+            if self._hand_over is not None and self._hand_over.ends_reassignment:
+                self._hand_over = None  # The reassignment was cancelled or has another target.
             change = (
-                self._handing_over(now_ms) or ending or self._altered_isr(brokers, peers, now_ms)
+                self._handing_over(peers, now_ms)
+                or ending
+                or self._altered_isr(brokers, peers, now_ms)
             )
         if change is None and self._proposed:
             # Whatever is still under way must be overtaken by something.
@@ -330,8 +336,8 @@ class LeaderState(Generic[Token]):
     def _must_wait(self, successor: int, now_ms: float) -> bool:
         """Whether a reassignment that takes this leader out waits for the last records."""
         if self._hand_over is None:
-            self.begin_hand_over(successor, is_leaving=True, now_ms=now_ms)
-        assert self._hand_over is not None
+            deadline_ms = now_ms + self.rules.hand_over_ms
+            self._hand_over = _HandOver(successor, True, deadline_ms, ends_reassignment=True)
         return self.high_watermark < self.log_end_offset and now_ms < self._hand_over.deadline_ms
 
     def _turn_away(self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float) -> None:

@@ -8,7 +8,11 @@ set in one write (``end_reassignment``), handing over in the same write where it
 itself. Between the two writes nothing but the leader's ordinary ISR changes happens, so
 a crash of anyone leaves a state that goes on, and a target can be replaced or cancelled
 at any time: whoever writes second loses on the version and reads again.
-Source: KIP-455, ``PartitionReassignmentReplicas``.
+
+Whenever a replica goes, a new leader epoch begins, also where the leader stays: the
+replica drops its log, and what it had fetched before must not count once it comes back.
+Its fetches of the epoch before are refused, and the leader counts anew.
+Source: KIP-455, ``PartitionReassignmentReplicas``; ``PartitionChangeBuilder``.
 """
 
 from __future__ import annotations
@@ -91,7 +95,14 @@ def cancel_reassignment(partition: Partition) -> PartitionChange:
             partition, replicas=(*original, *partition.adding), adding=(), removing=partition.adding
         )
     else:
-        after = dataclasses.replace(partition, replicas=original, isr=isr, adding=(), removing=())
+        after = dataclasses.replace(
+            partition,
+            replicas=original,
+            isr=isr,
+            leader_epoch=partition.leader_epoch + bool(partition.adding),
+            adding=(),
+            removing=(),
+        )
     return PartitionChange(after, ChangeReason.REASSIGNMENT_ENDED)
 
 
@@ -101,17 +112,17 @@ def end_reassignment(
     """Return the write that swaps the set, ``None`` while some of the target is not in sync.
 
     For the leader. Where it is not part of the target, the first member of the new ISR
-    that lives leads, one epoch on; ``None`` too while none of them does.
+    that lives leads; ``None`` too while none of them does.
     """
     if not is_reassigning(partition):
         return None
     target = target_replicas(partition)
     if not target or not set(target) <= set(partition.isr):
         return None
-    leader, epoch = partition.leader, partition.leader_epoch
+    leader = partition.leader
     if leader not in target:
         live = (b for b in target if peers is None or peers.is_live(b))
-        leader, epoch = next(live, leader), epoch + 1
+        leader = next(live, leader)
         if leader == partition.leader:
             return None
     return PartitionChange(
@@ -120,7 +131,7 @@ def end_reassignment(
             replicas=target,
             isr=tuple(b for b in partition.isr if b in target),
             leader=leader,
-            leader_epoch=epoch,
+            leader_epoch=partition.leader_epoch + bool(partition.removing),
             adding=(),
             removing=(),
         ),

@@ -83,11 +83,17 @@ def start_before_following(
     return StartAnew(tier_end.offset, tier_end.log_start_offset)
 
 
-def start_before_leading(log: ReplicaLog, tier_end: TierEnd | None) -> StartAnew | None:
+def start_before_leading(
+    log: ReplicaLog, tier_end: TierEnd | None, *, log_start_offset: int
+) -> StartAnew | None:
     """Return what a replica does before it leads, where an election may have lost records.
 
-    After a clean election there is nothing to do, so the tier need not be asked.
+    ``log_start_offset`` is the partition's as the metadata store has it. After a clean
+    election there is nothing to do, so the tier need not be asked.
     """
+    if tier_end is None and log.log_end_offset < log_start_offset:
+        # Its next records would get offsets of deleted ones, and be deleted like them.
+        return StartAnew(log_start_offset, log_start_offset)
     if tier_end is None or tier_end.offset <= log.log_start_offset:
         return None
     if log.log_end_offset >= tier_end.offset and (

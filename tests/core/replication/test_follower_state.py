@@ -173,7 +173,7 @@ def test_real_logs_agree_as_well(tmp_path: Path) -> None:
         assert isinstance(action, Truncate)
         log.truncate_to(action.offset)
     assert (log.log_end_offset, log.leader_epoch) == (2, 1)
-    assert start_before_leading(log, TierEnd(2, 1, 0)) is None
+    assert start_before_leading(log, TierEnd(2, 1, 0), log_start_offset=0) is None
     log.close()
     leader_log.close()
 
@@ -235,8 +235,19 @@ def test_a_new_replica_copies_the_local_tail_only() -> None:
 
 
 def test_a_leader_has_at_least_what_the_tier_has() -> None:
-    assert start_before_leading(make_log(1, 1, 4), TierEnd(2, 1, 0)) is None
-    assert start_before_leading(make_log(1, 1), TierEnd(3, 4, 0)) == StartAnew(3, 0)
-    assert start_before_leading(make_log(1, 1, 2), TierEnd(3, 4, 0)) == StartAnew(3, 0)
-    assert start_before_leading(make_log(1), None) is None
-    assert start_before_leading(make_log(5, start=8), TierEnd(8, 4, 0)) is None
+    assert start_before_leading(make_log(1, 1, 4), TierEnd(2, 1, 0), log_start_offset=0) is None
+    assert start_before_leading(make_log(1, 1), TierEnd(3, 4, 0), log_start_offset=0) == StartAnew(
+        3, 0
+    )
+    assert start_before_leading(
+        make_log(1, 1, 2), TierEnd(3, 4, 0), log_start_offset=0
+    ) == StartAnew(3, 0)
+    assert start_before_leading(make_log(1), None, log_start_offset=0) is None
+    assert start_before_leading(make_log(5, start=8), TierEnd(8, 4, 0), log_start_offset=0) is None
+
+
+def test_a_leader_begins_no_earlier_than_the_records_that_are_kept() -> None:
+    log = make_log(1, 1)
+    assert start_before_leading(log, None, log_start_offset=2) is None
+    assert start_before_leading(log, None, log_start_offset=3) == StartAnew(3, 3)
+    assert start_before_leading(log, TierEnd(5, 4, 3), log_start_offset=3) == StartAnew(5, 3)

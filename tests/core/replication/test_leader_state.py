@@ -13,6 +13,7 @@ from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.leader_state import LeaderState
 from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.reassignment import cancel_reassignment, start_reassignment
 
 from tests.core.replication.cluster import (
     LAG_MS,
@@ -354,6 +355,15 @@ def test_a_hand_over_that_takes_too_long_is_given_up_unless_the_leader_leaves() 
 # -- reassignment --
 
 
+def test_a_hand_over_to_a_successor_that_has_died_is_given_up() -> None:
+    leader = make_leader()
+    leader.begin_hand_over(2, is_leaving=True, now_ms=0)
+    dead = make_peers(live=(1, 3), dead=(2,))
+    change = propose(leader, peers=dead)
+    assert (change.after.leader, change.after.isr) == (1, (1, 3))
+    leader.require_appendable(needs_all=False)
+
+
 def test_the_leader_swaps_the_set_once_the_target_is_in_sync() -> None:
     leader = make_leader(make_partition((1, 2, 4, 3), isr=(1, 2, 3), adding=(4,), removing=(3,)))
     assert idle(leader)
@@ -364,7 +374,38 @@ def test_the_leader_swaps_the_set_once_the_target_is_in_sync() -> None:
     swapped = propose(leader).after
     assert (swapped.replicas, swapped.adding, swapped.removing) == ((1, 2, 4), (), ())
     assert set(swapped.isr) == {1, 2, 4}
-    assert (swapped.leader, swapped.leader_epoch) == (1, 5)
+    assert (swapped.leader, swapped.leader_epoch) == (1, 6)
+
+
+def test_a_leader_that_is_to_stay_after_all_goes_on() -> None:
+    moving = make_partition((2, 3, 1), removing=(1,))
+    leader = make_leader(moving)
+    leader.on_append(5, 0)
+    assert idle(leader)
+    leader.on_partition(dataclasses.replace(cancel_reassignment(moving).after, version=8), 0)
+    assert idle(leader)
+    leader.require_appendable(needs_all=False)
+    fetch(leader, 2, 5)
+    fetch(leader, 3, 5)
+    assert idle(leader)
+
+
+def test_a_replica_that_was_taken_out_and_put_back_joins_only_with_its_new_log() -> None:
+    """The leader may learn of both changes at once, after the replica has dropped its log."""
+    adding = make_partition((1, 2, 4), isr=(1, 2), adding=(4,))
+    leader = make_leader(adding)
+    leader.on_append(5, 0)
+    for follower_id in (2, 4):
+        fetch(leader, follower_id, 5)
+    cancelled = cancel_reassignment(adding).after
+    again = start_reassignment(
+        dataclasses.replace(cancelled, version=8), (1, 2, 4), broker_ids=BROKERS.keys()
+    )
+    assert again is not None
+    newest = dataclasses.replace(again.after, version=9)
+    leader.on_partition(newest, 0)
+    assert idle(leader)
+    assert newest.leader_epoch > adding.leader_epoch  # What it had sent before is refused.
 
 
 def test_a_leader_that_is_moved_away_hands_over_with_the_swap() -> None:

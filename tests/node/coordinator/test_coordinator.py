@@ -672,3 +672,23 @@ class TestExpiry:
                 assert await broker.offset(partition=1) == 2
 
         play(scenario)
+
+
+def test_a_commit_of_a_coordinator_that_was_replaced_overtakes_none_of_the_next_one() -> None:
+    """It was under way when the next coordinator took over: it comes before or not at all."""
+
+    async def scenario(store: MemoryMetadataStore) -> None:
+        async with node(store) as old, node(store, broker_id=2) as new:
+            assert await old.commit(10) is ErrorCode.none
+            store.latency = 0.1
+            late = asyncio.create_task(code_of(old.commit(20)))
+            await asyncio.sleep(0.05)
+            store.latency = 0.001
+            await lead_offsets(store, new.view, 2)
+            assert await new.commit(30) is ErrorCode.none
+            assert await late is ErrorCode.not_coordinator
+            assert await new.offset() == 30
+            assert await new.commit(40) is ErrorCode.none
+            assert await new.offset() == 40
+
+    play(scenario)

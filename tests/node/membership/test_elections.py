@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.records import put
-from tidelog_core.metadata.store import COMMIT_WRITES_MAX
+from tidelog_core.metadata.records import broker_lease_key, check, put
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER
 
 from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
@@ -173,6 +174,36 @@ def test_a_node_that_may_have_lost_records_leaves_the_isr_before_it_comes_back(
             assert {p.isr for p in await cluster.partitions("t")} == {(2, 3)}
             assert cluster[1].leads("alone", 0)
             await until_led(cluster, "t", {2, 3}, 1)
+
+    run(main())
+
+
+def test_a_node_that_may_have_lost_records_leaves_what_let_it_in_before_it_registered(
+    tmp_path: Path,
+) -> None:
+    """A leader's write that waited for the store counts on records of before the loss."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("t", partitions=1, isr=(1, 2), leader=1)
+            await asyncio.sleep(1)
+            await cluster[3].kill()
+            (cluster[3].folder / "run").write_text("")
+            (partition,) = await cluster.partitions("t")
+            registered = cluster[1].view.image.brokers[3]
+            joining: list[asyncio.Task[None]] = []
+
+            def let_it_in(writes: Sequence[Write]) -> None:
+                if not joining and writes[0].id == broker_lease_key(3):
+                    joined = dataclasses.replace(partition, isr=(1, 2, 3))
+                    late = cluster.store.commit([put(joined)], checks=[check(registered)])
+                    joining.append(asyncio.get_running_loop().create_task(late))
+
+            cluster.store.on_commit = let_it_in
+            await cluster[3].start(was_clean=False)
+            assert joining[0].done()
+            assert joining[0].exception() is None
+            assert [p.isr for p in await cluster.partitions("t")] == [(1, 2)]
 
     run(main())
 

@@ -15,6 +15,7 @@ from tidelog_core.replication.leases import RELEASED
 from tidelog_node.membership.lease_keeper import read_lease, wait_until_gone
 from tidelog_node.membership.membership import lease_times
 from tidelog_node.membership.run_mark import (
+    UNSETTLED,
     RunMark,
     may_have_lost_records,
     read_run_mark,
@@ -215,5 +216,7 @@ def test_records_may_be_lost_only_where_the_machine_went_down_or_the_disk_is_new
     assert may_have_lost_records(mark, was_clean=False, boot_id="boot-2")
     assert may_have_lost_records(mark, was_clean=False, boot_id="")
     assert may_have_lost_records(None, was_clean=True, boot_id="boot-1")
+    unsettled = RunMark(uuid4(), UNSETTLED)
+    assert may_have_lost_records(unsettled, was_clean=True, boot_id="boot-1")
     (tmp_path / "run").write_text("torn")
     assert read_run_mark(tmp_path) is None

@@ -21,6 +21,7 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_node.connection import Reply
 from tidelog_node.flushing import Flusher
+from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.produce import ProduceHandler
@@ -84,6 +85,9 @@ class LedNode:
             closest=RackAwareness(view=self.view, broker_id=1),
         )
         self.list_offsets = ListOffsetsHandler(replicas=self.replicas, can_serve=self.can_serve)
+        self.delete_records = DeleteRecordsHandler(
+            replicas=self.replicas, store=self.store, can_serve=self.can_serve
+        )
 
     async def stop(self) -> None:
         self.produce.close()
@@ -99,15 +103,17 @@ class LedNode:
 
     # -- the cluster
 
-    async def create_topic(self, *, leader: int = 1, **configs: str) -> Replica:
+    async def create_topic(
+        self, *, leader: int = 1, replicas: tuple[int, ...] = (1, 2, 3), **configs: str
+    ) -> Replica:
         topic = Topic(name=TOPIC, topic_id=uuid4(), partition_count=1, configs=configs)
         partition = Partition(
             topic_id=topic.topic_id,
             partition=0,
-            replicas=(1, 2, 3),
+            replicas=replicas,
             leader=leader,
             leader_epoch=0,
-            isr=(1, 2, 3),
+            isr=replicas,
         )
         await self.store.commit([records.put(partition), records.put(topic)])
         await self.view.refresh()

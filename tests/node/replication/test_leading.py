@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import request as list_request
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.wire_messages import build
+from tidelog_node.replicas import Replica
 from tidelog_node.routes import RequestContext
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
@@ -275,5 +279,113 @@ def test_a_follower_serves_consumers_what_it_knows_to_be_committed(tmp_path: Pat
         assert node.read(0, leader_epoch=1, replica_id=3).error_code is (
             ErrorCode.not_leader_or_follower
         )
+
+    on_a_node(tmp_path, body)
+
+
+async def delete_records(node: LedNode, offset: int) -> Any:
+    request = build(
+        delete_request.DeleteRecordsRequest,
+        topics=(
+            build(
+                delete_request.DeleteRecordsTopic,
+                name=TOPIC,
+                partitions=(
+                    build(delete_request.DeleteRecordsPartition, partition_index=0, offset=offset),
+                ),
+            ),
+        ),
+    )
+    context = RequestContext(21, 2, 1, None, "", "")
+    response: Any = await node.delete_records.handle(request, context)
+    return response.topics[0].partitions[0]
+
+
+async def stored_start(node: LedNode) -> int:
+    item = await node.store.get(partition_key(node.replica().topic_id, 0))
+    assert item is not None
+    return Partition.from_item(item).log_start_offset
+
+
+def test_a_deposed_leader_deletes_nothing(tmp_path: Path) -> None:
+    """After an unclean election its high watermark is not the new leader's."""
+
+    async def body(node: LedNode) -> None:
+        replica = await node.create_topic()
+        for number in range(3):
+            node.send(b"%d" % number, acks=1)
+        for follower in (2, 3):
+            node.read(3, replica_id=follower)
+        assert (await delete_records(node, 1)).low_watermark == 1
+        partition = node.view.image.partition(replica.partition)
+        assert partition is not None
+        newer = Partition.from_item(await node.store.get(partition.item_id))  # type: ignore[arg-type]
+        elected = dataclasses.replace(newer, leader=3, leader_epoch=1, isr=(3,))
+        await node.store.commit([put(elected)])
+        refused = await delete_records(node, 3)
+        assert refused.error_code is ErrorCode.not_leader_or_follower
+        assert await stored_start(node) == 1
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_fenced_leader_deletes_nothing(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+        for follower in (2, 3):
+            node.read(1, replica_id=follower)
+        node.may_serve = False
+        refused = await delete_records(node, 1)
+        assert refused.error_code is ErrorCode.not_leader_or_follower
+        assert await stored_start(node) == 0
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_new_leader_keeps_back_what_the_last_one_has_deleted(tmp_path: Path) -> None:
+    """The last leader may have answered before this follower had heard of the new start."""
+
+    async def body(node: LedNode) -> None:
+        replica = await node.create_topic()
+        for number in range(3):
+            node.send(b"%d" % number, acks=1)
+        await node.change_partition(leader=2, leader_epoch=1)
+        await node.change_partition(leader=2, log_start_offset=2)
+        await node.change_partition(leader=1, leader_epoch=2, isr=(1, 2))
+        assert (await list_offset(node, EARLIEST)).offset == 2
+        assert node.read(1, leader_epoch=2).error_code is ErrorCode.offset_out_of_range
+        assert replica.log.log_end_offset == 3
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_log_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+    """As on a disk that was full for a while: nothing else may happen to the topic."""
+
+    async def body(node: LedNode) -> None:
+        in_the_way = node.directories.path / f"{TOPIC}-0"
+        in_the_way.write_text("")
+        replica = await node.create_topic()
+        assert not replica.is_leader
+        in_the_way.unlink()
+        async with asyncio.timeout(10):
+            while not replica.is_leader:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert node.send(b"a", acks=1).base_offset == 0
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_leader_that_was_alone_goes_on_while_it_gets_company(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        asked: list[Replica] = []
+        node.replicas.on_uncertain_lead = asked.append
+        replica = await node.create_topic(replicas=(1,))
+        assert node.send(b"a").base_offset == 0
+        await node.change_partition(replicas=(1, 2), adding=(2,))
+        assert node.send(b"b").base_offset == 1
+        assert replica.log.high_watermark == 2
+        assert not asked
 
     on_a_node(tmp_path, body)

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v11 import request as fetch_request
 from tidelog_core.log.checkpoint import read_checkpoint
@@ -240,6 +242,32 @@ def test_an_unclean_leader_has_at_least_what_the_tier_has(tmp_path: Path) -> Non
         other.start()
         cluster.wait_isr("t", {1, 2, 3})
         assert cluster.consume("t", end + 10) == found | more
+
+
+def test_an_unclean_leader_begins_no_earlier_than_the_records_that_are_kept(
+    tmp_path: Path,
+) -> None:
+    """A replica that missed what was deleted since gives none of those offsets again."""
+    with replicated_cluster(tmp_path) as cluster:
+        config = {"remote_storage_enable": "false", "unclean_leader_election_enable": "true"}
+        cluster.create("t", **config)
+        assert len(cluster.produce("t", values(10))) == 10
+        behind, other = cluster.followers("t")
+        leader = cluster.node_leading("t")
+        with stopped(behind):
+            cluster.wait_isr("t", {leader.broker_id, other.broker_id})
+            assert len(cluster.produce("t", values(90, start=10))) == 90
+            admin = AdminClient({"bootstrap.servers": leader.address})
+            admin.delete_records([TopicPartition("t", 0, 60)])[TopicPartition("t", 0)].result(10)
+            other.kill()
+            leader.kill()
+        eventually(lambda: cluster.leader("t") == behind.broker_id, "the one behind leads")
+        more = cluster.produce("t", values(10, start=500))
+        assert sorted(more) == list(range(60, 70))
+        leader.start()
+        other.start()
+        cluster.wait_isr("t", {1, 2, 3})
+        assert cluster.consume("t", 10, offset=60) == more
 
 
 def test_consumers_read_from_the_replica_of_their_rack(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import dataclasses
 import os
 import signal
 from pathlib import Path
+from uuid import uuid4
 
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import SegmentState
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.control import (
     ControlType,
@@ -244,6 +245,37 @@ def test_a_leader_that_was_replaced_finishes_nothing(tmp_path: Path) -> None:
             assert metas[1].leader_epoch == 2
             assert len(await node.verify(replica)) == 2
             assert len(await node.objects()) == 4
+
+    asyncio.run(run())
+
+
+def test_what_the_next_leader_has_tiered_is_no_sign_of_lost_records(tmp_path: Path) -> None:
+    """A leader that was stopped finds more in the tier than it has, and does not know why yet."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            node.produce(replica, 1)
+            end_offset = replica.log.log_end_offset
+            await node.change_partition(replica, leader=2, leader_epoch=1)
+            tiered = SegmentMeta(
+                topic_id=replica.topic_id,
+                partition=0,
+                base_offset=0,
+                end_offset=end_offset + 10,
+                leader_epoch=1,
+                segment_id=uuid4(),
+                state=SegmentState.COPY_FINISHED,
+                size_bytes=1,
+                index_size_bytes=1,
+                max_timestamp_ms=START_MS,
+                leader_epochs=((0, 0), (1, end_offset)),
+                chained_hash="",
+                created_ms=START_MS,
+            )
+            await node.store.commit([records.put(tiered, is_logged=False)])
+            await node.tier.apply_retention()
+            assert not replica.log.is_offline
 
     asyncio.run(run())
 
