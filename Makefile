@@ -47,8 +47,11 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## produce, fetch and small-request cost of a node; writes bench/results
+bench: $(STAMP) $(TOOLS)  ## what nodes, replication, offset commits and take-overs cost; writes bench/results
 	$(BIN)/python -m bench.node
+	$(BIN)/python -m bench.replicated
+	$(BIN)/python -m bench.offset_commits
+	$(BIN)/python -m bench.take_over
 
 chaos: $(STAMP)  ## a cluster under faults, then the checker: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
 	$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS_FLAGS)
