@@ -25,6 +25,7 @@ class PartitionQueue:
     __slots__ = (
         "batches",
         "in_flight",
+        "is_known_to_leader",
         "needs_new_epoch",
         "next_sequence",
         "partition",
@@ -41,6 +42,7 @@ class PartitionQueue:
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_PRODUCER_EPOCH
         self.next_sequence = 0
+        self.is_known_to_leader = False  # A batch of this producer id and epoch was acknowledged.
         # The leader refused a sequence: number anew, in a higher epoch, once nothing is in flight.
         self.needs_new_epoch = False
 

@@ -11,6 +11,10 @@ still open, something before it is missing for good: a batch that expired or was
 refused, or a log that lost its end. Then nothing that is open was written. Once every
 answer is in, the partition starts over at sequence 0 in a higher epoch, which the
 leader accepts as a new beginning; late copies of the old epoch are fenced off.
+
+A leader that has nothing of a producer takes whatever sequence comes first. So the first
+batch of every beginning goes alone: were it still under way to a leader that has died, the
+one behind it would be taken for the first by the next leader, and the records change places.
 Source: KIP-98, KIP-360.
 """
 
@@ -94,6 +98,7 @@ class ProducerIdentity:
                 self.epoch += 1
             queue.producer_id, queue.producer_epoch = self.producer_id, self.epoch
             queue.next_sequence = 0
+            queue.is_known_to_leader = False
             queue.needs_new_epoch = False
             for batch in queue.batches:
                 batch.base_sequence = NO_SEQUENCE
@@ -105,8 +110,10 @@ def may_send(queue: PartitionQueue, batch: ProducerBatch) -> bool:
     """Whether the front batch may go out beside those in flight.
 
     The leader remembers the last five batches: with more of them open, a repeated one
-    could be taken for new.
+    could be taken for new. Before it has acknowledged anything they go one by one.
     """
+    if not queue.is_known_to_leader:
+        return not queue.in_flight
     if batch.base_sequence != NO_SEQUENCE:
         return True
     return queue.unacknowledged_count < IN_FLIGHT_MAX_IDEMPOTENT

@@ -350,6 +350,7 @@ class Sender:
     ) -> None:
         self._backoffs.pop(queue.partition, None)
         queue.retry_at_s = 0.0
+        queue.is_known_to_leader = True
         if not batch.is_done:
             batch.succeed(base_offset, appended_ms)
             self._accumulator.release(batch)
