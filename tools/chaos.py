@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import os
 import random
@@ -41,6 +42,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _abandon)
+    faulthandler.register(signal.SIGUSR1)  # where does it hang?
     if arguments.check is not None:
         return _check_again(arguments.check, is_replicated=arguments.replication > 1)
     first = random.randrange(SEEDS) if arguments.seed is None else arguments.seed

@@ -8,12 +8,14 @@ start nodes, make topics → clients work, faults come and go → every fault en
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tidelog import Admin
 from tidelog_core.config import NodeConfig, settings_of
@@ -46,6 +48,7 @@ DRAIN_SECONDS_MAX = 60.0
 FINAL_SECONDS_MAX = 90.0
 IN_SYNC_SECONDS_MAX = 45.0
 WRITERS_END_SECONDS_MAX = 60.0
+READERS_END_SECONDS_MAX = 45.0
 # Small segments, so that a minute has rolls, uploads, evictions and reads from the tier.
 TOPIC_CONFIGS = {
     "segment.bytes": "65536",
@@ -218,35 +221,35 @@ class _Clients:
     def start(self) -> None:
         scene, rate_per_s = self._scene, self._options.rate_per_s
 
-        def run(work: object) -> asyncio.Task[None]:
-            return asyncio.create_task(work)  # type: ignore[arg-type]
+        def run(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+            return asyncio.create_task(work, name=name)
 
         for number in range(self._options.producer_count):
-            self._writers.append(run(produce(scene, f"p{number}", rate_per_s=rate_per_s)))
-        self._writers.append(
-            run(asyncio.to_thread(produce_with_librdkafka, scene, "k0", rate_per_s=rate_per_s))
+            name = f"p{number}"
+            self._writers.append(run(produce(scene, name, rate_per_s=rate_per_s), name))
+        with_librdkafka = asyncio.to_thread(
+            produce_with_librdkafka, scene, "k0", rate_per_s=rate_per_s
         )
+        self._writers.append(run(with_librdkafka, "k0"))
         self._writers.append(
             run(
                 administer(
                     scene,
                     replication_factor=self._options.replication_factor,
                     configs=_topic_configs(self._options),
-                )
+                ),
+                "admin",
             )
         )
         ours, theirs = self._groups
-        self._readers.append(run(self._assigned.run()))
+        self._readers.append(run(self._assigned.run(), "reader"))
         for number in range(2):
             member = GroupMember(scene, f"member{number}", ours, self._groups[ours])
-            self._readers.append(run(member.run()))
-        self._readers.append(
-            run(
-                asyncio.to_thread(
-                    consume_with_librdkafka, scene, "kmember", theirs, self._groups[theirs]
-                )
-            )
+            self._readers.append(run(member.run(), member.name))
+        with_librdkafka = asyncio.to_thread(
+            consume_with_librdkafka, scene, "kmember", theirs, self._groups[theirs]
         )
+        self._readers.append(run(with_librdkafka, "kmember"))
 
     async def end_writers(self) -> None:
         """Let the producers finish what they have; nothing is under way on return."""
@@ -265,11 +268,26 @@ class _Clients:
             await asyncio.sleep(0.1)
             missing = self._missing()
         scene.is_reading = False
-        await asyncio.gather(*self._readers)
-        return [
+        found = [
             Anomaly(Kind.STALLED, reader, ", ".join(f"{n}: {far}" for n, far in left.items()))
             for reader, left in missing.items()
         ]
+        return found + await self._close_readers()
+
+    async def _close_readers(self) -> list[Anomaly]:
+        """Wait for the readers to end; return those that do not, and where they hang."""
+        done, hanging = await asyncio.wait(self._readers, timeout=READERS_END_SECONDS_MAX)
+        for task in done:
+            task.result()
+        found = []
+        for task in hanging:
+            where = io.StringIO()
+            task.print_stack(file=where)
+            found.append(
+                Anomaly(Kind.STALLED, task.get_name(), f"does not end: {where.getvalue()}")
+            )
+            task.cancel()
+        return found
 
     def _missing(self) -> dict[str, dict[PartitionKey, str]]:
         goal = self._scene.goal
