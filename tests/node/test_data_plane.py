@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -327,6 +328,23 @@ def test_log_dirs_tell_sizes(node: NodeProcess, client: WireClient, topic: str) 
     assert partition.partition_size == len(a_batch(b"a" * 100))
     everything = client.call(log_dirs_request.DescribeLogDirsRequest(topics=None))
     assert topic in {found.name for found in everything.results[0].topics}
+
+
+def test_offsets_come_with_the_leader_epoch_that_wrote_them(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node") as node:
+        admin = AdminClient({"bootstrap.servers": node.address})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+        for _ in range(2):
+            with WireClient(node.port) as client:
+                client.produce("t", a_batch(b"x"))
+            node.stop()
+            node.start()  # and leads in another epoch
+        with WireClient(node.port) as client:
+            found = {name: list_offset(client, "t", name) for name in (-1, -2, -3, -4, 0)}
+    offsets = {name: (answer.offset, answer.leader_epoch) for name, answer in found.items()}
+    assert offsets[-2] == offsets[-4] == offsets[0] == (0, 0)
+    assert offsets[-3][1] == offsets[-3][0]
+    assert offsets[-1] == (2, 2)
 
 
 def test_a_leader_epoch_ends_at_the_log_end(client: WireClient, topic: str) -> None:

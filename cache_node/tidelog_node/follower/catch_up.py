@@ -27,6 +27,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import (
     Action,
     FollowerState,
+    Ignore,
     ReplicaFetch,
     Truncate,
 )
@@ -133,7 +134,10 @@ class CatchUp:
         segments: Sequence[SegmentMeta],
         decide: Callable[[UnifiedLog], Action | None],
     ) -> None:
-        """Do what is decided, if it still is once all that it needs has been read."""
+        """Do what is decided, if it still is once all that it needs has been read.
+
+        Raises ``NotLeaderOrFollower`` where nothing can be decided yet.
+        """
         action = decide(replica.log)
         if isinstance(action, Truncate):
             replica.log.truncate_to(action.offset)
@@ -145,6 +149,8 @@ class CatchUp:
                     "replica begins where the tier ends",
                     extra={"partition": str(replica.partition), "offset": action.offset},
                 )
+        elif isinstance(action, Ignore) and action.must_wait:
+            raise NotLeaderOrFollower("leader and tier offer no offset to go on from yet")
 
     async def _ask_leader(self, replica: Replica, fetch: ReplicaFetch) -> tuple[int, int, int]:
         """Return the leader's log start, local log start and log end, of the fetch's epoch."""

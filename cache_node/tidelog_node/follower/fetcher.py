@@ -189,6 +189,10 @@ class LeaderFetcher:
                     )
                 self._is_in_trouble = True
                 await self._pause(self._owner.node_config().replica_fetch_backoff_ms / 1000)
+            except Exception:
+                # Whatever it was: while nobody follows, records are on one node fewer.
+                logger.exception("following broke, will retry", extra={"leader": self._leader_id})
+                await self._pause(TROUBLE_SECONDS)
             finally:
                 if self._connection is not None:
                     self._connection.close()

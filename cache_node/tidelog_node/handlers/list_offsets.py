@@ -134,7 +134,7 @@ class ListOffsetsHandler:
             if request.replica_id == CONSUMER:
                 _require_settled(replica, timestamp, found, context.api_version)
             if found != _NOT_FOUND:
-                epoch = replica.leader_epoch
+                epoch = _epoch_of(replica, wanted.timestamp, found[1])
         except TidelogError as error:
             code = error.code
         except OSError as error:
@@ -181,6 +181,16 @@ class ListOffsetsHandler:
             if found is not None and found[1] < log.local_log_start_offset:
                 return found
         return log.offset_for_timestamp(timestamp)
+
+
+def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
+    """Return the leader epoch that a reader at the offset finds there; -1 if it is not known.
+
+    At the end there is nothing yet: it is the leader's own.
+    """
+    if timestamp == LATEST or offset >= replica.log.log_end_offset:
+        return replica.leader_epoch
+    return replica.log.leader_epoch_for(offset)
 
 
 def _bound(replica: Replica, request: ListOffsetsRequest) -> int:

@@ -56,9 +56,15 @@ class LeadChecks:
                     "tier cannot be asked before leading, will retry",
                     extra={"partition": str(replica.partition), "reason": str(error)},
                 )
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            break
+            except Exception:
+                # Whatever it was: the partition has no leader until this comes to an end.
+                logger.exception(
+                    "tier cannot be asked before leading, will retry",
+                    extra={"partition": str(replica.partition)},
+                )
+            else:
+                break
+            await asyncio.sleep(RETRY_SECONDS)
         self._tasks.pop(replica, None)
         if replica.leader_epoch == epoch:
             self._replicas.confirm_lead(replica, epoch)
