@@ -186,12 +186,11 @@ def _parse_usual(frame: memoryview, position: int, *, has_topic_ids: bool) -> Pr
         if records_end - position <= _USUAL_PARTITION.size:
             return None
     partition_count, index = _USUAL_PARTITION.unpack_from(frame, position)
-    length, position = read_uvarint(frame, position + _USUAL_PARTITION.size)
-    is_single = topic_count == partition_count == 2
-    # Else there are no records, or tagged fields behind them.
-    is_all = length > 0 and position + length - 1 == records_end
-    if not is_single or not is_all or any(frame[records_end:]):
+    if topic_count != 2 or partition_count != 2:
         return None
+    length, position = read_uvarint(frame, position + _USUAL_PARTITION.size)
+    if length == 0 or position + length - 1 != records_end or any(frame[records_end:]):
+        return None  # no records, or tagged fields behind them
     partitions: list[tuple[int, memoryview | None]] = [(index, frame[position:records_end])]
     return ProduceRequest(None, acks, timeout_ms, [(name, partitions)])
 
