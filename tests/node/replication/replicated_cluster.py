@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -18,6 +19,7 @@ from tests.node.node_process import NodeProcess, free_port
 SETTLE_SECONDS_MAX = 40.0
 LEASE_MS = 2_000
 LAG_MS = 1_500
+MEMORY_DIR = Path("/dev/shm")
 
 CONFIG = {
     "broker.session.timeout.ms": str(LEASE_MS),
@@ -35,7 +37,7 @@ class ReplicatedCluster:
         *,
         config: Mapping[str, str] | None = None,
         racks: bool = False,
-        metadata_store: str | None = None,
+        metadata_store: str,
     ) -> None:
         ports = _free_ports(3)
         self.nodes = {
@@ -43,7 +45,7 @@ class ReplicatedCluster:
                 folder / f"node{broker_id}",
                 broker_id=broker_id,
                 port=ports[broker_id - 1],
-                metadata_store=metadata_store or f"sqlite://{folder}/metadata.db",
+                metadata_store=metadata_store,
                 object_store=f"file://{folder}/objects",
                 config={**CONFIG, **(config or {})},
                 arguments=("--rack", f"rack{broker_id}") if racks else (),
@@ -172,8 +174,15 @@ class ReplicatedCluster:
     def wait_leader(self, topic: str, *, other_than: int = -1) -> int:
         """Wait until a running node other than this one leads, and return it."""
         ids = {node.broker_id for node in self.running} - {other_than}
-        eventually(lambda: self.leader(topic) in ids, f"{topic} has a leader in {ids}")
-        return self.leader(topic)
+        found = -1
+
+        def is_led() -> bool:
+            nonlocal found
+            found = self.leader(topic)
+            return found in ids
+
+        eventually(is_led, f"{topic} has a leader in {ids}")
+        return found
 
     @property
     def logs(self) -> str:
@@ -192,9 +201,20 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def replicated_cluster(folder: Path, **options: Any) -> Iterator[ReplicatedCluster]:
-    """Three running nodes; those that still run at the end are stopped."""
-    cluster = ReplicatedCluster(folder, **options)
+def replicated_cluster(
+    folder: Path, *, metadata_store: str | None = None, **options: Any
+) -> Iterator[ReplicatedCluster]:
+    """Three running nodes; those that still run at the end are stopped.
+
+    The metadata store is in memory-backed files where the system has them: a lease of two
+    seconds must not hang on how long the disk takes to flush what other tests write.
+    """
+    with TemporaryDirectory(dir=MEMORY_DIR if MEMORY_DIR.is_dir() else folder) as quick:
+        store = metadata_store or f"sqlite://{quick}/metadata.db"
+        yield from _running(ReplicatedCluster(folder, metadata_store=store, **options))
+
+
+def _running(cluster: ReplicatedCluster) -> Iterator[ReplicatedCluster]:
     try:
         for node in cluster.nodes.values():
             node.start()

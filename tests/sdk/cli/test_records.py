@@ -120,6 +120,8 @@ def test_producer_ends_though_more_may_come(bootstrap: str) -> None:
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(bootstrap),
+            # A suite that a shell runs in the background passes on that SIGINT is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         with process:
             assert process.stdin is not None
