@@ -6,7 +6,8 @@ start to its end, every value at most once unless a producer without idempotence
 it, and whatever anyone was told about an offset holds for ever.
 
 What is no anomaly: a write without an answer that is there; one that failed for certain
-and is not; a record that a group gets twice; records of different sessions in any order.
+and is not; a record that a group gets twice; records of different sessions in any order;
+what a client that does so wrote again under another epoch of its producer.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class _Partition:
     final: FinalLog
     by_offset: dict[int, str]  # of the final log
     offsets: dict[str, list[int]]  # of the final log, by value
+    resent: frozenset[str]  # values that stand in several epochs of their producer
 
     @property
     def by_value(self) -> dict[str, Write]:
@@ -114,13 +116,22 @@ def _by_partition(history: History) -> Iterator[_Partition]:
         if isinstance(poll, Poll):
             for name, records in _split(poll).items():
                 readings[name].append((poll, records))
+    resent: dict[PartitionKey, set[str]] = defaultdict(set)
+    for again in history.resent:
+        resent[PartitionKey(again.topic, again.partition)].add(again.value)
     for final in history.finals:
         name = PartitionKey(final.topic, final.partition)
         offsets: dict[str, list[int]] = defaultdict(list)
         for offset, value in final.records:
             offsets[value].append(offset)
         yield _Partition(
-            name, writes[name], readings[name], final, dict(final.records), dict(offsets)
+            name=name,
+            writes=writes[name],
+            readings=readings[name],
+            final=final,
+            by_offset=dict(final.records),
+            offsets=dict(offsets),
+            resent=frozenset(resent[name]),
         )
 
 
@@ -156,6 +167,8 @@ def _duplicates(partition: _Partition) -> Iterator[Anomaly]:
     for value, offsets in partition.offsets.items():
         write = writes.get(value)
         if len(offsets) > 1 and write is not None and write.is_idempotent:
+            if write.may_resend and value in partition.resent:
+                continue
             detail = f"{_tell(write)} stands at offsets {offsets}"
             yield _anomaly(partition, Kind.DUPLICATE, detail)
 

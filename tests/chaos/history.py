@@ -50,6 +50,7 @@ class Write:
     value: str  # unique in the run
     is_idempotent: bool
     is_ordered: bool  # the client promises that acknowledged records keep their order
+    may_resend: bool  # the client begins epochs, and then sends what is unanswered again
     acks: int  # -1: all
     invoked_s: float
     completed_s: float
@@ -89,6 +90,19 @@ class FinalLog:
 
 
 @dataclass(frozen=True, slots=True)
+class Resent:
+    """A value that stands in several batches of one producer, each of another producer epoch.
+
+    Within an epoch it is the log that keeps a value from being written twice. Between
+    epochs only the client can.
+    """
+
+    topic: str
+    partition: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """A fault, from its start to its end."""
 
@@ -108,9 +122,9 @@ class Note:
     text: str
 
 
-Event = Write | Positioned | Poll | FinalLog | Fault | Note
+Event = Write | Positioned | Poll | FinalLog | Resent | Fault | Note
 _KINDS: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Write, Positioned, Poll, FinalLog, Fault, Note)
+    cls.__name__: cls for cls in (Write, Positioned, Poll, FinalLog, Resent, Fault, Note)
 }
 
 
@@ -121,6 +135,7 @@ class History:
     writes: list[Write] = field(default_factory=list)
     readings: list[Poll | Positioned] = field(default_factory=list)
     finals: list[FinalLog] = field(default_factory=list)
+    resent: list[Resent] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
@@ -133,6 +148,8 @@ class History:
                 self.readings.append(event)
             case FinalLog():
                 self.finals.append(event)
+            case Resent():
+                self.resent.append(event)
             case Fault():
                 self.faults.append(event)
             case Note():
@@ -145,6 +162,7 @@ class History:
         yield from self.writes
         yield from self.readings
         yield from self.finals
+        yield from self.resent
 
 
 def save(history: History, path: Path) -> None:

@@ -83,6 +83,8 @@ def _operations(history: History) -> list[str]:
         records = sum(len(poll.records) for poll in mine)
         lines.append(f"  polls {group or 'assigned':<17}{len(mine):,} with {records:,} records")
     final = sum(len(log.records) for log in history.finals)
+    if history.resent:
+        lines.append(f"  values sent again under another producer epoch: {len(history.resent):,}")
     lines.append(f"  final logs             {len(history.finals)} with {final:,} records")
     return lines
 

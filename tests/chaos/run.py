@@ -40,7 +40,7 @@ from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import FaultKind, kinds_for, plan_faults
 from tests.chaos.producers import probe, produce, produce_with_librdkafka
 from tests.chaos.report import summarize
-from tests.chaos.stored import StoredLog, compare_stored, parse_log, read_local_log
+from tests.chaos.stored import StoredLog, compare_stored, find_resent, parse_log, read_local_log
 from tests.chaos.workload import Progress, Scene, administer, close_writes, create
 
 PROBE_SECONDS_MAX = 45.0
@@ -348,6 +348,8 @@ async def _compare_disks(cluster: ChaosCluster, history: History) -> list[Anomal
             ]
             tier = await _tier_of(cluster, store, image, final)
             found += compare_stored(final, replicas, tier)
+            for resent in find_resent(final, (*replicas, *tier)):
+                history.add(resent)
     finally:
         await store.close()
     return found

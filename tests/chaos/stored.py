@@ -7,6 +7,7 @@ their digest; where segments are cut does not matter.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from tidelog_core.log.paths import LOG_SUFFIX, parse_segment_name
 from tidelog_core.records.batch import decode_records, iter_headers
 
 from tests.chaos.checker import Anomaly, Kind
-from tests.chaos.history import FinalLog
+from tests.chaos.history import FinalLog, Resent
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class StoredBatch:
 
     base_offset: int
     next_offset: int
+    producer_id: int  # -1: none
+    producer_epoch: int
     digest: str  # of all its bytes
     values: tuple[str, ...]
 
@@ -56,7 +59,16 @@ def parse_log(holder: str, content: bytes) -> StoredLog:
             whole = content[position : position + header.size_bytes]
             digest = hashlib.sha256(whole).hexdigest()
             values = tuple((r.value or b"").decode() for r in decode_records(content, position))
-            batches.append(StoredBatch(header.base_offset, header.next_offset, digest, values))
+            batches.append(
+                StoredBatch(
+                    header.base_offset,
+                    header.next_offset,
+                    header.producer_id,
+                    header.producer_epoch,
+                    digest,
+                    values,
+                )
+            )
     except TidelogError as error:
         problem = str(error)
     return StoredLog(holder, tuple(batches), problem)
@@ -97,6 +109,25 @@ def compare_stored(
     found += _compare_ends(where, final, replicas, tier)
     found += _compare_served(where, final, (*replicas, *tier))
     return found
+
+
+def find_resent(final: FinalLog, logs: Sequence[StoredLog]) -> list[Resent]:
+    """Return the values that one producer's epochs have once each, but more than one of them.
+
+    ``logs`` are all holders of the partition; batches from the high watermark on do not count.
+    """
+    holders: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for log in logs:
+        for batch in log.between(0, final.end_offset):
+            for value in batch.values:
+                holders[value][batch.base_offset] = batch.producer_id, batch.producer_epoch
+    return [
+        Resent(final.topic, final.partition, value)
+        for value, batches in holders.items()
+        if len(batches) > 1
+        and len({producer_id for producer_id, _ in batches.values()}) == 1
+        and len(set(batches.values())) == len(batches)
+    ]
 
 
 def _compare_pair(

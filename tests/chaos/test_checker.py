@@ -14,6 +14,7 @@ from tests.chaos.history import (
     Outcome,
     Poll,
     Positioned,
+    Resent,
     Write,
     load,
     save,
@@ -33,6 +34,7 @@ def write(number: int, offset: int = -1, *, session: str = "p1", **changes: obje
         value=f"{session}/{number}",
         is_idempotent=True,
         is_ordered=True,
+        may_resend=False,
         acks=-1,
         invoked_s=number,
         completed_s=number + 0.5,
@@ -52,7 +54,7 @@ def poll(*records: tuple[int, str], session: str = "c1", group: str = "", at_s: 
     return Poll(session, group, at_s, tuple((TOPIC, PARTITION, o, value) for o, value in records))
 
 
-def kinds(*events: Write | Poll | Positioned | FinalLog, rules: Rules | None = None) -> list[Kind]:
+def kinds(*events: Write | Poll | Positioned | FinalLog | Resent, rules: Rules | None = None) -> list[Kind]:
     history = History()
     for event in events:
         history.add(event)
@@ -91,6 +93,13 @@ def test_a_write_that_failed_for_certain_must_not_be_there() -> None:
 
 def test_an_idempotent_value_stands_once() -> None:
     assert kinds(write(0), final("p1/0", "p1/0")) == [Kind.DUPLICATE]
+
+
+def test_what_a_client_sent_again_under_another_epoch_is_its_own_doing() -> None:
+    twice, again = final("p1/0", "p1/0"), Resent(TOPIC, PARTITION, "p1/0")
+    assert kinds(write(0, may_resend=True), twice, again) == []
+    assert kinds(write(0, may_resend=True), twice) == [Kind.DUPLICATE]
+    assert kinds(write(0), twice, again) == [Kind.DUPLICATE]
 
 
 def test_a_value_without_idempotence_may_stand_twice() -> None:

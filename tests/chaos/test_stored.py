@@ -7,13 +7,21 @@ from pathlib import Path
 from tidelog_core.records.batch import Record, build_batch
 
 from tests.chaos.checker import Kind
-from tests.chaos.history import FinalLog
-from tests.chaos.stored import StoredLog, compare_stored, parse_log, read_local_log
+from tests.chaos.history import FinalLog, Resent
+from tests.chaos.stored import StoredLog, compare_stored, find_resent, parse_log, read_local_log
 
 
-def batch(base_offset: int, *values: str, epoch: int = 0) -> bytes:
+def batch(
+    base_offset: int, *values: str, epoch: int = 0, producer: tuple[int, int] = (-1, -1)
+) -> bytes:
     records = [Record(base_offset + i, 1, None, v.encode(), ()) for i, v in enumerate(values)]
-    return build_batch(records, base_offset=base_offset, leader_epoch=epoch)
+    return build_batch(
+        records,
+        base_offset=base_offset,
+        leader_epoch=epoch,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+    )
 
 
 def final(*values: str) -> FinalLog:
@@ -83,6 +91,17 @@ def test_what_was_served_is_what_is_stored() -> None:
     evicted = [node(1, TWO)]
     assert kinds(final("a", "b", "c"), evicted, [parse_log("segment", ONE)]) == []
     assert kinds(final("a", "b", "c"), evicted, []) == [Kind.STORED_DIFFERS]
+
+
+def test_a_value_of_two_epochs_of_its_producer_was_sent_again() -> None:
+    first, again = batch(0, "a", producer=(7, 0)), batch(1, "a", producer=(7, 1))
+    log = final("a", "a")
+    assert find_resent(log, [node(1, first, again), node(2, first)]) == [Resent("t", 0, "a")]
+    assert find_resent(log, [node(1, first), node(2, first)]) == []
+    within = batch(1, "a", producer=(7, 0))
+    assert find_resent(log, [node(1, first, within)]) == []
+    of_another = batch(1, "a", producer=(8, 1))
+    assert find_resent(log, [node(1, first, of_another)]) == []
 
 
 def test_segments_of_a_directory_are_read_back_to_back(tmp_path: Path) -> None:

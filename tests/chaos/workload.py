@@ -11,7 +11,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelog import Admin, TidelogError
 from tidelog.errors import TopicAlreadyExists
@@ -75,6 +75,7 @@ def invoke(
     acks: int,
     once: bool,
     is_ordered: bool,
+    may_resend: bool = False,
 ) -> Write:
     """Note that a record is about to be written; nothing is known of it yet."""
     number, value = numbers.take(name)
@@ -86,6 +87,7 @@ def invoke(
         value=value,
         is_idempotent=once,
         is_ordered=is_ordered,
+        may_resend=may_resend,
         acks=acks,
         invoked_s=scene.clock_s(),
         completed_s=-1.0,
@@ -102,16 +104,8 @@ def complete(
     if scene.open_writes.pop(write.value, None) is None:
         return
     scene.history.add(
-        Write(
-            session=write.session,
-            topic=write.topic,
-            partition=write.partition,
-            number=write.number,
-            value=write.value,
-            is_idempotent=write.is_idempotent,
-            is_ordered=write.is_ordered,
-            acks=write.acks,
-            invoked_s=write.invoked_s,
+        replace(
+            write,
             completed_s=scene.clock_s(),
             outcome=outcome,
             offset=offset,
