@@ -54,7 +54,9 @@ def poll(*records: tuple[int, str], session: str = "c1", group: str = "", at_s: 
     return Poll(session, group, at_s, tuple((TOPIC, PARTITION, o, value) for o, value in records))
 
 
-def kinds(*events: Write | Poll | Positioned | FinalLog | Resent, rules: Rules | None = None) -> list[Kind]:
+def kinds(
+    *events: Write | Poll | Positioned | FinalLog | Resent, rules: Rules | None = None
+) -> list[Kind]:
     history = History()
     for event in events:
         history.add(event)
