@@ -76,6 +76,11 @@ class NodeProcess:
 
     def start(self) -> NodeProcess:
         """Start the process and wait until it serves."""
+        self.spawn()
+        return self.wait_ready()
+
+    def spawn(self) -> None:
+        """Start the process; ``wait_ready`` is yet to be called."""
         assert self.process is None, "the node runs already"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -86,8 +91,11 @@ class NodeProcess:
                 stderr=log,
                 env={**os.environ, **self.environment},
             )
+
+    def wait_ready(self) -> NodeProcess:
+        """Wait until the process serves; one that does not is killed."""
         try:
-            self._wait_ready()
+            self._read_ready_line()
         except BaseException:
             self.kill()
             raise
@@ -136,7 +144,7 @@ class NodeProcess:
             command += ["--set", f"{name}={value}"]
         return [*command, *self.arguments]
 
-    def _wait_ready(self) -> None:
+    def _read_ready_line(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
         deadline = time.monotonic() + READY_SECONDS_MAX

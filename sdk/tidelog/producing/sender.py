@@ -44,14 +44,32 @@ from tidelog.wire.requests import PRODUCE
 
 logger = logging.getLogger(__name__)
 
-# Errors after which the batch may be in the log all the same.
-_AMBIGUOUS = frozenset(
+# Errors by which a leader refuses a batch before it appends it. After any other the batch may
+# be in the log all the same: a leader that loses its leadership, or the partition, while it
+# waits for the replicas answers as one that never led.
+_REFUSALS = frozenset(
     {
-        ErrorCode.network_exception,
-        ErrorCode.request_timed_out,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.unknown_server_error,
-        ErrorCode.kafka_storage_error,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.corrupt_message,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.invalid_record,
+        ErrorCode.invalid_request,
+        ErrorCode.invalid_required_acks,
+        ErrorCode.invalid_timestamp,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.message_too_large,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.policy_violation,
+        ErrorCode.producer_fenced,
+        ErrorCode.record_list_too_large,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.unknown_producer_id,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.unsupported_for_message_format,
+        ErrorCode.unsupported_version,
     }
 )
 # Errors by which the leader says that a batch does not continue what it has.
@@ -364,7 +382,7 @@ class Sender:
     ) -> None:
         """Retry, split or fail a batch that was not acknowledged."""
         code = error.code
-        if code in _AMBIGUOUS:
+        if code not in _REFUSALS:
             batch.may_be_written = True
         if code in _LEADER_MOVED:
             self._cluster.invalidate()

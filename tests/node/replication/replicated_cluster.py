@@ -217,7 +217,9 @@ def replicated_cluster(
 def _running(cluster: ReplicatedCluster) -> Iterator[ReplicatedCluster]:
     try:
         for node in cluster.nodes.values():
-            node.start()
+            node.spawn()
+        for node in cluster.nodes.values():
+            node.wait_ready()
         yield cluster
     except BaseException:
         print(cluster.logs)

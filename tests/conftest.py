@@ -1,0 +1,12 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CHILD_PATH = Path(__file__).parent / "child_path"
+
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    path for path in (str(CHILD_PATH), os.environ.get("PYTHONPATH")) if path
+)
