@@ -1,0 +1,7 @@
+"""Lambda functions: thin shells over ``tidelog_core`` that hold no state of their own.
+
+    TIDELOG_METADATA   location of the metadata store, e.g. ``dynamodb://<table>?region=<region>``
+    TIDELOG_OBJECTS    location of the segments, e.g. ``s3://<bucket>/<prefix>``
+
+Each package here has ``handler.handle(event, context)``, which Lambda calls.
+"""
