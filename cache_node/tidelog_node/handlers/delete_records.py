@@ -2,7 +2,9 @@
 
 The metadata store is written first: once it has the new start, no reader anywhere may
 rely on older offsets, and retention removes the tiered objects. The local log follows;
-if the node dies in between, it takes the start from the store when it opens the log.
+if the node dies in between, it takes the start from the store when it opens the log. So
+does whoever leads next, which is why the answer need not wait, as it does in Kafka, for the
+other replicas to have moved their starts.
 Source: KIP-107.
 """
 

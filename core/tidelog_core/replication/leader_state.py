@@ -51,7 +51,7 @@ from tidelog_core.metadata.records import Broker, Partition, check
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
-from tidelog_core.replication.follower_progress import UNKNOWN_OFFSET, FollowerProgress
+from tidelog_core.replication.follower_progress import FollowerProgress
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
 from tidelog_core.replication.reassignment import end_reassignment
@@ -146,16 +146,6 @@ class LeaderState(Generic[Token]):
         required = min(self.rules.min_insync_replicas, len(self.partition.replicas))
         return self.in_sync_count < required
 
-    @property
-    def low_watermark(self) -> int:
-        """The lowest log start among the replicas that have fetched, for DeleteRecords."""
-        starts = [
-            follower.log_start_offset
-            for follower in self.followers.values()
-            if follower.log_start_offset != UNKNOWN_OFFSET
-        ]
-        return min([self.partition.log_start_offset, *starts])
-
     # -- producing --
 
     def require_appendable(self, *, needs_all: bool) -> None:
@@ -209,8 +199,9 @@ class LeaderState(Generic[Token]):
         if replica_epoch < follower.replica_epoch:
             raise NotLeaderOrFollower(f"broker {follower_id} has registered again since")
         if fetch_offset > self.log_end_offset:
+            start = self.partition.log_start_offset
             raise OffsetOutOfRange(
-                "the leader's log", fetch_offset, start=log_start_offset, end=self.log_end_offset
+                "the leader's log", fetch_offset, start=start, end=self.log_end_offset
             )
         follower.note_fetch(
             fetch_offset,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 READ_SIZE_BYTES = 256 * 1024
 CHUNKS_WAITING_MAX = 4
-MAX_BLOCK_MS = 15_000
+MAX_BLOCK_MS = 5_000  # for nodes, topics and partitions that are not there (yet)
 LINGER_MS = 20
 
 
