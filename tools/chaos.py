@@ -29,7 +29,7 @@ from tests.chaos.checker import Rules, check
 from tests.chaos.history import load
 from tests.chaos.plan import FaultKind
 from tests.chaos.report import summarize
-from tests.chaos.run import ChaosOptions, describe, run_chaos
+from tests.chaos.run import ChaosOptions, ChaosResult, describe, run_chaos
 from tools import dynamodb_local
 from tools.places import ROOT
 
@@ -42,7 +42,6 @@ def main() -> int:
     arguments = _parser().parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _abandon)
-    faulthandler.register(signal.SIGUSR1)  # where does it hang?
     if arguments.check is not None:
         return _check_again(arguments.check, is_replicated=arguments.replication > 1)
     first = random.randrange(SEEDS) if arguments.seed is None else arguments.seed
@@ -78,11 +77,23 @@ def _run(arguments: argparse.Namespace, seed: int) -> bool:
             node_config=dict(pair.split("=", 1) for pair in arguments.set),
         )
         print(describe(options), flush=True)
-        result = asyncio.run(run_chaos(options))
+        result = asyncio.run(_run_observed(options))
     print(result.report, flush=True)
     if not result.anomalies and arguments.runs > 1:
         shutil.rmtree(directory)
     return not result.anomalies
+
+
+async def _run_observed(options: ChaosOptions) -> ChaosResult:
+    """Do the run; on SIGUSR1 tell where every thread and every task is."""
+
+    def print_tasks() -> None:
+        for task in asyncio.all_tasks():
+            task.print_stack(file=sys.stderr)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print_tasks)
+    faulthandler.register(signal.SIGUSR1, chain=True)
+    return await run_chaos(options)
 
 
 def _abandon(number: int, _frame: object) -> None:
