@@ -65,12 +65,19 @@ class Checker:
         self._require(after.leader < 0 or after.leader in after.isr, "a leader is not in the ISR")
 
     def on_lead(self, broker_id: int, incarnation: int, epoch: int, log: SimLog) -> None:
-        """A broker begins to lead."""
+        """A broker begins to lead, maybe so late that it has been deposed since.
+
+        One that slept for longer than its lease with the news of its election before it
+        begins when it wakes. Its log may be short; nobody will ever ask it.
+        """
         leader = self._led_by.setdefault(epoch, (broker_id, incarnation))
         self._require(
             leader == (broker_id, incarnation),
             f"epoch {epoch} is led by {leader} and by {(broker_id, incarnation)}",
         )
+        if not self._leads(broker_id, epoch):
+            self._tier_ahead = ""
+            return
         if broker_id in self._forgiven:
             self._forgiven.discard(broker_id)
             self._lose(log)
@@ -191,10 +198,14 @@ class Checker:
                 )
                 last[producer] = sequence
 
+    def _leads(self, broker_id: int, epoch: int) -> bool:
+        stored = self._stored()
+        return stored.leader == broker_id and self._reign_from <= epoch <= stored.leader_epoch
+
     def _require_leads(self, broker_id: int, epoch: int, what: str) -> None:
         stored = self._stored()
         self._require(
-            stored.leader == broker_id and self._reign_from <= epoch <= stored.leader_epoch,
+            self._leads(broker_id, epoch),
             f"broker {broker_id} {what} in epoch {epoch}, but {stored.leader} leads"
             f" in {stored.leader_epoch}",
         )
