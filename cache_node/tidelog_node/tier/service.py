@@ -363,7 +363,7 @@ class TierService:
                 await self._attempt(led, "retention", run)
                 if not due:  # It failed and waits.
                     return max(0.0, led.not_before - loop.time())
-                return self._retention_interval_s if due[0] is None else due[0] - loop.time()
+                return self._retention_interval_s if due[0] is None else due[0]
 
         waits = await asyncio.gather(*(apply(led) for led in self._led_partitions()))
         await self._evict_followed()
@@ -399,6 +399,20 @@ class TierService:
         if has_deletions or any(self._has_new_leaderships(image, name) for name in changed_topics):
             self._retain_now.set()
         self._deleted_topics = frozenset(image.deleted_topics)
+        for name in changed_topics:
+            self._adopt_log_starts(image, name)
+
+    def _adopt_log_starts(self, image: ClusterImage, name: str) -> None:
+        """Turn readers of led partitions away from what someone else has removed."""
+        for partition in image.partitions(name):
+            led = self._led.get((partition.topic_id, partition.partition))
+            if led is None or led.leadership.leader_epoch != partition.leader_epoch:
+                continue
+            try:
+                self._retention.adopt_log_start(led, partition.log_start_offset)
+            except (TidelogError, OSError) as error:
+                # The next round of retention tries again.
+                logger.warning("log start not advanced", extra=_trouble(led, "retention", error))
 
     def _has_new_leaderships(self, image: ClusterImage, name: str) -> bool:
         """Whether this node leads partitions of the topic that it did not lead before.
