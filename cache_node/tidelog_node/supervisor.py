@@ -84,6 +84,11 @@ class ClusterSettings:
         command += ["--log-level", self.log_level, "--until-stdin-ends"]
         return command + self._overrides()
 
+    @property
+    def has_objects_of_one_process(self) -> bool:
+        """Whether nobody but a node's own worker sees its objects, so functions would miss all."""
+        return self._stores()[1].startswith("memory:")
+
     def _stores(self) -> tuple[str, str]:
         data_dir = self.data_dir.absolute()
         return (
@@ -129,7 +134,8 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
             addresses = ",".join(
                 f"{settings.host}:{port}" for port in range(settings.port, last_port + 1)
             )
-            beside.append(asyncio.create_task(functions.run()))
+            if not settings.has_objects_of_one_process:
+                beside.append(asyncio.create_task(functions.run()))
             announce(f"tidelog cluster of {settings.node_count} ready on {addresses}")
             await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
         return 0 if stopping.done() else 1

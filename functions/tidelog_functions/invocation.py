@@ -39,6 +39,16 @@ class OutOfTime(TidelogError):
     code = ErrorCode.request_timed_out
 
 
+class PartitionsFailed(TidelogError):
+    """Some partitions are in trouble, each named with what it is; all the others are done."""
+
+    code = ErrorCode.unknown_server_error
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{where}: {what}" for where, what in problems.items()))
+        self.problems = problems
+
+
 class TimeLimit:
     """How long an invocation goes on: until ``reserve_ms`` before its end."""
 

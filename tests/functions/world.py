@@ -112,20 +112,10 @@ class World:
         self, topic: Topic, base: int, *, partition: int = 0, size: int = 100, age_ms: int = 0
     ) -> SegmentMeta:
         """Do what a copier does up to the commit that ends it."""
-        segment = SegmentMeta(
-            topic_id=topic.topic_id,
-            partition=partition,
-            base_offset=base,
-            end_offset=base + RECORDS_PER_SEGMENT,
-            leader_epoch=0,
-            segment_id=uuid4(),
-            state=SegmentState.COPY_STARTED,
+        segment = dataclasses.replace(
+            self._segment(topic, base, partition),
             size_bytes=size,
-            index_size_bytes=0,
             max_timestamp_ms=self.clock() - age_ms,
-            leader_epochs=((0, base),),
-            chained_hash="",
-            created_ms=self.clock(),
         )
         await self.store.commit([records.put(segment, is_logged=False)])
         keys = self.keys(topic, segment)
@@ -158,7 +148,14 @@ class World:
 
     async def put_orphan(self, topic: Topic, base: int, *, partition: int = 0) -> SegmentKeys:
         """Leave objects of an upload that came to its end after its item was gone."""
-        segment = SegmentMeta(
+        segment = self._segment(topic, base, partition)
+        keys = self.keys(topic, segment)
+        await self.objects.put(keys.log, b"x")
+        await self.objects.put(keys.index, b"i")
+        return keys
+
+    def _segment(self, topic: Topic, base: int, partition: int) -> SegmentMeta:
+        return SegmentMeta(
             topic_id=topic.topic_id,
             partition=partition,
             base_offset=base,
@@ -168,15 +165,11 @@ class World:
             state=SegmentState.COPY_STARTED,
             size_bytes=1,
             index_size_bytes=0,
-            max_timestamp_ms=0,
-            leader_epochs=(),
+            max_timestamp_ms=self.clock(),
+            leader_epochs=((0, base),),
             chained_hash="",
-            created_ms=0,
+            created_ms=self.clock(),
         )
-        keys = self.keys(topic, segment)
-        await self.objects.put(keys.log, b"x")
-        await self.objects.put(keys.index, b"i")
-        return keys
 
     async def corrupt(self, item_id: records.ItemKey) -> None:
         """Overwrite an item with what no program writes."""

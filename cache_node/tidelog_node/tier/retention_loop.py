@@ -40,7 +40,7 @@ from tidelog_core.tier.keys import topic_prefix
 
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
-from tidelog_node.tier.led_partition import LedPartition
+from tidelog_node.tier.led_partition import LedPartition, TieredReplica
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
@@ -84,17 +84,6 @@ class Retention:
         await self._advance_log_start(led, log)
         self._copier.evict(led)
         return await self._delete_below(led, log.log_start_offset)
-
-    def adopt_log_start(self, led: LedPartition, stored: int) -> None:
-        """Begin the local log where the metadata store says, if someone else has moved it.
-
-        At once, and not only when retention is due here: what lies below will be deleted.
-        A log that is not open takes the store's when it opens.
-        """
-        log = led.replica.opened_log
-        if log is None or log.is_offline or stored <= log.log_start_offset:
-            return
-        log.advance_log_start_offset(min(stored, log.high_watermark))
 
     async def clean_deleted_topics(self) -> float | None:
         """Remove the objects and metadata of deleted topics that fall to this node.
@@ -174,8 +163,19 @@ class Retention:
             )
         except VersionConflict:
             return  # Another node or a function does the same just now.
-        self._copier.forget_topic(topic.topic_id)
         logger.info("deleted topic cleaned up", extra={"topic": topic.name})
+
+
+def adopt_log_start(replica: TieredReplica, stored: int) -> None:
+    """Begin a led log where the metadata store says, if someone else has moved it.
+
+    At once, and not only when retention is due here: what lies below will be deleted.
+    A log that is not open takes the store's when it opens.
+    """
+    log = replica.opened_log
+    if log is None or log.is_offline or stored <= log.log_start_offset:
+        return
+    log.advance_log_start_offset(min(stored, log.high_watermark))
 
 
 def _is_ours(topic: DeletedTopic, image: ClusterImage, broker_id: int) -> bool:

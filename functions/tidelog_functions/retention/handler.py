@@ -11,7 +11,7 @@ so no event has to arrive.
 Events may be doubled, late and in any order: a call acts on what the metadata says then,
 and the event only says where to look first. A call that comes near its time limit stops
 between two steps, each of which is durable: the next schedule goes on where it stopped
-(``cluster_pass``). A pass with a partition in trouble ends with ``RetentionFailed`` after
+(``cluster_pass``). A pass with a partition in trouble ends with ``PartitionsFailed`` after
 all the others are done, so that Lambda retries it and then hands it to the dead-letter queue.
 """
 
@@ -23,7 +23,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Topic
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
@@ -35,6 +35,7 @@ from tidelog_functions.events import ObjectCreated, Scheduled, UnknownEvent, par
 from tidelog_functions.invocation import (
     Context,
     FunctionSettings,
+    PartitionsFailed,
     TimeLimit,
     open_stores,
     parse_function_settings,
@@ -54,20 +55,10 @@ from tidelog_functions.retention.partition import PartitionRetention
 logger = logging.getLogger(__name__)
 
 
-class RetentionFailed(TidelogError):
-    """Some partitions are in trouble; all the others are done."""
-
-    code = ErrorCode.unknown_server_error
-
-    def __init__(self, problems: dict[str, str]) -> None:
-        super().__init__("; ".join(f"{where}: {what}" for where, what in problems.items()))
-        self.problems = problems
-
-
 def handle(event: object, context: Context) -> dict[str, object]:
     """Apply retention where the event says; return what was done, for the log and for tests.
 
-    Raises ``UnknownEvent``, ``InvalidConfig``, ``RetentionFailed`` and, where nothing can be
+    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` and, where nothing can be
     done without them, what the stores raise.
     """
     events = parse_event(event)
@@ -115,7 +106,7 @@ async def _run(
     summary = _summary(result)
     logger.info("retention applied %s", json.dumps(summary))
     if result.failed:
-        raise RetentionFailed(problems_of(result.failed.items()))
+        raise PartitionsFailed(problems_of(result.failed.items()))
     return summary
 
 

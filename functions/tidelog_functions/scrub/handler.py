@@ -23,7 +23,6 @@ import logging
 import os
 from collections.abc import Callable
 
-from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata import records
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
@@ -38,6 +37,7 @@ from tidelog_functions.events import Scheduled, UnknownEvent, parse_event
 from tidelog_functions.invocation import (
     Context,
     FunctionSettings,
+    PartitionsFailed,
     TimeLimit,
     open_stores,
     parse_function_settings,
@@ -52,21 +52,11 @@ FUNCTION = "scrub"
 DRY_RUN = "dry_run"
 
 
-class ScrubFailed(TidelogError):
-    """Some partitions are in trouble; all the others are looked through."""
-
-    code = ErrorCode.unknown_server_error
-
-    def __init__(self, problems: dict[str, str]) -> None:
-        super().__init__("; ".join(f"{where}: {what}" for where, what in problems.items()))
-        self.problems = problems
-
-
 def handle(event: object, context: Context) -> dict[str, object]:
     """Scrub the bucket; return what was found, as JSON.
 
-    Raises ``UnknownEvent``, ``InvalidConfig``, ``ScrubFailed`` and, where nothing can be done
-    without them, what the stores raise.
+    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` and, where nothing can be
+    done without them, what the stores raise.
     """
     is_dry_run = _wants_dry_run(event)
     settings = parse_function_settings(os.environ)
@@ -93,7 +83,7 @@ async def _run(
     summary["failed"] = problems_of(report.failed.items())
     logger.info("bucket scrubbed %s", json.dumps(summary))
     if report.failed:
-        raise ScrubFailed(problems_of(report.failed.items()))
+        raise PartitionsFailed(problems_of(report.failed.items()))
     return summary
 
 

@@ -14,8 +14,9 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import NodeConfigOverrides, SegmentState
 from tidelog_functions.events import UnknownEvent
+from tidelog_functions.invocation import PartitionsFailed
 from tidelog_functions.local.events import object_created, scheduled
-from tidelog_functions.retention.handler import RetentionFailed, handle
+from tidelog_functions.retention.handler import handle
 
 from tests.functions.world import DAY_MS, HOUR_MS, Steps, World, folder_world
 
@@ -199,7 +200,7 @@ def test_a_corrupt_item_is_named_and_stops_no_other_partition(folder: Path) -> N
         await world.corrupt(records.topic_key("nonsense"))
 
     in_world(folder, corrupt)
-    with pytest.raises(RetentionFailed) as raised:
+    with pytest.raises(PartitionsFailed) as raised:
         handle(SCHEDULE, Steps())
     problems = raised.value.problems
     assert set(problems) == {"topic/a/0000000000", "topic nonsense"}

@@ -14,8 +14,9 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata import records
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key
 from tidelog_functions.events import UnknownEvent
+from tidelog_functions.invocation import PartitionsFailed
 from tidelog_functions.local.events import object_created, scheduled
-from tidelog_functions.scrub.handler import ScrubFailed, handle
+from tidelog_functions.scrub.handler import handle
 
 from tests.functions.world import CLUSTER_ID, DAY_MS, HOUR_MS, Steps, World, age_files, folder_world
 
@@ -220,7 +221,7 @@ def test_a_corrupt_item_is_named_and_stops_no_other_partition(folder: Path) -> N
 
     in_world(folder, run)
     age_files(folder / "objects", by_ms=2 * DAY_MS)
-    with pytest.raises(ScrubFailed, match="metadata item segment:"):
+    with pytest.raises(PartitionsFailed, match="metadata item segment:"):
         handle(SCHEDULE, Steps())
 
     async def count(world: World) -> int:
