@@ -16,8 +16,8 @@ import signal
 import sys
 
 from tidelog_core.errors import InvalidConfig, TidelogError
+from tidelog_core.log_format import configure_logging
 
-from tidelog_node.log_format import configure_logging
 from tidelog_node.settings import NodeSettings, parse_settings
 
 logger = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidelog_core.config import NodeConfig, parse_config, settings_of
+from tidelog_core.config import NodeConfig, parse_config
+from tidelog_core.config_environment import overrides_from_environment
 from tidelog_core.errors import InvalidConfig
 
 ENVIRONMENT_PREFIX = "TIDELOG_"
-CONFIG_PREFIX = "TIDELOG_CONFIG_"
 PORT_MAX = 65_535
 BROKER_ID_MAX = 2**31 - 1
 DEFAULT_DATA_DIR = "tidelog-data"
@@ -151,18 +151,11 @@ def _parse_overrides(
     given: Sequence[str], environment: Mapping[str, str], problems: list[str]
 ) -> dict[str, str]:
     """Return the overrides by Kafka name, with every wrong one reported."""
-    by_variable = {
-        CONFIG_PREFIX + name.upper().replace(".", "_"): name for name in settings_of(NodeConfig)
-    }
     overrides: dict[str, str] = {}
-    for variable, value in environment.items():
-        if not variable.startswith(CONFIG_PREFIX):
-            continue
-        name = by_variable.get(variable)
-        if name is None:
-            problems.append(f"environment variable {variable} names no setting")
-        else:
-            overrides[name] = value
+    try:
+        overrides = overrides_from_environment(environment)
+    except InvalidConfig as error:
+        problems.extend(error.problems)
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals:

@@ -7,12 +7,15 @@ one metadata store and one object store:
     <data dir>/objects/        the object store
     <data dir>/node-<id>/      the logs of one node
 
-A node that ends by itself, or is killed, is started again, a little later each time it
-happens; that is said on stderr, and the others go on meanwhile. One that ends before the
-cluster has been ready ends it: starting it again would not help.
+Beside the nodes runs one process of functions (``tidelog_functions.local``): retention and
+scrub, called as Lambda calls them when the cluster is deployed.
 
-Each node watches its end of a pipe. The parent closes the pipes on SIGTERM and SIGINT and
-leaves when every node has; a parent that is killed takes its nodes with it in the same
+A process that ends by itself, or is killed, is started again, a little later each time it
+happens; that is said on stderr, and the others go on meanwhile. A node that ends before
+the cluster has been ready ends it: starting it again would not help.
+
+Each process watches its end of a pipe. The parent closes the pipes on SIGTERM and SIGINT and
+leaves when every process has; a parent that is killed takes them with it in the same
 way. A node that is stopped like this does not hand its partitions over first: there will
 be nobody to serve them. One that gets SIGTERM itself does.
 """
@@ -64,18 +67,40 @@ class ClusterSettings:
 
     def command(self, broker_id: int) -> list[str]:
         """Return the command line of one node."""
-        data_dir = self.data_dir.absolute()
-        metadata = self.metadata_store_url or f"sqlite://{data_dir}/metadata.db"
-        objects = self.object_store_url or f"file://{data_dir}/objects"
+        metadata, objects = self._stores()
         command = [sys.executable, "-m", "tidelog_node"]
         command += ["--broker-id", str(broker_id), "--host", self.host]
         command += ["--port", str(self.port + broker_id - 1)]
-        command += ["--data-dir", str(data_dir / f"node-{broker_id}")]
+        command += ["--data-dir", str(self.data_dir.absolute() / f"node-{broker_id}")]
         command += ["--metadata-store", metadata, "--object-store", objects]
         command += ["--log-level", self.log_level, "--stop-with-parent"]
+        return command + self._overrides()
+
+    def functions_command(self) -> list[str]:
+        """Return the command line of the functions' process, by name: nodes do not import it."""
+        metadata, objects = self._stores()
+        command = [sys.executable, "-m", "tidelog_functions.local"]
+        command += ["--metadata", metadata, "--objects", objects]
+        command += ["--log-level", self.log_level, "--until-stdin-ends"]
+        return command + self._overrides()
+
+    @property
+    def has_objects_of_one_process(self) -> bool:
+        """Whether nobody but a node's own worker sees its objects, so functions would miss all."""
+        return self._stores()[1].startswith("memory:")
+
+    def _stores(self) -> tuple[str, str]:
+        data_dir = self.data_dir.absolute()
+        return (
+            self.metadata_store_url or f"sqlite://{data_dir}/metadata.db",
+            self.object_store_url or f"file://{data_dir}/objects",
+        )
+
+    def _overrides(self) -> list[str]:
+        options: list[str] = []
         for name, value in self.config_overrides.items():
-            command += ["--set", f"{name}={value}"]
-        return command
+            options += ["--set", f"{name}={value}"]
+        return options
 
 
 def run_cluster(settings: ClusterSettings, *, announce: Callable[[str], None] = print) -> int:
@@ -93,7 +118,12 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    nodes = [_Node(settings, number) for number in range(1, settings.node_count + 1)]
+    nodes = [
+        _Child(f"node {number}", settings.command(number), ends_cluster=True)
+        for number in range(1, settings.node_count + 1)
+    ]
+    functions = _Child("functions", settings.functions_command(), ends_cluster=False)
+    beside: list[asyncio.Task[None]] = []
     running = [asyncio.create_task(node.run()) for node in nodes]
     stopping = asyncio.create_task(stop.wait())
     ready = asyncio.create_task(_wait_all(nodes))
@@ -104,35 +134,39 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
             addresses = ",".join(
                 f"{settings.host}:{port}" for port in range(settings.port, last_port + 1)
             )
+            if not settings.has_objects_of_one_process:
+                beside.append(asyncio.create_task(functions.run()))
             announce(f"tidelog cluster of {settings.node_count} ready on {addresses}")
             await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
         return 0 if stopping.done() else 1
     finally:
         stopping.cancel()
         ready.cancel()
-        for node in nodes:
-            node.stop()
-        await asyncio.gather(*running)
+        for child in (*nodes, functions):
+            child.stop()
+        await asyncio.gather(*running, *beside)
         await asyncio.gather(stopping, ready, return_exceptions=True)
 
 
-async def _wait_all(nodes: Sequence[_Node]) -> None:
+async def _wait_all(nodes: Sequence[_Child]) -> None:
     for node in nodes:
         await node.has_been_ready.wait()
 
 
-class _Node:
-    """One node process after the other, under one broker id."""
+class _Child:
+    """One process after the other of a node, or of the functions."""
 
-    def __init__(self, settings: ClusterSettings, broker_id: int) -> None:
+    def __init__(self, name: str, command: Sequence[str], *, ends_cluster: bool) -> None:
+        """``ends_cluster`` says whether it ends for good if it was never ready."""
         self.has_been_ready = asyncio.Event()
-        self._settings = settings
-        self._broker_id = broker_id
+        self._name = name
+        self._command = command
+        self._ends_cluster = ends_cluster
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Return when the node was stopped, or has ended before it was ever ready."""
+        """Return when it was stopped, or has ended the cluster."""
         delay_seconds = RESTART_SECONDS_FIRST
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
@@ -140,17 +174,17 @@ class _Node:
             status = await self._run_once()
             if self._stopping.is_set():
                 return
-            if not self.has_been_ready.is_set():
+            if self._ends_cluster and not self.has_been_ready.is_set():
                 logger.error(
-                    "node ended, the cluster stops",
-                    extra={"broker_id": self._broker_id, "status": status},
+                    "process ended, the cluster stops",
+                    extra={"process_name": self._name, "status": status},
                 )
                 return
             if loop.time() - started > STABLE_SECONDS:
                 delay_seconds = RESTART_SECONDS_FIRST
             logger.error(
-                "node ended, it is started again",
-                extra={"broker_id": self._broker_id, "status": status, "in_s": delay_seconds},
+                "process ended, it is started again",
+                extra={"process_name": self._name, "status": status, "in_s": delay_seconds},
             )
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_seconds):
@@ -158,7 +192,7 @@ class _Node:
             delay_seconds = min(delay_seconds * 2, RESTART_SECONDS_MAX)
 
     def stop(self) -> None:
-        """Have the node end in order; ``run`` returns when it has."""
+        """Have the process end in order; ``run`` returns when it has."""
         self._stopping.set()
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
@@ -167,8 +201,8 @@ class _Node:
         """Run one process to its end and return its exit status."""
         # In a session of its own: Ctrl-C reaches the parent alone, which passes it on.
         self._process = process = await asyncio.create_subprocess_exec(
-            *self._settings.command(self._broker_id),
-            stdin=asyncio.subprocess.PIPE,  # its end tells the node to stop
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,  # its end tells it to stop
             stdout=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
             start_new_session=True,
@@ -183,7 +217,7 @@ class _Node:
         if not ending.done():
             await asyncio.wait([ending], timeout=STOP_SECONDS_MAX)
         if not ending.done():
-            logger.error("node does not stop, killed", extra={"pid": process.pid})
+            logger.error("process does not stop, killed", extra={"process_name": self._name})
             process.kill()
         stopping.cancel()
         await asyncio.gather(ending, watching)
@@ -192,7 +226,7 @@ class _Node:
         return ending.result()
 
     async def _watch(self, stdout: asyncio.StreamReader) -> None:
-        """Note that the node serves, and throw away whatever else it prints."""
+        """Note that it is ready, and throw away whatever else it prints."""
         if await stdout.readline():
             self.has_been_ready.set()
         while await stdout.read(LINE_BYTES_MAX):

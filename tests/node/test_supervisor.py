@@ -63,8 +63,17 @@ class Cluster:
         return f"127.0.0.1:{self.port}"
 
     def node_pids(self) -> list[int]:
+        return self.pids_of("tidelog_node")
+
+    def pids_of(self, module: str) -> list[int]:
+        """Return the children that run the module."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in children.read_text().split()]
+        pids = map(int, children.read_text().split())
+        return [
+            pid
+            for pid in pids
+            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        ]
 
 
 @pytest.fixture
@@ -115,7 +124,7 @@ def test_a_node_that_is_killed_is_started_again_while_the_others_serve(cluster: 
     pids = cluster.node_pids()
     os.kill(pids[1], signal.SIGKILL)
     deadline = time.monotonic() + SECONDS_MAX
-    while "node ended, it is started again" not in cluster.log_path.read_text():
+    while "process ended, it is started again" not in cluster.log_path.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{cluster.port + 2}"})
@@ -140,7 +149,7 @@ def test_a_cluster_of_which_a_node_cannot_start_ends(tmp_path: Path) -> None:
             check=False,
         )
     assert ended.returncode == 1
-    assert b"node ended, the cluster stops" in ended.stderr
+    assert b"process ended, the cluster stops" in ended.stderr
 
 
 def test_nodes_stop_in_order_when_their_parent_is_killed(cluster: Cluster) -> None:

@@ -23,6 +23,7 @@ from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
+from tidelog_core.retention.deletion import AT_ONCE
 from tidelog_core.retention.selection import eviction_end_offset, local_limits
 from tidelog_core.tier.index_build import SegmentSource
 from tidelog_core.tier.integrity import NO_HASH
@@ -80,9 +81,14 @@ class Copier:
         leadership = led.leadership
         metas = await self._catalog.segments_of(leadership.topic_id, leadership.partition)
         under_way = set() if led.under_way is None else {led.under_way[1].segment_id}
+        led.deleting.clear()
         for leftover in select_leftovers(metas, under_way=under_way):
+            if leftover.state is SegmentState.DELETE_STARTED:
+                led.deleting[leftover.segment_id] = leftover  # retention ends it in its time
+                continue
             logger.info("cleaning up a segment", extra={"segment": str(leftover.segment_id)})
-            await self.delete(led, leftover)
+            # Nobody was ever pointed at it.
+            await self.delete(led, await self.start_deletion(led, leftover, AT_ONCE))
         log = led.replica.log
         tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
         if tiered_end > log.log_end_offset:
@@ -148,15 +154,23 @@ class Copier:
             now_ms=self._clock_ms(),
         )
 
-    async def delete(self, led: LedPartition, segment: SegmentMeta) -> None:
-        """Delete a segment: mark it, delete its objects, drop its item. Can be repeated."""
-        doomed = await self._catalog.start_deletion(led.leadership, segment)
+    async def start_deletion(
+        self, led: LedPartition, segment: SegmentMeta, deletable_ms: int
+    ) -> SegmentMeta:
+        """Take the segment from its readers; return it as it is stored. Can be repeated."""
+        doomed = await self._catalog.start_deletion(
+            led.leadership, segment, deletable_ms=deletable_ms
+        )
         led.remote.remove(doomed)
         led.deleting[doomed.segment_id] = doomed
+        return doomed
+
+    async def delete(self, led: LedPartition, doomed: SegmentMeta) -> None:
+        """Delete the objects of a segment whose time has come, and its item. Can be repeated."""
         keys = self._keys(led, doomed)
         await self._client.delete((keys.log, keys.index))
         await self._catalog.drop([doomed])
-        del led.deleting[doomed.segment_id]
+        led.deleting.pop(doomed.segment_id, None)
 
     async def _next(self, led: LedPartition, log: UnifiedLog) -> SealedSegment | None:
         finished = await led.remote.segments()
@@ -169,7 +183,7 @@ class Copier:
     async def _copy_segment(self, led: LedPartition, sealed: SealedSegment) -> None:
         if led.under_way is not None and led.under_way[0] != sealed:
             abandoned, led.under_way = led.under_way[1], None
-            await self.delete(led, abandoned)
+            await self.delete(led, await self.start_deletion(led, abandoned, AT_ONCE))
         led.replica.log.make_whole(sealed)
         await self._write_manifests(led)
         if led.under_way is None:

@@ -74,7 +74,6 @@ class LedPartition:
     __slots__ = (
         "copied_up_to",
         "deleting",
-        "deletion_due",
         "failure_count",
         "is_taken_over",
         "leadership",
@@ -95,9 +94,8 @@ class LedPartition:
         # A copy that has begun, so that a retry continues it instead of beginning anew.
         self.under_way: tuple[SealedSegment, SegmentMeta] | None = None
         self.copied_up_to = NOT_LOOKED_AT
-        # Deletions that have begun: what fails in the middle is taken up again.
+        # Deletions that have begun, by segment id: ended when each says, also after a failure.
         self.deleting: dict[UUID, SegmentMeta] = {}
-        self.deletion_due: dict[UUID, float] = {}  # segment id to the loop's time
         self.newest: tuple[int, int] | None = None  # log end offset, greatest timestamp then
         self.failure_count = 0
         self.not_before = 0.0  # the loop's time

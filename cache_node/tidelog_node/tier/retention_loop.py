@@ -2,28 +2,34 @@
 
     1. decide the new log start offset (time, size, DeleteRecords)
     2. persist it in the partition's item, then advance the local log
-    3. wait file.delete.delay.ms, so that who still reads an older segment can finish
-    4. DELETE_STARTED, delete the objects, drop the item
+    3. DELETE_STARTED, with the time file.delete.delay.ms from now
+    4. from then on: delete the objects, drop the item
 
-Each step can be repeated: after a crash or a change of leader the wait begins anew and
-the steps that were done find nothing to do. Objects of deleted topics go the same way,
-by the live node that the topic's id picks.
+Each step can be repeated: after a crash or a change of leader the steps that were done
+find nothing to do. Objects of deleted topics go the same way, by the live node that the
+topic's id picks.
+
+The retention function does the same steps where it is deployed, and may do any of them
+first: ``tidelog_core.retention.deletion`` says why that is safe. Only the leader knows what
+is not tiered yet, and rolls an active segment that is too old, so it always does its part;
+a step that the function has done it finds done. A log start that someone else has
+advanced reaches the local log with the next image (``adopt_log_start``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import zlib
 from collections.abc import Callable
 
-from tidelog_core.admin.commit import purge_deleted_topic
 from tidelog_core.config import UNLIMITED, TopicConfig
 from tidelog_core.errors import VersionConflict
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
+from tidelog_core.metadata.records import DeletedTopic
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
+from tidelog_core.retention.deletion import below_log_start, next_deletable_ms, select_deletable
 from tidelog_core.retention.selection import (
     Limits,
     log_start_after_retention,
@@ -34,7 +40,7 @@ from tidelog_core.tier.keys import topic_prefix
 
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
-from tidelog_node.tier.led_partition import LedPartition
+from tidelog_node.tier.led_partition import LedPartition, TieredReplica
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
@@ -70,12 +76,10 @@ class Retention:
     async def apply(self, led: LedPartition) -> float | None:
         """Do what is due for the partition. The caller holds the lock.
 
-        Returns the loop's time at which the next deletion is due, ``None`` for none.
+        Returns in how many seconds the next deletion is due, ``None`` for none.
         """
         if not led.is_taken_over:
             await self._copier.take_over(led)
-        for segment in tuple(led.deleting.values()):
-            await self._copier.delete(led, segment)
         log = led.replica.log
         await self._advance_log_start(led, log)
         self._copier.evict(led)
@@ -89,7 +93,7 @@ class Retention:
         image, now_ms = self._view.image, self._clock_ms()
         wait_s: float | None = None
         for topic in image.deleted_topics.values():
-            due_ms = topic.deleted_ms + self._deleted_topic_delay_ms
+            due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
             if not _is_ours(topic, image, self._broker_id):
                 due_ms += OTHERS_DELAY_MS
             if now_ms < due_ms:
@@ -135,36 +139,43 @@ class Retention:
         return led.newest is not None and self._clock_ms() - led.newest[1] > limits.retention_ms
 
     async def _delete_below(self, led: LedPartition, log_start_offset: int) -> float | None:
-        now = asyncio.get_running_loop().time()
-        delay_s = led.replica.config.file_delete_delay_ms / 1000
-        doomed = [s for s in await led.remote.segments() if s.end_offset <= log_start_offset]
-        gone = led.deletion_due.keys() - {segment.segment_id for segment in doomed}
-        for segment_id in gone:
-            del led.deletion_due[segment_id]
-        for segment in doomed:
-            due = led.deletion_due.setdefault(segment.segment_id, now + delay_s)
-            if due <= now:
-                await self._copier.delete(led, segment)
-                del led.deletion_due[segment.segment_id]
-                self.deleted_count += 1
-        return min(led.deletion_due.values(), default=None)
+        deletable_ms = self._clock_ms() + led.replica.config.file_delete_delay_ms
+        for segment in below_log_start(await led.remote.segments(), log_start_offset):
+            try:
+                await self._copier.start_deletion(led, segment, deletable_ms)
+            except VersionConflict:
+                # A function has begun with it, and ends it; there may be more.
+                led.remote.invalidate()
+                break
+        for segment in select_deletable(tuple(led.deleting.values()), now_ms=self._clock_ms()):
+            await self._copier.delete(led, segment)
+            self.deleted_count += 1
+        next_ms = next_deletable_ms(led.deleting.values())
+        return None if next_ms is None else max(0, next_ms - self._clock_ms()) / 1000
 
     async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
-        await self._catalog.fence_deleted_topic(topic.topic_id)
-        doomed: list[SegmentMeta] = []
-        for partition in range(topic.partition_count):
-            segments = await self._catalog.segments_of(topic.topic_id, partition)
-            try:
-                doomed += await self._catalog.start_deletions(segments)
-            except VersionConflict:
-                return  # Another node does the same just now.
         # Everything below the topic's prefix goes, so nothing is left of an upload that
         # was under way either.
-        await self._client.delete_prefix(topic_prefix(cluster_id, topic.name, topic.topic_id))
-        await self._catalog.drop(doomed)
-        await purge_deleted_topic(self._store, topic)
-        self._copier.forget_topic(topic.topic_id)
+        prefix = topic_prefix(cluster_id, topic.name, topic.topic_id)
+        try:
+            await clean_deleted_topic(
+                self._store, topic, delete_objects=lambda: self._client.delete_prefix(prefix)
+            )
+        except VersionConflict:
+            return  # Another node or a function does the same just now.
         logger.info("deleted topic cleaned up", extra={"topic": topic.name})
+
+
+def adopt_log_start(replica: TieredReplica, stored: int) -> None:
+    """Begin a led log where the metadata store says, if someone else has moved it.
+
+    At once, and not only when retention is due here: what lies below will be deleted.
+    A log that is not open takes the store's when it opens.
+    """
+    log = replica.opened_log
+    if log is None or log.is_offline or stored <= log.log_start_offset:
+        return
+    log.advance_log_start_offset(min(stored, log.high_watermark))
 
 
 def _is_ours(topic: DeletedTopic, image: ClusterImage, broker_id: int) -> bool:

@@ -20,13 +20,8 @@ from uuid import UUID
 from tidelog_core.errors import NotLeaderOrFollower, OutcomeUnknown, VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
-from tidelog_core.metadata.store import (
-    ANY_VERSION,
-    COMMIT_WRITES_MAX,
-    Item,
-    MetadataStore,
-    Write,
-)
+from tidelog_core.metadata.store import Item, MetadataStore, Write
+from tidelog_core.retention.deletion import as_doomed, drop_segments, read_segments
 
 CONFLICT_RETRIES_MAX = 10
 
@@ -52,8 +47,7 @@ class SegmentCatalog:
 
     async def segments_of(self, topic_id: UUID, partition: int) -> list[SegmentMeta]:
         """Return all of the partition's segments in any state, by base offset."""
-        items = await self._store.list(records.segment_collection(topic_id, partition))
-        return [SegmentMeta.from_item(item) for item in items]
+        return await read_segments(self._store, topic_id, partition)
 
     async def require_leads(self, leadership: Leadership) -> None:
         """Return where nobody else can have changed the segments until now.
@@ -76,43 +70,21 @@ class SegmentCatalog:
         finished = dataclasses.replace(segment, state=SegmentState.COPY_FINISHED)
         return await self._put_fenced(leadership, finished)
 
-    async def start_deletion(self, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:
-        """Record that the segment is no longer read and its objects go."""
+    async def start_deletion(
+        self, leadership: Leadership, segment: SegmentMeta, *, deletable_ms: int
+    ) -> SegmentMeta:
+        """Record that the segment is no longer read and when its objects may go.
+
+        Raises ``NotLeaderOrFollower``, ``VersionConflict`` where someone else has done it.
+        """
         if segment.state is SegmentState.DELETE_STARTED:
             return segment
-        doomed = dataclasses.replace(segment, state=SegmentState.DELETE_STARTED)
+        doomed = as_doomed(segment, deletable_ms=deletable_ms)
         return await self._put_fenced(leadership, doomed)
-
-    async def start_deletions(self, segments: Sequence[SegmentMeta]) -> list[SegmentMeta]:
-        """Record the same of a deleted topic's segments, which nobody leads any more."""
-        doomed = [
-            dataclasses.replace(segment, state=SegmentState.DELETE_STARTED)
-            for segment in segments
-            if segment.state is not SegmentState.DELETE_STARTED
-        ]
-        for at in range(0, len(doomed), COMMIT_WRITES_MAX):
-            some = doomed[at : at + COMMIT_WRITES_MAX]
-            await self._store.commit([records.put(s, is_logged=False) for s in some])
-        gone = [s for s in segments if s.state is SegmentState.DELETE_STARTED]
-        return gone + [_written(segment) for segment in doomed]
-
-    async def fence_deleted_topic(self, topic_id: UUID) -> None:
-        """Remove a deleted topic's partitions, so that no leader of before commits any more."""
-        items = await self._store.list(records.partition_collection(topic_id))
-        for at in range(0, len(items), COMMIT_WRITES_MAX):
-            some = items[at : at + COMMIT_WRITES_MAX]
-            await self._store.commit([Write(item.id, None, ANY_VERSION, False) for item in some])
 
     async def drop(self, segments: Sequence[SegmentMeta]) -> None:
         """Forget segments whose objects are gone. Doing it twice is harmless."""
-        for at in range(0, len(segments), COMMIT_WRITES_MAX):
-            some = segments[at : at + COMMIT_WRITES_MAX]
-            assert all(segment.state is SegmentState.DELETE_STARTED for segment in some)
-            try:
-                await self._store.commit([records.delete(s, is_logged=False) for s in some])
-            except VersionConflict:
-                for segment in some:
-                    await self._drop_one(segment)
+        await drop_segments(self._store, segments)
 
     async def advance_log_start(self, leadership: Leadership, offset: int) -> int:
         """Persist the log start unless the store has it or a later one; return what it has.
@@ -132,11 +104,6 @@ class SegmentCatalog:
                 continue
             return offset
         raise AssertionError("unreachable")
-
-    async def _drop_one(self, segment: SegmentMeta) -> None:
-        item = await self._store.get(segment.item_id)
-        if item is not None:
-            await self._store.commit([Write(item.id, None, item.version, False)])
 
     async def _put_fenced(self, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:
         write = records.put(segment, is_logged=False)

@@ -39,7 +39,7 @@ from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.led_partition import LedPartition, ReplicaSource, TieredReplica
 from tidelog_node.tier.remote_log import RemoteLog, RemoteReader
-from tidelog_node.tier.retention_loop import Retention
+from tidelog_node.tier.retention_loop import Retention, adopt_log_start
 from tidelog_node.tier.segment_catalog import Leadership, SegmentCatalog
 
 logger = logging.getLogger(__name__)
@@ -363,7 +363,7 @@ class TierService:
                 await self._attempt(led, "retention", run)
                 if not due:  # It failed and waits.
                     return max(0.0, led.not_before - loop.time())
-                return self._retention_interval_s if due[0] is None else due[0] - loop.time()
+                return self._retention_interval_s if due[0] is None else due[0]
 
         waits = await asyncio.gather(*(apply(led) for led in self._led_partitions()))
         await self._evict_followed()
@@ -398,7 +398,28 @@ class TierService:
         has_deletions = bool(image.deleted_topics.keys() - self._deleted_topics)
         if has_deletions or any(self._has_new_leaderships(image, name) for name in changed_topics):
             self._retain_now.set()
+        for topic_id in self._deleted_topics - image.deleted_topics.keys():
+            self._copier.forget_topic(topic_id)  # Someone has cleaned it up.
         self._deleted_topics = frozenset(image.deleted_topics)
+        for name in changed_topics:
+            self._adopt_log_starts(image, name)
+
+    def _adopt_log_starts(self, image: ClusterImage, name: str) -> None:
+        """Turn readers of led partitions away from what someone else has removed."""
+        for partition in image.partitions(name):
+            if partition.leader != self._broker_id:
+                continue
+            replica = self._replicas.get(TopicPartition(name, partition.partition))
+            if replica is None or replica.topic_id != partition.topic_id or not replica.is_leader:
+                continue
+            try:
+                adopt_log_start(replica, partition.log_start_offset)
+            except (TidelogError, OSError) as error:
+                # The next round of retention tries again.
+                logger.warning(
+                    "log start not advanced",
+                    extra={"partition": str(replica.partition), "problem": str(error)},
+                )
 
     def _has_new_leaderships(self, image: ClusterImage, name: str) -> bool:
         """Whether this node leads partitions of the topic that it did not lead before.

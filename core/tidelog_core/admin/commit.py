@@ -10,7 +10,6 @@ partitions, and what a crash leaves behind is overwritten by the next attempt.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
 from tidelog_core.admin.topics import TopicPlan
 from tidelog_core.errors import VersionConflict
@@ -23,6 +22,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.retention.deleted_topics import remove_partitions
 
 _PARTITIONS_PER_COMMIT = COMMIT_WRITES_MAX - 1  # one place is for the topic item
 
@@ -41,30 +41,13 @@ async def commit_topic(store: MetadataStore, plan: TopicPlan) -> None:
     except VersionConflict:
         if last and plan.topic.version == ABSENT:
             # Nobody else knows the id of a topic that was not created.
-            await _purge_partitions(store, plan.topic.topic_id)
+            await remove_partitions(store, plan.topic.topic_id)
         raise
 
 
 async def commit_deletion(store: MetadataStore, topic: Topic, tombstone: DeletedTopic) -> None:
     """Replace the topic by its tombstone. Raises ``VersionConflict`` where the topic changed."""
     await store.commit([records.delete(topic), records.put(tombstone)])
-
-
-async def purge_deleted_topic(store: MetadataStore, tombstone: DeletedTopic) -> None:
-    """Remove a deleted topic's partition items and then its tombstone.
-
-    For whoever has seen to it that no object of the topic is left. Doing it twice is
-    harmless.
-    """
-    await _purge_partitions(store, tombstone.topic_id)
-    await store.commit([Write(tombstone.item_id, None, ANY_VERSION)])
-
-
-async def _purge_partitions(store: MetadataStore, topic_id: UUID) -> None:
-    items = await store.list(records.partition_collection(topic_id))
-    for start in range(0, len(items), COMMIT_WRITES_MAX):
-        some = items[start : start + COMMIT_WRITES_MAX]
-        await store.commit([Write(item.id, None, ANY_VERSION, False) for item in some])
 
 
 def _put_partitions(partitions: Sequence[Partition]) -> list[Write]:

@@ -65,6 +65,10 @@ class BodyReader:
             return None
         return self.integer(field, at_least=at_least)
 
+    def integer_or_absent(self, field: str, *, absent: int, at_least: int) -> int:
+        """Take a whole number; ``absent`` where an older program wrote the item without it."""
+        return self.integer(field, at_least=at_least) if field in self._left else absent
+
     def boolean(self, field: str) -> bool:
         """Take true or false."""
         value = self._take(field)

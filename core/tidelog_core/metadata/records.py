@@ -9,6 +9,7 @@
     partition:<topic id>            <partition, 10 digits>          Partition
     segment:<topic id>:<partition>  <base offset, 20>-<segment id>  SegmentMeta
     deleted-topic                   <topic id>                      DeletedTopic
+    function-progress               <function>                      FunctionProgress, never logged
 
 A topic is there when its ``topic`` item is: partition items under a topic id that no
 topic item names, or past the topic's partition count, are not part of the cluster yet.
@@ -27,7 +28,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tidelog_core.metadata.body import BodyReader
-from tidelog_core.metadata.store import ABSENT, Body, Check, Item, ItemKey, Write
+from tidelog_core.metadata.store import ABSENT, Body, Check, Item, ItemKey, JsonValue, Write
 from tidelog_core.model import NO_LEADER
 
 CLUSTER_COLLECTION = "cluster"
@@ -38,6 +39,7 @@ TOPIC_COLLECTION = "topic"
 PARTITION_COLLECTION_PREFIX = "partition:"
 SEGMENT_COLLECTION_PREFIX = "segment:"
 DELETED_TOPIC_COLLECTION = "deleted-topic"
+FUNCTION_PROGRESS_COLLECTION = "function-progress"
 EVERY_NODE = "default"
 
 
@@ -334,6 +336,8 @@ class SegmentMeta:
     leader_epochs: tuple[tuple[int, int], ...]  # (epoch, its first offset), ascending
     chained_hash: str  # hex; of the partition up to and including this segment
     created_ms: int
+    # Unix time from which its objects may go; DELETE_STARTED only. 0: at once.
+    deletable_ms: int = 0
     version: int = _version()
 
     @property
@@ -343,8 +347,8 @@ class SegmentMeta:
         return ItemKey(segment_collection(self.topic_id, self.partition), key)
 
     def to_body(self) -> Body:
-        """Return the item's body."""
-        return {
+        """Return the item's body; without ``deletable_ms`` where it is 0, as it was before."""
+        body: dict[str, JsonValue] = {
             "topic_id": str(self.topic_id),
             "partition": self.partition,
             "base_offset": self.base_offset,
@@ -359,6 +363,9 @@ class SegmentMeta:
             "chained_hash": self.chained_hash,
             "created_ms": self.created_ms,
         }
+        if self.deletable_ms:
+            body["deletable_ms"] = self.deletable_ms
+        return body
 
     @classmethod
     def from_item(cls, item: Item) -> SegmentMeta:
@@ -378,6 +385,7 @@ class SegmentMeta:
             leader_epochs=fields.integer_pairs("leader_epochs"),
             chained_hash=fields.text("chained_hash"),
             created_ms=fields.integer("created_ms"),
+            deletable_ms=fields.integer_or_absent("deletable_ms", absent=0, at_least=0),
             version=item.version,
         )
         fields.finish()
@@ -419,6 +427,36 @@ class DeletedTopic:
             name=fields.text("name"),
             partition_count=fields.integer("partition_count", at_least=1),
             deleted_ms=fields.integer("deleted_ms"),
+            version=item.version,
+        )
+        fields.finish()
+        return record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionProgress:
+    """Where a function's next run goes on with the pass that its time limit cut short."""
+
+    function: str
+    resumes_after: str  # the last key that is done, in the function's own order; empty: none
+    version: int = _version()
+
+    @property
+    def item_id(self) -> ItemKey:
+        """Where the item lies."""
+        return function_progress_key(self.function)
+
+    def to_body(self) -> Body:
+        """Return the item's body."""
+        return {"function": self.function, "resumes_after": self.resumes_after}
+
+    @classmethod
+    def from_item(cls, item: Item) -> FunctionProgress:
+        """Return the record. Raises ``CorruptItem``."""
+        fields = BodyReader(item)
+        record = cls(
+            function=fields.text("function"),
+            resumes_after=fields.text("resumes_after"),
             version=item.version,
         )
         fields.finish()
@@ -469,6 +507,11 @@ def segment_collection(topic_id: UUID, partition: int) -> str:
 def deleted_topic_key(topic_id: UUID) -> ItemKey:
     """Return where a deleted topic's tombstone lies."""
     return ItemKey(DELETED_TOPIC_COLLECTION, str(topic_id))
+
+
+def function_progress_key(function: str) -> ItemKey:
+    """Return where a function's progress lies."""
+    return ItemKey(FUNCTION_PROGRESS_COLLECTION, function)
 
 
 def _segment_state(fields: BodyReader) -> SegmentState:

@@ -132,6 +132,25 @@ def log_start_after_retention(
     return max(ends, default=log_start_offset)
 
 
+def log_start_after_tier_retention(
+    finished: Sequence[SegmentMeta], limits: Limits, *, log_start_offset: int, now_ms: int
+) -> int:
+    """Return the same for who knows the tier alone, and not what lies on the leader's disk.
+
+    Never further than the leader itself would go: what is not tiered yet only adds to the
+    bytes that are kept, and nothing is removed behind a gap, whose records may be on a disk.
+    """
+    end, known = log_start_offset, []
+    for segment in retained_segments(finished, ()):
+        if segment.base_offset > end:
+            break
+        known.append(segment)
+        end = max(end, segment.end_offset)
+    return log_start_after_retention(
+        known, limits, log_start_offset=log_start_offset, active_size_bytes=0, now_ms=now_ms
+    )
+
+
 def eviction_end_offset(
     local: Sequence[SealedSegment],
     limits: Limits,

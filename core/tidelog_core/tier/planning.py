@@ -7,8 +7,6 @@ from uuid import UUID
 
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.objects.store import ObjectMeta
-from tidelog_core.tier.keys import parse_segment_key
 
 
 def finished_segments(metas: Iterable[SegmentMeta]) -> list[SegmentMeta]:
@@ -64,21 +62,3 @@ def select_leftovers(
         for meta in metas
         if meta.segment_id not in under_way and meta.state is not SegmentState.COPY_FINISHED
     ]
-
-
-def select_orphans(
-    objects: Iterable[ObjectMeta], metas: Iterable[SegmentMeta], *, older_than_ms: int
-) -> list[ObjectMeta]:
-    """Return the segment objects that no metadata names and that were written before then.
-
-    The age spares uploads under way whose metadata was read too early.
-    """
-    known = {meta.segment_id for meta in metas}
-    orphans = []
-    for found in objects:
-        parsed = parse_segment_key(found.key)
-        if parsed is None or parsed.segment_id in known:
-            continue
-        if found.modified_ms < older_than_ms:
-            orphans.append(found)
-    return orphans

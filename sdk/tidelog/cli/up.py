@@ -70,7 +70,7 @@ def up(
     _require_free_ports(host, range(port, min(port + nodes, 65_536)))
     # By name: the node sits on the SDK, so the SDK must not import it.
     supervisor: Any = importlib.import_module("tidelog_node.supervisor")
-    importlib.import_module("tidelog_node.log_format").configure_logging(
+    importlib.import_module("tidelog_core.log_format").configure_logging(
         "cluster", log_level.upper()
     )
     settings = supervisor.ClusterSettings(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from tidelog_core.config import TopicConfig
+from tidelog_core.config import UNLIMITED, TopicConfig
+from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.retention.selection import (
     Limits,
     RetainedSegment,
     eviction_end_offset,
     local_limits,
     log_start_after_retention,
+    log_start_after_tier_retention,
     retained_segments,
     select_excess,
     select_expired,
@@ -100,3 +102,29 @@ def test_only_what_is_wholly_in_the_tier_is_evicted() -> None:
     assert end(Limits(-1, -1), 30) is None
     assert end(Limits(985, -1), 30) == 20
     assert end(Limits(985, 0), 30) == 30
+
+
+def tiered(base: int, end: int, *, size: int = 100, newest_ms: int = 0) -> SegmentMeta:
+    return meta(base, end, size_bytes=size, max_timestamp_ms=newest_ms)
+
+
+def test_who_knows_the_tier_alone_removes_no_more_than_the_leader() -> None:
+    """What lies on the leader's disk only adds to what is kept by size."""
+    finished = [tiered(0, 10), tiered(10, 20), tiered(20, 30)]
+    limits = Limits(UNLIMITED, 150)
+    alone = log_start_after_tier_retention(finished, limits, log_start_offset=0, now_ms=0)
+    leader = log_start_after_retention(
+        retained_segments(finished, ()), limits, log_start_offset=0, active_size_bytes=80, now_ms=0
+    )
+    assert (alone, leader) == (10, 20)
+
+
+def test_nothing_goes_behind_a_gap_in_the_tier() -> None:
+    """Its records may be on a disk, and young."""
+    finished = [tiered(0, 10), tiered(20, 30)]
+    limits = Limits(1000, UNLIMITED)
+    after = log_start_after_tier_retention(finished, limits, log_start_offset=0, now_ms=5000)
+    assert after == 10
+    # Once the log starts behind the gap it is none.
+    after = log_start_after_tier_retention(finished, limits, log_start_offset=25, now_ms=5000)
+    assert after == 30

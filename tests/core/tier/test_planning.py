@@ -6,15 +6,12 @@ from pathlib import Path
 
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.records import SegmentState
-from tidelog_core.objects.store import ObjectMeta
-from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.planning import (
     finished_segments,
     locate,
     next_segment,
     select_copies,
     select_leftovers,
-    select_orphans,
     tiered_end_offset,
 )
 
@@ -72,16 +69,3 @@ def test_leftovers_are_what_nobody_works_on() -> None:
     deleting = meta(state=SegmentState.DELETE_STARTED)
     found = select_leftovers([mine, left, deleting, meta()], under_way={mine.segment_id})
     assert found == [left, deleting]
-
-
-def test_orphans_are_old_segment_objects_that_no_metadata_names() -> None:
-    known, lost = meta(), meta()
-    objects = [
-        ObjectMeta(key, 1, modified_ms)
-        for segment, modified_ms in ((known, 0), (lost, 0), (meta(), 100))
-        for key in (segment_keys("c", "t", segment).log, segment_keys("c", "t", segment).index)
-    ]
-    objects.append(ObjectMeta("c/cluster.json", 1, 0))
-    orphans = select_orphans(objects, [known], older_than_ms=50)
-    keys = segment_keys("c", "t", lost)
-    assert {found.key for found in orphans} == {keys.log, keys.index}

@@ -19,6 +19,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.values import OffsetNotLocal
 from tidelog_core.records.batch import iter_headers
+from tidelog_core.retention.deletion import start_deletions
 from tidelog_node.replicas import Replica
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
@@ -255,7 +256,7 @@ def test_a_segment_that_someone_else_removed_is_out_of_range(tmp_path: Path) -> 
             # Someone else removes the segment, as retention in a function does.
             (meta,) = await node.finished(replica)
             catalog = SegmentCatalog(node.store)
-            doomed = await catalog.start_deletions([meta])
+            doomed = await start_deletions(node.store, [meta], deletable_ms=0)
             for path in [
                 *node.objects_folder.rglob("*.log"),
                 *(tmp_path / "cache").glob("*.log.*"),

@@ -11,6 +11,7 @@ import pytest
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentState
+from tidelog_core.retention.deletion import start_deletions
 from tidelog_node.replicas import Replica
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
@@ -82,12 +83,83 @@ def test_objects_stay_for_the_delay_after_readers_are_turned_away(tmp_path: Path
             wait_s = await node.tier.apply_retention()
             assert replica.log.log_start_offset == 100
             assert 0 < wait_s <= 0.4
-            assert len(await node.finished(replica)) == 2
+            metas = await node.metas(replica)
+            assert {m.state for m in metas} == {SegmentState.DELETE_STARTED}
             assert len(await node.objects()) == 4
-            await asyncio.sleep(wait_s + 0.05)
+            node.clock.now_ms += 399
+            assert await node.tier.apply_retention() == 0.001
+            assert len(await node.objects()) == 4
+            node.clock.now_ms += 1
             await node.tier.apply_retention()
             assert await node.metas(replica) == []
             assert await node.objects() == {}
+
+    asyncio.run(run())
+
+
+def test_the_delay_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
+    """A new leader neither deletes earlier than was promised nor begins to wait anew."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(
+                configs={"file.delete.delay.ms": "5000", "retention.ms": "100000"}
+            )
+            node.produce_segments(replica, 2)
+            await node.wait_copied(replica, 2)
+            node.clock.now_ms += 200_000
+            await node.tier.apply_retention()
+        async with running_node(tmp_path) as node:
+            node.clock.now_ms += 200_000 + 4_999
+            await node.tier.apply_retention()
+            assert len(await node.objects()) == 4
+            node.clock.now_ms += 1
+            await node.tier.apply_retention()
+            assert await node.objects() == {}
+            assert await node.metas(node.replica()) == []
+
+    asyncio.run(run())
+
+
+def test_a_log_start_that_a_function_has_advanced_turns_readers_away(tmp_path: Path) -> None:
+    """With the next image, before the objects go, and not when retention is due here."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "-1"})
+            node.produce_segments(replica, 3)
+            await node.wait_copied(replica, 3)
+            await node.tier.apply_retention()
+            await node.change_partition(replica, log_start_offset=100)
+            await node.view.refresh()
+            assert replica.log.log_start_offset == 100
+            with pytest.raises(OffsetOutOfRange):
+                await node.tier.read(replica.topic_id, replica.partition, 99, max_bytes=1)
+
+    asyncio.run(run())
+
+
+def test_deletions_that_a_function_has_begun_are_left_to_it(tmp_path: Path) -> None:
+    """The node goes on with what is left, and does not call it trouble."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "-1"})
+            node.produce_segments(replica, 3)
+            first, second, _ = await node.wait_copied(replica, 3)
+            await node.tier.apply_retention()
+            later_ms = node.clock.now_ms + 1000
+            await start_deletions(node.store, [first], deletable_ms=later_ms)
+            await node.change_partition(replica, log_start_offset=100)
+            await node.view.refresh()
+            for _ in range(2):
+                await node.tier.apply_retention()
+            assert node.tier.status["failing_partition_count"] == 0
+            doomed, kept = await node.metas(replica)
+            assert (doomed.segment_id, doomed.deletable_ms) == (first.segment_id, later_ms)
+            assert kept.base_offset == 100
+            assert str(second.segment_id) not in " ".join(await node.objects())
+            assert len(await node.objects()) == 4
 
     asyncio.run(run())
 
@@ -151,10 +223,7 @@ def test_a_deletion_cut_short_is_ended_later(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
             await applying
             metas = await node.metas(replica)
-            assert [m.state for m in metas] == [
-                SegmentState.DELETE_STARTED,
-                SegmentState.COPY_FINISHED,
-            ]
+            assert [m.state for m in metas] == [SegmentState.DELETE_STARTED] * 2
             assert len(await node.objects()) == 4
         async with running_node(tmp_path) as node:
             node.clock.now_ms += 200_000

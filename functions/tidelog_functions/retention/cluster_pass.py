@@ -1,0 +1,112 @@
+"""One pass of retention over all partitions and deleted topics, in an order that is resumed.
+
+    topic/<name>/<partition, 10 digits>     a partition
+    topic-deleted/<topic id>                what is left of a topic
+
+A pass that comes near its time limit stores the last key up to which all is done; the next
+schedule goes on behind it, and a pass that reaches the end clears it. That needs neither a
+permission to invoke itself nor a queue, and cannot run away: the work is done by as many
+schedules as it takes, none of which starts from the beginning before the end was reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.records import DeletedTopic, Topic
+
+from tidelog_functions.cluster_reader import ClusterReader, read_progress, write_progress
+from tidelog_functions.invocation import OutOfTime
+from tidelog_functions.retention.partition import Done, PartitionRetention
+
+logger = logging.getLogger(__name__)
+
+FUNCTION = "retention"
+PARTITIONS_AT_ONCE = 16
+
+
+@dataclass(slots=True)
+class PassResult:
+    """What a pass has done."""
+
+    done: Done = field(default_factory=Done)
+    partition_count: int = 0  # looked at, topics that are gone included
+    is_finished: bool = True
+    failed: dict[str, TidelogError] = field(default_factory=dict)
+
+
+Step = tuple[str, Callable[[], Awaitable[Done]]]
+
+
+async def apply_to_all(reader: ClusterReader, retention: PartitionRetention) -> PassResult:
+    """Apply retention to everything, or to as much as there is time for.
+
+    A partition in trouble is reported and holds up no other.
+    """
+    result = PassResult()
+    topics = await reader.topics()
+    result.failed.update(topics.failed)
+    before = await read_progress(retention.store, FUNCTION)
+    steps = [step for step in _steps(retention, topics.live, topics.deleted) if step[0] > before]
+    reached = before
+    for at in range(0, len(steps), PARTITIONS_AT_ONCE):
+        some = steps[at : at + PARTITIONS_AT_ONCE]
+        await apply_steps(some, result)
+        if not result.is_finished:
+            break
+        reached = some[-1][0]
+    resumes_after = "" if result.is_finished else reached
+    if resumes_after != before:
+        await write_progress(retention.store, FUNCTION, resumes_after)
+    return result
+
+
+async def apply_steps(steps: list[Step], result: PassResult) -> None:
+    """Do the steps at once, and add what came of each to ``result``."""
+    outcomes = await asyncio.gather(*(_attempt(run) for _, run in steps))
+    for (key, _), outcome in zip(steps, outcomes, strict=True):
+        if isinstance(outcome, OutOfTime):
+            result.is_finished = False
+        elif isinstance(outcome, TidelogError):
+            result.failed[key] = outcome
+            problem = f"{type(outcome).__name__}: {outcome}"
+            logger.error("retention failed", extra={"step": key, "problem": problem})
+        else:
+            result.partition_count += 1
+            result.done += outcome
+
+
+def partition_step(retention: PartitionRetention, topic: Topic, partition: int) -> Step:
+    """Return the step of one partition."""
+    key = f"topic/{topic.name}/{partition:010d}"
+    return key, lambda: retention.apply(topic, partition)
+
+
+def deleted_topic_step(retention: PartitionRetention, tombstone: DeletedTopic) -> Step:
+    """Return the step of one topic that is gone."""
+    return f"topic-deleted/{tombstone.topic_id}", lambda: retention.clean(tombstone)
+
+
+def _steps(
+    retention: PartitionRetention,
+    live: tuple[Topic, ...],
+    deleted: tuple[DeletedTopic, ...],
+) -> list[Step]:
+    steps = [
+        partition_step(retention, topic, partition)
+        for topic in live
+        for partition in range(topic.partition_count)
+    ]
+    steps += [deleted_topic_step(retention, tombstone) for tombstone in deleted]
+    return sorted(steps, key=lambda step: step[0])
+
+
+async def _attempt(run: Callable[[], Awaitable[Done]]) -> Done | TidelogError:
+    try:
+        return await run()
+    except TidelogError as error:
+        return error

@@ -1,0 +1,181 @@
+"""``handle``: what Lambda calls with an event of the bucket or of the schedule.
+
+An index object was written: retention is applied to its partition. That is before its
+segment is COPY_FINISHED as often as after it, so what counts is what was copied before;
+the segment itself is counted with the next event or by the schedule.
+
+The schedule: retention is applied to every partition, deletions whose delay has passed are
+ended, and what is left of deleted topics is removed. It makes up for events that were lost,
+so no event has to arrive.
+
+Events may be doubled, late and in any order: a call acts on what the metadata says then,
+and the event only says where to look first. A call that comes near its time limit stops
+between two steps, each of which is durable: the next schedule goes on where it stopped
+(``cluster_pass``). A pass with a partition in trouble ends with ``PartitionsFailed`` after
+all the others are done, so that Lambda retries it and then hands it to the dead-letter queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.records import Topic
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.keys import SegmentKey, parse_segment_key
+
+from tidelog_functions.bucket import Bucket, bucket_of
+from tidelog_functions.cluster_reader import ClusterReader, problems_of
+from tidelog_functions.events import ObjectCreated, Scheduled, UnknownEvent, parse_event
+from tidelog_functions.invocation import (
+    Context,
+    FunctionSettings,
+    PartitionsFailed,
+    TimeLimit,
+    open_stores,
+    parse_function_settings,
+    wall_clock_ms,
+)
+from tidelog_functions.retention.cluster_pass import (
+    PARTITIONS_AT_ONCE,
+    PassResult,
+    Step,
+    apply_steps,
+    apply_to_all,
+    deleted_topic_step,
+    partition_step,
+)
+from tidelog_functions.retention.partition import PartitionRetention
+
+logger = logging.getLogger(__name__)
+
+
+def handle(event: object, context: Context) -> dict[str, object]:
+    """Apply retention where the event says; return what was done, for the log and for tests.
+
+    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` and, where nothing can be
+    done without them, what the stores raise.
+    """
+    events = parse_event(event)
+    settings = parse_function_settings(os.environ)
+    keys = index_keys(events, bucket_of(settings.objects_url))
+    is_scheduled = any(isinstance(one, Scheduled) for one in events)
+    return asyncio.run(_run(settings, keys, is_scheduled, TimeLimit(context)))
+
+
+def index_keys(events: Sequence[ObjectCreated | Scheduled], bucket: Bucket) -> list[SegmentKey]:
+    """Return the index objects that the events name, one a partition; pure.
+
+    Keys that Tidelog does not write are passed over with a line in the log. Raises
+    ``UnknownEvent`` where the event is of another bucket.
+    """
+    found: dict[tuple[object, int], SegmentKey] = {}
+    for event in events:
+        if isinstance(event, Scheduled):
+            continue
+        if event.bucket != bucket.name:
+            raise UnknownEvent(f"of bucket {event.bucket!r}, TIDELOG_OBJECTS is {bucket.name!r}")
+        relative = bucket.relative(event.key)
+        parsed = None if relative is None else parse_segment_key(relative)
+        if parsed is None:
+            logger.info("event of a foreign object ignored", extra={"key": event.key})
+        elif parsed.is_index:
+            found[parsed.topic_id, parsed.partition] = parsed
+    return list(found.values())
+
+
+async def _run(
+    settings: FunctionSettings, keys: list[SegmentKey], is_scheduled: bool, limit: TimeLimit
+) -> dict[str, object]:
+    async with open_stores(settings) as (store, objects):
+        reader = ClusterReader(store, settings.node_config)
+        result = await apply_retention(
+            store,
+            objects,
+            reader,
+            keys=keys,
+            is_scheduled=is_scheduled,
+            clock_ms=wall_clock_ms,
+            limit=limit,
+        )
+    summary = _summary(result)
+    logger.info("retention applied %s", json.dumps(summary))
+    if result.failed:
+        raise PartitionsFailed(problems_of(result.failed.items()))
+    return summary
+
+
+async def apply_retention(
+    store: MetadataStore,
+    objects: ObjectStore,
+    reader: ClusterReader,
+    *,
+    keys: Sequence[SegmentKey],
+    is_scheduled: bool,
+    clock_ms: Callable[[], int],
+    limit: TimeLimit,
+) -> PassResult:
+    """Apply retention to the partitions of ``keys``, and to all where it is scheduled."""
+    cluster_id = await reader.cluster_id()
+    if cluster_id is None:
+        logger.info("no node has started yet, there is nothing to retain")
+        return PassResult()
+    await reader.load_node_configs()
+    retention = PartitionRetention(
+        store=store,
+        objects=objects,
+        cluster_id=cluster_id,
+        topic_config=reader.topic_config,
+        clock_ms=clock_ms,
+        limit=limit,
+    )
+    if is_scheduled:
+        return await apply_to_all(reader, retention)
+    result = PassResult()
+    steps: list[Step] = []
+    for key in keys:
+        try:
+            step = await _step_of(reader, retention, key)
+        except TidelogError as error:
+            result.failed[f"topic {key.topic}"] = error
+            continue
+        if step is not None:
+            steps.append(step)
+    for at in range(0, len(steps), PARTITIONS_AT_ONCE):
+        await apply_steps(steps[at : at + PARTITIONS_AT_ONCE], result)
+    return result
+
+
+async def _step_of(
+    reader: ClusterReader, retention: PartitionRetention, key: SegmentKey
+) -> Step | None:
+    if key.cluster_id != retention.cluster_id:
+        logger.info("event of another cluster ignored", extra={"cluster": key.cluster_id})
+        return None
+    topic = await reader.find_topic(key.topic_id, key.topic)
+    if topic is None:
+        # It was deleted and cleaned up before the event arrived; the scrub gets what is left.
+        logger.info("event of a topic that is gone ignored", extra={"topic": key.topic})
+        return None
+    if isinstance(topic, Topic):
+        return partition_step(retention, topic, key.partition)
+    return deleted_topic_step(retention, topic)
+
+
+def _summary(result: PassResult) -> dict[str, object]:
+    done = result.done
+    return {
+        "partition_count": result.partition_count,
+        "log_start_advanced_count": done.log_start_advanced_count,
+        "deletion_started_count": done.deletion_started_count,
+        "segment_deleted_count": done.segment_deleted_count,
+        "topic_deleted_count": done.topic_deleted_count,
+        "next_deletion_ms": done.next_deletion_ms,
+        "is_finished": result.is_finished,
+        "failed": problems_of(result.failed.items()),
+    }

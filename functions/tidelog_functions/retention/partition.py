@@ -1,0 +1,169 @@
+"""Retention of one partition by what the metadata says, and of what is left of a topic.
+
+The steps and why others may do them too: ``tidelog_core.retention.deletion``. Nothing
+is remembered between two calls, so a call that is doubled, late or cut short differs from
+any other only in how much it finds to do.
+
+A function knows what is tiered, and not what lies on the leader's disk: it removes no more
+than the leader would. It neither reads nor writes objects, it only deletes them; damaged
+ones go like any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.errors import OutcomeUnknown, VersionConflict
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentMeta, Topic
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
+from tidelog_core.retention.deletion import (
+    below_log_start,
+    drop_segments,
+    next_deletable_ms,
+    read_segments,
+    select_deletable,
+    start_deletions,
+)
+from tidelog_core.retention.selection import log_start_after_tier_retention, total_limits
+from tidelog_core.tier.keys import segment_keys, topic_prefix
+from tidelog_core.tier.planning import finished_segments
+
+from tidelog_functions.invocation import TimeLimit
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 10  # with each lost one, someone else has done a step
+SEGMENTS_AT_ONCE = COMMIT_WRITES_MAX
+OBJECTS_AT_ONCE = 1000  # Source: S3's DeleteObjects.
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done, and when there is more to do."""
+
+    log_start_advanced_count: int = 0
+    deletion_started_count: int = 0
+    segment_deleted_count: int = 0
+    topic_deleted_count: int = 0
+    next_deletion_ms: int | None = None  # Unix time; None: nothing waits
+
+    def __add__(self, other: Done) -> Done:
+        """Return both together."""
+        waits = [ms for ms in (self.next_deletion_ms, other.next_deletion_ms) if ms is not None]
+        return Done(
+            self.log_start_advanced_count + other.log_start_advanced_count,
+            self.deletion_started_count + other.deletion_started_count,
+            self.segment_deleted_count + other.segment_deleted_count,
+            self.topic_deleted_count + other.topic_deleted_count,
+            min(waits, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRetention:
+    """Applies retention in one cluster. Safe to use from several tasks and processes."""
+
+    store: MetadataStore
+    objects: ObjectStore
+    cluster_id: str
+    topic_config: Callable[[Topic, int], TopicConfig]  # as the given leader's node has it
+    clock_ms: Callable[[], int]
+    limit: TimeLimit
+
+    async def apply(self, topic: Topic, partition: int) -> Done:
+        """Do what is due for the partition. Raises ``OutOfTime`` and what the stores raise.
+
+        A topic that was deleted meanwhile has no partition any more: nothing is done.
+        """
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return await self._apply(topic, partition)
+            except (VersionConflict, OutcomeUnknown):
+                # Someone else did a step, or nobody knows whether ours is done: look again.
+                if attempt == ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def clean(self, tombstone: DeletedTopic) -> Done:
+        """Remove what is left of a deleted topic once its time has come.
+
+        Raises ``OutOfTime`` and what the stores raise.
+        """
+        # The settings of its own went with it.
+        delay_ms = TopicConfig().file_delete_delay_ms
+        due_ms = deletable_topic_ms(tombstone, delay_ms=delay_ms)
+        if self.clock_ms() < due_ms:
+            return Done(next_deletion_ms=due_ms)
+        prefix = topic_prefix(self.cluster_id, tombstone.name, tombstone.topic_id)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                await clean_deleted_topic(
+                    self.store, tombstone, delete_objects=lambda: self._delete_prefix(prefix)
+                )
+            except (VersionConflict, OutcomeUnknown):
+                if attempt == ATTEMPTS_MAX:
+                    raise
+            else:
+                break
+        logger.info("deleted topic cleaned up", extra={"topic": tombstone.name})
+        return Done(topic_deleted_count=1)
+
+    async def _apply(self, topic: Topic, number: int) -> Done:
+        self.limit.require()
+        item = await self.store.get(records.partition_key(topic.topic_id, number))
+        if item is None:
+            return Done()
+        partition = Partition.from_item(item)
+        metas = await read_segments(self.store, topic.topic_id, number)
+        config = self.topic_config(topic, partition.leader)
+        start = log_start_after_tier_retention(
+            finished_segments(metas),
+            total_limits(config),
+            log_start_offset=partition.log_start_offset,
+            now_ms=self.clock_ms(),
+        )
+        if start > partition.log_start_offset:
+            moved = dataclasses.replace(partition, log_start_offset=start)
+            await self.store.commit([records.put(moved)])
+        # Not before the commit above has ended: the delay is for those who read until then.
+        deletable_ms = self.clock_ms() + config.file_delete_delay_ms
+        doomed = below_log_start(metas, start)
+        started = await start_deletions(self.store, doomed, deletable_ms=deletable_ms)
+        gone = {segment.segment_id for segment in doomed}
+        metas = [meta for meta in metas if meta.segment_id not in gone] + started
+        deleted = select_deletable(metas, now_ms=self.clock_ms())
+        await self._delete(topic, deleted)
+        gone = {segment.segment_id for segment in deleted}
+        return Done(
+            log_start_advanced_count=int(start > partition.log_start_offset),
+            deletion_started_count=len(started),
+            segment_deleted_count=len(deleted),
+            next_deletion_ms=next_deletable_ms(m for m in metas if m.segment_id not in gone),
+        )
+
+    async def _delete(self, topic: Topic, segments: Sequence[SegmentMeta]) -> None:
+        for at in range(0, len(segments), SEGMENTS_AT_ONCE):
+            self.limit.require()
+            some = segments[at : at + SEGMENTS_AT_ONCE]
+            keys = [segment_keys(self.cluster_id, topic.name, segment) for segment in some]
+            # The indexes first: what only the bucket is asked for never seems to be whole.
+            await self.objects.delete([key.index for key in keys] + [key.log for key in keys])
+            await drop_segments(self.store, some)
+
+    async def _delete_prefix(self, prefix: str) -> None:
+        assert prefix.endswith("/")
+        keys: list[str] = []
+        async for found in self.objects.list(prefix):
+            keys.append(found.key)
+            if len(keys) == OBJECTS_AT_ONCE:
+                await self.objects.delete(keys)
+                keys.clear()
+                self.limit.require()
+        await self.objects.delete(keys)

@@ -1,0 +1,134 @@
+"""``handle``: finds what retention cannot: objects without metadata, metadata without objects.
+
+Removed are objects that no segment item names and that are old enough (``settings``; what
+counts as an orphan says ``tidelog_core.retention.orphans``), and manifests of topics that are
+long gone. Reported, never mended, are segments whose objects are missing or have another
+size, and objects at offsets that the metadata knows nothing of. An object that an item
+names is never deleted here, nor is one whose key Tidelog does not write.
+
+Staging leftovers are the stores' own: a folder store removes unlocked ones of ``.staging/``
+whenever it is opened, as it is here; in S3 a lifecycle rule does.
+
+It is called by a schedule, or by hand with ``{"dry_run": true}``. A call that comes near its
+time limit stores up to where it came, and the next one goes on there. A cluster without
+registered nodes is left alone: its metadata may be about to be restored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Callable
+
+from tidelog_core.metadata import records
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_functions.cluster_reader import (
+    ClusterReader,
+    problems_of,
+    read_progress,
+    write_progress,
+)
+from tidelog_functions.events import Scheduled, UnknownEvent, parse_event
+from tidelog_functions.invocation import (
+    Context,
+    FunctionSettings,
+    PartitionsFailed,
+    TimeLimit,
+    open_stores,
+    parse_function_settings,
+    wall_clock_ms,
+)
+from tidelog_functions.scrub.settings import ScrubSettings, parse_scrub_settings
+from tidelog_functions.scrub.sweep import Report, Sweep
+
+logger = logging.getLogger(__name__)
+
+FUNCTION = "scrub"
+DRY_RUN = "dry_run"
+
+
+def handle(event: object, context: Context) -> dict[str, object]:
+    """Scrub the bucket; return what was found, as JSON.
+
+    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` and, where nothing can be
+    done without them, what the stores raise.
+    """
+    is_dry_run = _wants_dry_run(event)
+    settings = parse_function_settings(os.environ)
+    scrub_settings = parse_scrub_settings(os.environ)
+    if is_dry_run:
+        scrub_settings = dataclasses.replace(scrub_settings, is_dry_run=True)
+    return asyncio.run(_run(settings, scrub_settings, TimeLimit(context)))
+
+
+async def _run(
+    settings: FunctionSettings, scrub_settings: ScrubSettings, limit: TimeLimit
+) -> dict[str, object]:
+    async with open_stores(settings) as (store, objects):
+        reader = ClusterReader(store, settings.node_config)
+        report = await scrub(
+            store,
+            objects,
+            reader,
+            settings=scrub_settings,
+            clock_ms=wall_clock_ms,
+            limit=limit,
+        )
+    summary = dataclasses.asdict(dataclasses.replace(report, failed={}))
+    summary["failed"] = problems_of(report.failed.items())
+    logger.info("bucket scrubbed %s", json.dumps(summary))
+    if report.failed:
+        raise PartitionsFailed(problems_of(report.failed.items()))
+    return summary
+
+
+async def scrub(
+    store: MetadataStore,
+    objects: ObjectStore,
+    reader: ClusterReader,
+    *,
+    settings: ScrubSettings,
+    clock_ms: Callable[[], int],
+    limit: TimeLimit,
+) -> Report:
+    """Sweep on from where the last one stopped.
+
+    A dry run begins at the start and stores nothing.
+    """
+    cluster_id = await reader.cluster_id()
+    if cluster_id is None or not await store.list(records.BROKER_COLLECTION):
+        logger.info("no node is registered, the bucket is left alone")
+        return Report(settings.is_dry_run)
+    before = "" if settings.is_dry_run else await read_progress(store, FUNCTION)
+    sweep = Sweep(
+        store=store,
+        objects=objects,
+        cluster_id=cluster_id,
+        topics=await reader.topics(),
+        settings=settings,
+        clock_ms=clock_ms,
+        limit=limit,
+    )
+    report = await sweep.run(resumes_after=before)
+    if report.resumes_after != before and not settings.is_dry_run:
+        await write_progress(store, FUNCTION, report.resumes_after)
+    return report
+
+
+def _wants_dry_run(event: object) -> bool:
+    if isinstance(event, dict) and event.keys() <= {DRY_RUN}:
+        fields = event
+    else:
+        found = parse_event(event)
+        if len(found) != 1 or not isinstance(found[0], Scheduled):
+            raise UnknownEvent("the scrub is called by a schedule, or with dry_run alone")
+        fields = dict(found[0].detail)
+    is_dry_run = fields.get(DRY_RUN, False)
+    if not isinstance(is_dry_run, bool):
+        raise UnknownEvent(f"{DRY_RUN} must be true or false, not {is_dry_run!r:.80}")
+    return is_dry_run
