@@ -144,13 +144,13 @@ class Progress:
 async def administer(scene: Scene, *, replication_factor: int, configs: dict[str, str]) -> None:
     """Make topics and partitions now and then, while records are written."""
     chance = scene.chance("admin")
-    async with Admin(scene.bootstrap, timeout_ms=15_000, request_timeout_ms=5_000) as admin:
-        for count in range(1000):
-            await pause(chance.uniform(*ADMIN_GAP_SECONDS), lambda: scene.is_writing)
-            if not scene.is_writing:
-                return
-            topics = scene.topics()
-            try:
+    for count in range(1000):
+        await pause(chance.uniform(*ADMIN_GAP_SECONDS), lambda: scene.is_writing)
+        if not scene.is_writing:
+            return
+        topics = scene.topics()
+        try:
+            async with Admin(scene.bootstrap, timeout_ms=15_000, request_timeout_ms=5_000) as admin:
                 if len(topics) < TOPICS_MAX and chance.random() < 0.5:
                     name = f"late-{count}"
                     await create(
@@ -158,8 +158,8 @@ async def administer(scene: Scene, *, replication_factor: int, configs: dict[str
                     )
                 else:
                     await _grow(scene, admin, chance.choice(topics))
-            except TidelogError as error:
-                scene.note("admin", f"{type(error).__name__}: {error}")
+        except TidelogError as error:
+            scene.note("admin", f"{type(error).__name__}: {error}")
 
 
 async def create(
