@@ -42,6 +42,7 @@ from tidelog_node.tier.protocol import (
     request_from_fields,
     upload_result_to_fields,
 )
+from tidelog_node.tier.range_check import check_range_bytes
 from tidelog_node.tier.upload import upload_segment
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class TierWorker:
             size_bytes_max=settings.cache_bytes,
             fetch_concurrency=settings.fetch_concurrency,
             executor=self._executor,
+            check=check_range_bytes,
         )
         self._uploads = asyncio.Semaphore(settings.upload_concurrency)
         self.upload_count = 0
