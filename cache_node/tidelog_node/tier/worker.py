@@ -25,6 +25,7 @@ from tidelog_core.errors import ObjectNotFound, StorageError, TidelogError, Tier
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
+from tidelog_node.tier.bandwidth import Bandwidth
 from tidelog_node.tier.chunk_cache import ChunkCache
 from tidelog_node.tier.protocol import (
     DeletePrefixRequest,
@@ -36,6 +37,7 @@ from tidelog_node.tier.protocol import (
     Request,
     StatusRequest,
     UploadRequest,
+    UploadResult,
     encode_message,
     error_to_fields,
     read_message,
@@ -63,6 +65,7 @@ class WorkerSettings:
     cache_bytes: int
     fetch_concurrency: int
     upload_concurrency: int
+    upload_bytes_per_second: int
     multipart_threshold: int
     ends_with_stdin: bool
 
@@ -81,6 +84,7 @@ class TierWorker:
             executor=self._executor,
             check=check_range_bytes,
         )
+        self._bandwidth = Bandwidth(settings.upload_bytes_per_second)
         self._uploads = asyncio.Semaphore(settings.upload_concurrency)
         self.upload_count = 0
 
@@ -131,7 +135,7 @@ class TierWorker:
                 return {"path": str(path)}
             case UploadRequest():
                 async with self._uploads:
-                    result = await upload_segment(self._store, request, executor=self._executor)
+                    result = await self._upload(request)
                 self.upload_count += 1
                 return upload_result_to_fields(result)
             case DeleteRequest(keys):
@@ -150,6 +154,13 @@ class TierWorker:
                     "get_count": self._cache.get_count,
                     "upload_count": self.upload_count,
                 }
+
+    async def _upload(self, request: UploadRequest) -> UploadResult:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._bandwidth.take(request.source.size_bytes, now=loop.time()))
+        result = await upload_segment(self._store, request, executor=self._executor)
+        self._bandwidth.take(result.index_size_bytes, now=loop.time())  # the next one waits
+        return result
 
     async def _delete_prefix(self, prefix: str) -> None:
         if not prefix.endswith("/"):
@@ -226,6 +237,11 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
     parser.add_argument("--fetch-concurrency", type=int, default=defaults.remote_fetch_concurrency)
     parser.add_argument(
         "--upload-concurrency", type=int, default=defaults.remote_upload_concurrency
+    )
+    parser.add_argument(
+        "--upload-bytes-per-second",
+        type=int,
+        default=defaults.remote_log_manager_copy_max_bytes_per_second,
     )
     parser.add_argument(
         "--multipart-threshold", type=int, default=defaults.tier_multipart_threshold
