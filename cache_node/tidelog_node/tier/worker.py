@@ -21,7 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import ObjectNotFound, StorageError, TidelogError, TierUnavailable
+from tidelog_core.errors import (
+    InvalidObjectKey,
+    ObjectNotFound,
+    StorageError,
+    TidelogError,
+    TierUnavailable,
+)
+from tidelog_core.log_format import configure_logging
+from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
@@ -163,10 +171,16 @@ class TierWorker:
         return result
 
     async def _delete_prefix(self, prefix: str) -> None:
+        """Delete all that the tier can have put there; what it cannot is left and named."""
         if not prefix.endswith("/"):
             raise StorageError(f"{prefix!r} does not end with a slash")
         keys: list[str] = []
         async for found in self._store.list(prefix):
+            try:
+                check_key(found.key)
+            except InvalidObjectKey as error:
+                logger.warning("object left alone", extra={"problem": str(error)})
+                continue
             keys.append(found.key)
             if len(keys) == DELETE_PAGE_SIZE:
                 await self._store.delete(keys)
@@ -252,7 +266,7 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
 
 def main() -> None:
     """Run the worker of the command line."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    configure_logging("tier-worker", "INFO")
     asyncio.run(run_worker(parse_arguments(sys.argv[1:])))
 
 
