@@ -172,6 +172,7 @@ class NodeConfig:
     remote_cache_bytes: int = _setting("remote.cache.bytes", "long", 1_073_741_824, "Disk for chunks of tiered segments read back, bytes.", at_least=8_388_608, is_read_only=True)
     remote_chunk_bytes: int = _setting("remote.chunk.bytes", "int", 8_388_608, "Bytes per ranged read of a tiered segment.", at_least=65_536, is_read_only=True)
     remote_fetch_concurrency: int = _setting("remote.fetch.concurrency", "int", 16, "Ranged reads that may be under way at once.", at_least=1, at_most=256, is_read_only=True)
+    remote_log_manager_copy_max_bytes_per_second: int = _setting("remote.log.manager.copy.max.bytes.per.second", "long", 9_223_372_036_854_775_807, "Bytes a second that segments are uploaded with, on average and for all of the node's partitions together; the default is no limit.", at_least=1, is_read_only=True)
     remote_task_interval_ms: int = _setting("remote.task.interval.ms", "int", 1000, "How often sealed segments are looked for and copied, milliseconds.", at_least=1, is_read_only=True)
     remote_upload_concurrency: int = _setting("remote.upload.concurrency", "int", 4, "Segments that may be uploaded at once.", at_least=1, at_most=64, is_read_only=True)
     replica_fetch_backoff_ms: int = _setting("replica.fetch.backoff.ms", "int", 200, "How long a follower waits before it asks a leader again after an error, milliseconds.", at_least=1)

@@ -7,12 +7,14 @@ import contextlib
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from tests.chaos.store_proxy import reset
+
 
 class LossyProxy:
     """Relays one request at a time per connection to ``upstream``.
 
     A lost request never reaches the server; a lost answer was carried out. Either way
-    the connection is closed without a word.
+    the connection is closed without a word, or reset if that is asked for.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -21,6 +23,7 @@ class LossyProxy:
         self._requests_to_lose = 0
         self._answers_to_lose = 0
         self._every_nth = 0
+        self._resets = False
         self._answer_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -31,8 +34,9 @@ class LossyProxy:
     def lose_requests(self, count: int) -> None:
         self._requests_to_lose = count
 
-    def lose_answers(self, count: int) -> None:
+    def lose_answers(self, count: int, *, resets: bool = False) -> None:
         self._answers_to_lose = count
+        self._resets = resets
 
     def lose_every_nth_answer(self, n: int) -> None:
         self._every_nth = n
@@ -98,6 +102,8 @@ class LossyProxy:
         if self._answers_to_lose > 0 or is_nth:
             self._answers_to_lose = max(0, self._answers_to_lose - 1)
             self.lost_answer_count += 1
+            if self._resets:
+                reset(writer)
             return False
         writer.write(answer)
         await writer.drain()

@@ -11,6 +11,7 @@ from typing import Any
 
 import boto3
 import pytest
+from aiohttp import ClientOSError
 from botocore.exceptions import (
     ClientError,
     ConnectionClosedError,
@@ -153,6 +154,10 @@ def answered(code: str, status: int = 400, reasons: list[str] | None = None) -> 
         ),
         (answered("TransactionCanceledException", reasons=["ValidationError"]), Outcome.REFUSED),
         (EndpointConnectionError(endpoint_url="x"), Outcome.UNREACHABLE),
+        (
+            EndpointConnectionError(endpoint_url="x", error=ClientOSError(104, "reset by peer")),
+            Outcome.UNKNOWN,
+        ),
         (ReadTimeoutError(endpoint_url="x"), Outcome.UNKNOWN),
         (ConnectionClosedError(endpoint_url="x"), Outcome.UNKNOWN),
         (NoCredentialsError(), Outcome.REFUSED),

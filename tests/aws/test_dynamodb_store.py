@@ -25,15 +25,19 @@ from tests.contracts.metadata_store import (
     numbered,
 )
 
+START_TIMEOUT_S = 30.0  # a server's first answer takes longer than any other
+
 
 @asynccontextmanager
-async def opened(table: str, endpoint: str) -> AsyncIterator[DynamoDbMetadataStore]:
+async def opened(
+    table: str, endpoint: str, *, read_timeout: float = 1.0
+) -> AsyncIterator[DynamoDbMetadataStore]:
     store = DynamoDbMetadataStore(
         table,
         region="us-east-1",
         endpoint=endpoint,
         changelog_length=CHANGELOG_LENGTH,
-        read_timeout=1.0,
+        read_timeout=read_timeout,
     )
     try:
         yield store
@@ -45,7 +49,7 @@ def new_table(endpoint: str) -> str:
     table = f"tidelog-{uuid.uuid4().hex}"
 
     async def main() -> None:
-        async with opened(table, endpoint) as store:
+        async with opened(table, endpoint, read_timeout=START_TIMEOUT_S) as store:
             await store.create_table()
             await store.create_table()  # Doing it twice is harmless.
 
@@ -98,14 +102,15 @@ class TestOnABadNetwork:
             [create(A), create(B)],
         ],
     )
+    @pytest.mark.parametrize("resets", [False, True])
     def test_a_commit_whose_answer_was_lost_happens_once(
-        self, endpoint: str, writes: list[Write]
+        self, endpoint: str, writes: list[Write], resets: bool
     ) -> None:
         async def main() -> None:
             async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
                 await store.get(A)  # Connect first: the loss shall hit the commit.
                 await store.changes_since(START)
-                proxy.lose_answers(1)
+                proxy.lose_answers(1, resets=resets)
                 await store.commit(writes)
                 assert proxy.lost_answer_count == 1
                 assert await store.get(A) == Item(A, 1, {"n": 1})
@@ -150,11 +155,14 @@ class TestOnABadNetwork:
         table = new_table(endpoint)
         asyncio.run(main())
 
-    def test_an_increment_whose_answer_was_lost_is_not_repeated(self, endpoint: str) -> None:
+    @pytest.mark.parametrize("resets", [False, True])
+    def test_an_increment_whose_answer_was_lost_is_not_repeated(
+        self, endpoint: str, resets: bool
+    ) -> None:
         async def main() -> None:
             async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
                 await store.get(A)
-                proxy.lose_answers(1)
+                proxy.lose_answers(1, resets=resets)
                 with pytest.raises(OutcomeUnknown):
                     await store.increment(A, 5)
                 assert await store.increment(A, 1) == 6

@@ -1,8 +1,11 @@
-"""An HTTP proxy between one node and DynamoDB that refuses, delays and loses answers.
+"""An HTTP proxy between nodes and a store of AWS that refuses, delays and loses answers.
 
-throttle     some requests are refused, as DynamoDB refuses what is over the table's rate
+throttle     some requests are refused, as the store refuses what is over its rate
 lose         some requests are carried out and their answers are never sent: the caller
-             times out, or has its connection closed, and cannot know
+             times out, or has its connection closed or reset, and cannot know
+truncate     some requests are carried out, and their answers end in the middle
+reset        some connections are reset before the request has reached the store
+expire       requests that do not bear the session token that counts are refused
 delay        every answer comes later
 cut          no request gets through
 """
@@ -11,16 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
 
-REFUSAL = (
-    b'{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",'
-    b'"message":"The level of configured provisioned throughput for the table was exceeded."}'
-)
-HOLD_SECONDS = 8.0  # longer than a caller waits for an answer
+HOLD_SECONDS = 8.0  # longer than a caller waits for an answer of DynamoDB
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +34,39 @@ class StoreBehaviour:
 
     throttled_part: float = 0.0  # of the requests, 0 to 1
     lost_part: float = 0.0  # of the answers, 0 to 1
+    truncated_part: float = 0.0  # of the answers that have a body, 0 to 1
+    reset_part: float = 0.0  # of the requests, 0 to 1
+    valid_token: str | None = None  # the session token that counts, None for any or none
     delay_s: float = 0.0
+    hold_s: float = HOLD_SECONDS  # how long a lost answer may be waited for
     is_cut: bool = False
+    methods: frozenset[str] | None = None  # what the parts and the delay apply to, None for all
 
 
 STORE_PASSES = StoreBehaviour()
 
 
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """How a store says no. Each takes the head of the request and returns an answer."""
+
+    throttled: Callable[[bytes], bytes]
+    expired: Callable[[bytes], bytes]
+
+
 class StoreProxy:
     """Relays one request at a time per connection to ``upstream``."""
 
-    def __init__(self, upstream: str, chance: random.Random) -> None:
+    def __init__(
+        self, upstream: str, chance: random.Random, refusals: Refusals | None = None
+    ) -> None:
         parts = urlsplit(upstream)
         self.behaviour = STORE_PASSES
         self.url = ""
-        self.refused_count = 0
-        self.lost_count = 0
+        self.counts: Counter[str] = Counter()  # what was done to how many requests
         self._address = parts.hostname, parts.port
         self._chance = chance
+        self._refusals = DYNAMODB if refusals is None else refusals
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._closing = asyncio.Event()
@@ -108,27 +128,58 @@ class StoreProxy:
         answers: asyncio.StreamReader,
         upstream: asyncio.StreamWriter,
     ) -> bool:
-        request = await _read_message(reader)
-        behaviour = self.behaviour
+        head, body = await _read_message(reader)
+        method = head.partition(b" ")[0].decode()
+        behaviour = self._behaviour_for(method)
         if behaviour.is_cut:
             return False
-        if self._chance.random() < behaviour.throttled_part:
-            self.refused_count += 1
-            writer.write(_refusal())
+        if self._happens(behaviour.reset_part, "reset"):
+            reset(writer)
+            return False
+        refusal = self._refusal(behaviour, head)
+        if refusal is not None:
+            writer.write(refusal)
             await writer.drain()
             return True
-        upstream.write(request)
-        answer = await _read_message(answers)
-        if self._chance.random() < behaviour.lost_part:
-            self.lost_count += 1
+        upstream.write(head + body)
+        answer_head, answer_body = await _read_message(answers, has_body=method != "HEAD")
+        self.counts["carried out"] += 1
+        if self._happens(behaviour.lost_part, "lost"):
             if self._chance.random() < 0.5:
-                await self._pause(HOLD_SECONDS)
+                await self._pause(behaviour.hold_s)
+            elif self._chance.random() < 0.5:
+                reset(writer)
             return False
         if behaviour.delay_s > 0:
             await self._pause(behaviour.delay_s)
-        writer.write(answer)
+        if len(answer_body) > 1 and self._happens(behaviour.truncated_part, "truncated"):
+            writer.write(answer_head + answer_body[: len(answer_body) // 2])
+            writer.close()
+            await writer.wait_closed()
+            return False
+        writer.write(answer_head + answer_body)
         await writer.drain()
         return True
+
+    def _behaviour_for(self, method: str) -> StoreBehaviour:
+        behaviour = self.behaviour
+        if behaviour.methods is not None and method not in behaviour.methods:
+            return STORE_PASSES
+        return behaviour
+
+    def _happens(self, part: float, what: str) -> bool:
+        happens = self._chance.random() < part
+        self.counts[what] += happens
+        return happens
+
+    def _refusal(self, behaviour: StoreBehaviour, head: bytes) -> bytes | None:
+        if self._happens(behaviour.throttled_part, "throttled"):
+            return self._refusals.throttled(head)
+        token = behaviour.valid_token
+        if token is not None and _header(head, b"x-amz-security-token") != token.encode():
+            self.counts["expired"] += 1
+            return self._refusals.expired(head)
+        return None
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -136,19 +187,84 @@ class StoreProxy:
                 await self._closing.wait()
 
 
-def _refusal() -> bytes:
-    head = (
-        "HTTP/1.1 400 Bad Request\r\nContent-Type: application/x-amz-json-1.0\r\n"
-        f"Content-Length: {len(REFUSAL)}\r\n\r\n"
+def reset(writer: asyncio.StreamWriter) -> None:
+    """End the connection so that the other side sees a reset and not an end."""
+    raw: socket.socket = writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    writer.transport.abort()
+
+
+def _answer(status: str, content_type: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}"
+    return f"{head}\r\n\r\n".encode() + body
+
+
+def _dynamodb_error(code: str, message: str, **fields: object) -> bytes:
+    error = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message, **fields}
+    body = json.dumps(error).encode()
+    return _answer("400 Bad Request", "application/x-amz-json-1.0", body)
+
+
+def _dynamodb_throttled(head: bytes) -> bytes:
+    if b"TransactWriteItems" in (_header(head, b"x-amz-target") or b""):
+        reasons = [{"Code": "ThrottlingError", "Message": "slow down"}, {"Code": "None"}]
+        message = "Transaction cancelled, specific reasons [ThrottlingError, None]"
+        return _dynamodb_error("TransactionCanceledException", message, CancellationReasons=reasons)
+    return _dynamodb_error(
+        "ProvisionedThroughputExceededException",
+        "The level of configured provisioned throughput for the table was exceeded.",
     )
-    return head.encode() + REFUSAL
 
 
-async def _read_message(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    size_bytes = 0
+def _dynamodb_expired(_: bytes) -> bytes:
+    return _dynamodb_error(
+        "ExpiredTokenException", "The security token included in the request is expired"
+    )
+
+
+def _s3_error(head: bytes, status: str, code: str, message: str) -> bytes:
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+    answer = _answer(status, "application/xml", body)
+    return answer[: -len(body)] if head.startswith(b"HEAD ") else answer
+
+
+def _s3_throttled(head: bytes) -> bytes:
+    return _s3_error(head, "503 Slow Down", "SlowDown", "Please reduce your request rate.")
+
+
+def _s3_expired(head: bytes) -> bytes:
+    return _s3_error(head, "400 Bad Request", "ExpiredToken", "The provided token has expired.")
+
+
+DYNAMODB = Refusals(_dynamodb_throttled, _dynamodb_expired)
+S3 = Refusals(_s3_throttled, _s3_expired)
+
+
+def _header(head: bytes, wanted: bytes) -> bytes | None:
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length":
-            size_bytes = int(value)
-    return head + await reader.readexactly(size_bytes)
+        if name.strip().lower() == wanted:
+            return value.strip()
+    return None
+
+
+async def _read_message(
+    reader: asyncio.StreamReader, *, has_body: bool = True
+) -> tuple[bytes, bytes]:
+    """Return the head, blank line included, and the body as it was sent."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    if not has_body or head.split(b" ", 2)[1] in {b"204", b"304"}:
+        return head, b""
+    if (_header(head, b"transfer-encoding") or b"").lower() == b"chunked":
+        return head, await _read_chunks(reader)
+    return head, await reader.readexactly(int(_header(head, b"content-length") or 0))
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    body = b""
+    size_bytes = -1
+    while size_bytes != 0:
+        line = await reader.readuntil(b"\r\n")
+        size_bytes = int(line.partition(b";")[0], 16)
+        body += line + await reader.readexactly(size_bytes + 2)
+    return body

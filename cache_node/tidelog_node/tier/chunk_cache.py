@@ -17,6 +17,7 @@ import logging
 import os
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -31,6 +32,7 @@ BOOT_ID_SOURCE = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_FILE = "boot-id"
 PARTIAL_SUFFIX = ".partial"
 AHEAD_BACKLOG_MAX = 256
+GET_ATTEMPTS_MAX = 2  # of a range that comes and is wrong: it may be the way here that is bad
 
 _OUR_FILE = re.compile(r".+\.(log|index)\.\d+-\d+(\.partial)?")
 
@@ -51,8 +53,11 @@ class ChunkCache:
         size_bytes_max: int,
         fetch_concurrency: int,
         executor: Executor,
+        check: Callable[[ByteRange, bytes], None],
     ) -> None:
+        """``check`` raises ``CorruptObject`` where the bytes of a range are not right."""
         self._store = store
+        self._check = check
         self._folder = folder
         self._size_bytes_max = size_bytes_max
         self._executor = executor
@@ -75,8 +80,8 @@ class ChunkCache:
     async def fetch(self, wanted: ByteRange) -> Path:
         """Return a file with exactly the range's bytes.
 
-        Raises what the store raises, ``CorruptObject`` where the object ends before
-        the range does, ``StorageError`` where the disk fails.
+        Raises what the store raises, ``CorruptObject`` where the range's bytes are not
+        right, ``StorageError`` where the disk fails.
         """
         name = _name(wanted)
         if name in self._files:
@@ -139,12 +144,7 @@ class ChunkCache:
 
     async def _fill(self, name: str, wanted: ByteRange) -> Path:
         async with self._slots:
-            self.get_count += 1
-            data = await self._store.get_range(wanted.key, wanted.start, wanted.end)
-            if len(data) != wanted.end - wanted.start:
-                raise CorruptObject(
-                    wanted.key, f"it ends at {wanted.start + len(data)}, before {wanted.end}"
-                )
+            data = await self._get_right(wanted)
             self._make_room(len(data))
             loop = asyncio.get_running_loop()
             try:
@@ -157,6 +157,20 @@ class ChunkCache:
             self._size_bytes += len(data)
             self._make_room(0)
             return path
+
+    async def _get_right(self, wanted: ByteRange) -> bytes:
+        loop = asyncio.get_running_loop()
+        for attempt in range(1, GET_ATTEMPTS_MAX + 1):
+            self.get_count += 1
+            data = await self._store.get_range(wanted.key, wanted.start, wanted.end)
+            try:
+                await loop.run_in_executor(self._executor, self._check, wanted, data)
+            except CorruptObject:
+                if attempt == GET_ATTEMPTS_MAX:
+                    raise
+            else:
+                return data
+        raise AssertionError("unreachable")
 
     def _write(self, name: str, data: bytes) -> Path:
         partial = self._folder / (name + PARTIAL_SUFFIX)

@@ -75,6 +75,7 @@ class WorkerCommand:
             f"--cache-bytes={config.remote_cache_bytes}",
             f"--fetch-concurrency={config.remote_fetch_concurrency}",
             f"--upload-concurrency={config.remote_upload_concurrency}",
+            f"--upload-bytes-per-second={config.remote_log_manager_copy_max_bytes_per_second}",
             f"--multipart-threshold={config.tier_multipart_threshold}",
             "--until-stdin-ends",
         ]

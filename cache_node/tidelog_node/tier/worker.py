@@ -21,10 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import ObjectNotFound, StorageError, TidelogError, TierUnavailable
+from tidelog_core.errors import (
+    InvalidObjectKey,
+    ObjectNotFound,
+    StorageError,
+    TidelogError,
+    TierUnavailable,
+)
+from tidelog_core.log_format import configure_logging
+from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
+from tidelog_node.tier.bandwidth import Bandwidth
 from tidelog_node.tier.chunk_cache import ChunkCache
 from tidelog_node.tier.protocol import (
     DeletePrefixRequest,
@@ -36,12 +45,14 @@ from tidelog_node.tier.protocol import (
     Request,
     StatusRequest,
     UploadRequest,
+    UploadResult,
     encode_message,
     error_to_fields,
     read_message,
     request_from_fields,
     upload_result_to_fields,
 )
+from tidelog_node.tier.range_check import check_range_bytes
 from tidelog_node.tier.upload import upload_segment
 
 logger = logging.getLogger(__name__)
@@ -62,6 +73,7 @@ class WorkerSettings:
     cache_bytes: int
     fetch_concurrency: int
     upload_concurrency: int
+    upload_bytes_per_second: int
     multipart_threshold: int
     ends_with_stdin: bool
 
@@ -78,7 +90,9 @@ class TierWorker:
             size_bytes_max=settings.cache_bytes,
             fetch_concurrency=settings.fetch_concurrency,
             executor=self._executor,
+            check=check_range_bytes,
         )
+        self._bandwidth = Bandwidth(settings.upload_bytes_per_second)
         self._uploads = asyncio.Semaphore(settings.upload_concurrency)
         self.upload_count = 0
 
@@ -129,7 +143,7 @@ class TierWorker:
                 return {"path": str(path)}
             case UploadRequest():
                 async with self._uploads:
-                    result = await upload_segment(self._store, request, executor=self._executor)
+                    result = await self._upload(request)
                 self.upload_count += 1
                 return upload_result_to_fields(result)
             case DeleteRequest(keys):
@@ -149,11 +163,24 @@ class TierWorker:
                     "upload_count": self.upload_count,
                 }
 
+    async def _upload(self, request: UploadRequest) -> UploadResult:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._bandwidth.take(request.source.size_bytes, now=loop.time()))
+        result = await upload_segment(self._store, request, executor=self._executor)
+        self._bandwidth.take(result.index_size_bytes, now=loop.time())  # the next one waits
+        return result
+
     async def _delete_prefix(self, prefix: str) -> None:
+        """Delete all that the tier can have put there; what it cannot is left and named."""
         if not prefix.endswith("/"):
             raise StorageError(f"{prefix!r} does not end with a slash")
         keys: list[str] = []
         async for found in self._store.list(prefix):
+            try:
+                check_key(found.key)
+            except InvalidObjectKey as error:
+                logger.warning("object left alone", extra={"problem": str(error)})
+                continue
             keys.append(found.key)
             if len(keys) == DELETE_PAGE_SIZE:
                 await self._store.delete(keys)
@@ -226,6 +253,11 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
         "--upload-concurrency", type=int, default=defaults.remote_upload_concurrency
     )
     parser.add_argument(
+        "--upload-bytes-per-second",
+        type=int,
+        default=defaults.remote_log_manager_copy_max_bytes_per_second,
+    )
+    parser.add_argument(
         "--multipart-threshold", type=int, default=defaults.tier_multipart_threshold
     )
     parser.add_argument("--until-stdin-ends", action="store_true", dest="ends_with_stdin")
@@ -234,7 +266,7 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
 
 def main() -> None:
     """Run the worker of the command line."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    configure_logging("tier-worker", "INFO")
     asyncio.run(run_worker(parse_arguments(sys.argv[1:])))
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from typing import Any
 
 import aioboto3
 from aiobotocore.config import AioConfig
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from tidelog_core.metadata import dynamodb_items as items
@@ -48,6 +48,8 @@ ATTEMPTS_UNREACHABLE_MAX = 6  # without an answer
 DELAY_FIRST, DELAY_MAX = 0.01, 0.5  # seconds, before jitter
 CONNECT_TIMEOUT, READ_TIMEOUT = 3.0, 5.0  # seconds
 CONNECTIONS_MAX = 50
+RENEW_INTERVAL = 2.0  # seconds
+CLIENTS_KEPT = 5  # On the oldest, no call of CONNECT_TIMEOUT + READ_TIMEOUT is under way.
 
 
 class DynamoDbMetadataStore:
@@ -74,8 +76,9 @@ class DynamoDbMetadataStore:
             # was carried out into a conflict with itself.
             retries={"total_max_attempts": 1},
         )
-        self._open = AsyncExitStack()
+        self._opened: list[AsyncExitStack] = []  # what closes each client, the newest last
         self._client: Any = None
+        self._connected_at = 0.0  # the loop's time
         self._opening = asyncio.Lock()
         self._logging = asyncio.Lock()
         self._version_guess: ClusterVersion | None = None
@@ -129,11 +132,10 @@ class DynamoDbMetadataStore:
     async def increment(self, id: ItemKey, by: int) -> int:
         """Add to the item's ``value`` (0 where absent) and return the sum. Never logged."""
         request = items.increment_request(self._table, id, by)
-        client = await self._connected()
         attempts = _Attempts()
         while True:
             try:
-                answer = await client.update_item(**request)
+                answer = await self._call("update_item", request)
             except (ClientError, BotoCoreError) as error:
                 failure = classify(error)
                 if failure.outcome is Outcome.UNKNOWN:
@@ -145,7 +147,8 @@ class DynamoDbMetadataStore:
     async def close(self) -> None:
         """Close the connections."""
         self._client = None
-        await self._open.aclose()
+        while self._opened:
+            await self._opened.pop().aclose()
 
     async def create_table(self) -> None:
         """Create the table unless it is there, and wait until it can be used."""
@@ -215,12 +218,11 @@ class DynamoDbMetadataStore:
 
         ``is_done`` tells from what is stored whether it was carried out.
         """
-        client = await self._connected()
-        token = uuid.uuid4().hex
+        request = {"TransactItems": actions, "ClientRequestToken": uuid.uuid4().hex}
         attempts = _Attempts()
         while True:
             try:
-                await client.transact_write_items(TransactItems=actions, ClientRequestToken=token)
+                await self._call("transact_write_items", request)
             except (ClientError, BotoCoreError) as error:
                 failure = classify(error)
                 if failure.outcome is Outcome.CONDITION_FAILED:
@@ -239,14 +241,14 @@ class DynamoDbMetadataStore:
     async def _commit_single(self, write: Write) -> None:
         """Write one item by itself. Not in the changelog, so no transaction is needed."""
         write_id = uuid.uuid4().hex
-        client = await self._connected()
         attempts = _Attempts()
         while True:
             try:
                 if write.body is None:
-                    await client.delete_item(**items.delete_request(self._table, write))
+                    await self._call("delete_item", items.delete_request(self._table, write))
                 else:
-                    await client.update_item(**items.put_request(self._table, write, write_id))
+                    request = items.put_request(self._table, write, write_id)
+                    await self._call("update_item", request)
             except (ClientError, BotoCoreError) as error:
                 failure = classify(error)
                 if failure.outcome is Outcome.CONDITION_FAILED:
@@ -296,16 +298,14 @@ class DynamoDbMetadataStore:
         return None if found is None else items.parse_item(found)
 
     async def _get_attributes(self, id: ItemKey) -> items.Attributes | None:
-        client = await self._connected()
         request = {"TableName": self._table, "Key": items.key_of(id), "ConsistentRead": True}
-        answer = await self._read(lambda: client.get_item(**request))
+        answer = await self._read("get_item", request)
         found: items.Attributes | None = answer.get("Item")
         return found
 
     async def _query(
         self, condition: str, values: dict[str, Any]
     ) -> AsyncIterator[items.Attributes]:
-        client = await self._connected()
         request: dict[str, Any] = {
             "TableName": self._table,
             "KeyConditionExpression": condition,
@@ -313,40 +313,78 @@ class DynamoDbMetadataStore:
             "ConsistentRead": True,
         }
         while True:
-            answer = await self._read(lambda: client.query(**request))
+            answer = await self._read("query", request)
             for found in answer["Items"]:
                 yield found
             if "LastEvaluatedKey" not in answer:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
-    async def _read(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _read(self, operation: str, request: Mapping[str, Any]) -> Any:
         attempts = _Attempts()
         while True:
             try:
-                return await call()
+                return await self._call(operation, request)
             except (ClientError, BotoCoreError) as error:
                 failure = classify(error)
                 if failure.outcome is Outcome.UNKNOWN:  # A read that failed changed nothing.
                     failure = Failure(Outcome.UNREACHABLE, failure.reason)
                 await attempts.again(failure, error)
 
+    # -- the client ------------------------------------------------------------------------
+
+    async def _call(self, operation: str, request: Mapping[str, Any]) -> Any:
+        """Send one request. Raises ``ClientError`` and ``BotoCoreError``."""
+        client = await self._connected()
+        try:
+            return await getattr(client, operation)(**request)
+        except (ClientError, BotoCoreError) as error:
+            if classify(error).outcome is Outcome.EXPIRED:
+                await self._renew(client)
+            raise
+        except RuntimeError as error:
+            if "credentials are still expired" not in str(error):
+                raise
+            # What botocore makes of a role's endpoint that has no newer ones yet.
+            raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
+
     async def _connected(self) -> Any:
         """Return the client, made on first use. Making it reads files, so not on creation."""
         async with self._opening:
             if self._client is None:
-                session = aioboto3.Session()
-                client = session.client(
-                    "dynamodb",
-                    region_name=self._region,
-                    endpoint_url=self._endpoint,
-                    config=self._config,
-                )
-                try:
-                    self._client = await self._open.enter_async_context(client)
-                except BotoCoreError as error:
-                    raise StoreUnavailable(f"table {self._table}: {error}") from error
+                self._client = await self._connect()
             return self._client
+
+    async def _connect(self) -> Any:
+        client = aioboto3.Session().client(
+            "dynamodb",
+            region_name=self._region,
+            endpoint_url=self._endpoint,
+            config=self._config,
+        )
+        opened = AsyncExitStack()
+        try:
+            connected = await opened.enter_async_context(client)
+        except BotoCoreError as error:
+            raise StoreUnavailable(f"table {self._table}: {error}") from error
+        self._opened.append(opened)
+        self._connected_at = asyncio.get_running_loop().time()
+        return connected
+
+    async def _renew(self, client: Any) -> None:
+        """Have the next call look for credentials anew.
+
+        botocore does so by itself only shortly before the time at which it believes them
+        to expire. Calls may be under way on the client that is replaced, so it is closed
+        only when they have ended.
+        """
+        async with self._opening:
+            age = asyncio.get_running_loop().time() - self._connected_at
+            if client is self._client and age >= RENEW_INTERVAL:
+                self._client = await self._connect()
+                for opened in self._opened[:-CLIENTS_KEPT]:
+                    await opened.aclose()
+                del self._opened[:-CLIENTS_KEPT]
 
 
 @dataclass(slots=True)

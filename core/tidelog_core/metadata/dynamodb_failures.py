@@ -6,15 +6,18 @@ Source: the error tables of the DynamoDB developer guide, «Error handling» and
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from aiohttp import ClientConnectorError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectionClosedError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     HTTPClientError,
 )
@@ -26,6 +29,7 @@ class Outcome(Enum):
     CONDITION_FAILED = auto()  # nothing written: an item was not as expected
     NOT_NOW = auto()  # nothing written: contention or throttling, worth another try
     UNREACHABLE = auto()  # nothing sent, worth another try
+    EXPIRED = auto()  # nothing written, worth another try with other credentials
     UNKNOWN = auto()  # it may have been written
     REFUSED = auto()  # nothing written, and trying again will not help
 
@@ -53,6 +57,7 @@ _NOT_NOW = frozenset(
 _NOT_NOW_REASONS = frozenset(
     {"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
 )
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
 _UNKNOWN = frozenset(
     {
         "InternalServerError",
@@ -69,11 +74,25 @@ def classify(error: ClientError | BotoCoreError) -> Failure:
     if isinstance(error, ClientError):
         return _classify_answer(error)
     reason = str(error)
-    if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
+    if isinstance(error, ConnectTimeoutError) or _could_not_connect(error):
         return Failure(Outcome.UNREACHABLE, reason)
-    if isinstance(error, HTTPClientError | ConnectionClosedError):
+    if isinstance(error, CredentialRetrievalError):
+        return Failure(Outcome.EXPIRED, reason)
+    if isinstance(error, HTTPClientError | ConnectionClosedError | EndpointConnectionError):
         return Failure(Outcome.UNKNOWN, reason)
     return Failure(Outcome.REFUSED, reason)  # no credentials, no region, a bad parameter
+
+
+def _could_not_connect(error: BotoCoreError) -> bool:
+    """Whether there was no connection to send the request on.
+
+    aiobotocore reports a connection that was reset in the middle of a call with the same
+    class, and then the request may have been carried out.
+    """
+    if not isinstance(error, EndpointConnectionError):
+        return False
+    cause = error.kwargs.get("error")
+    return cause is None or isinstance(cause, ClientConnectorError | socket.gaierror)
 
 
 def _classify_answer(error: ClientError) -> Failure:
@@ -86,6 +105,8 @@ def _classify_answer(error: ClientError) -> Failure:
         return _classify_cancellation([r.get("Code") or "None" for r in reasons], reason)
     if code in _NOT_NOW:
         return Failure(Outcome.NOT_NOW, reason)
+    if code in _EXPIRED:
+        return Failure(Outcome.EXPIRED, reason)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _UNKNOWN or status >= 500:
         return Failure(Outcome.UNKNOWN, reason)

@@ -10,6 +10,9 @@ copies them to their own key, again only if that is absent: S3 takes a condition
 copy, obstore none on parts. A crash leaves a staging object or unfinished parts; a
 lifecycle rule on ``.staging/`` removes both.
 
+Credentials may end before the time at which obstore believes them to. A request that is
+refused for that is repeated once they have been looked for anew.
+
 This is the only place where obstore's exceptions are known.
 """
 
@@ -19,8 +22,10 @@ import asyncio
 import mmap
 import os
 import random
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -46,7 +51,21 @@ READ_RETRIES_MAX = 5
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 5.0
 CONNECT_TIMEOUT = timedelta(seconds=5)
+REQUEST_TIMEOUT_S = 300.0
+READ_TIMEOUT_S = 15.0  # without a byte of an answer
+WRITE_TIMEOUT_S = 20.0  # of one PUT, besides the time that its bytes take
+WRITE_BYTES_PER_SECOND_MIN = 4 << 20  # One connection reaches twenty times that.
+RENEW_INTERVAL_S = 1.0
 DELETE_KEYS_MAX = 1000  # one DeleteObjects call. Source: S3 API reference.
+
+
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """obstore's clients, which differ in what they repeat and how long they wait."""
+
+    reading: S3Store
+    writing: S3Store
+    once: S3Store  # repeats nothing
 
 
 class S3ObjectStore:
@@ -65,13 +84,15 @@ class S3ObjectStore:
         region: str | None = None,
         multipart_threshold: int = MULTIPART_THRESHOLD_BYTES,
         part_size_bytes: int = PART_SIZE_BYTES,
-        request_timeout_s: float = 300.0,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._multipart_threshold = multipart_threshold
         self._part_size_bytes = part_size_bytes
+        self._write_timeout_s = write_timeout_s
 
-        def connect(retries_max: int) -> S3Store:
+        def connect(retries_max: int, read_timeout_s: float = REQUEST_TIMEOUT_S) -> S3Store:
             config: S3Config = {"copy_if_not_exists": "multipart"}
             if endpoint is not None:
                 config["endpoint"] = endpoint
@@ -83,7 +104,8 @@ class S3ObjectStore:
                 client_options={
                     "allow_http": True,
                     "connect_timeout": CONNECT_TIMEOUT,
-                    "timeout": timedelta(seconds=request_timeout_s),
+                    "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+                    "read_timeout": timedelta(seconds=read_timeout_s),
                 },
                 retry_config={
                     "max_retries": retries_max,
@@ -96,8 +118,17 @@ class S3ObjectStore:
                 },
             )
 
-        self._store = connect(READ_RETRIES_MAX)
-        self._store_once = connect(0)
+        def connect_all() -> _Clients:
+            return _Clients(
+                reading=connect(READ_RETRIES_MAX, read_timeout_s),
+                # An answer comes only after all that was sent, so its time is that of both.
+                writing=connect(READ_RETRIES_MAX),
+                once=connect(0),
+            )
+
+        self._connect = connect_all
+        self._clients = connect_all()
+        self._connected_at = time.monotonic()
 
     async def put(self, key: str, data: bytes) -> None:
         """Store ``data``. Raises ``ObjectExists``."""
@@ -120,22 +151,30 @@ class S3ObjectStore:
     async def replace(self, key: str, data: bytes) -> None:
         """Store ``data`` whether or not the key exists; readers see the old or the new."""
         check_key(key)
-        try:
-            await obstore.put_async(
-                self._store, self._prefix + key, data, mode="overwrite", use_multipart=False
-            )
-        except (BaseError, FileNotFoundError) as error:
-            raise _write_failure(key, error) from error
+        for is_last in (False, True):
+            try:
+                await obstore.put_async(
+                    self._clients.reading,  # Manifests are small: an answer soon follows.
+                    self._prefix + key,
+                    data,
+                    mode="overwrite",
+                    use_multipart=False,
+                )
+            except (BaseError, FileNotFoundError) as error:
+                if is_last or not self._renewed(error):
+                    raise _write_failure(key, error) from error
+            else:
+                return
 
     async def get(self, key: str) -> bytes:
         """Return the whole object. Raises ``ObjectNotFound``."""
         check_key(key)
 
         async def read() -> bytes:
-            result = await obstore.get_async(self._store, self._prefix + key)
+            result = await obstore.get_async(self._clients.reading, self._prefix + key)
             return bytes(await result.bytes_async())
 
-        return await _reading(key, read)
+        return await self._reading(key, read)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         """Return bytes ``[start, end)``, fewer only where the object ends."""
@@ -147,12 +186,12 @@ class S3ObjectStore:
 
         async def read() -> bytes:
             found = await obstore.get_range_async(
-                self._store, self._prefix + key, start=start, end=end
+                self._clients.reading, self._prefix + key, start=start, end=end
             )
             return bytes(found)
 
         try:
-            return await _reading(key, read)
+            return await self._reading(key, read)
         except StoreUnavailable:
             # A range that starts at or past the end is refused, whatever its form.
             if start >= (await self.head(key)).size_bytes:
@@ -164,9 +203,9 @@ class S3ObjectStore:
         check_key(key)
 
         async def read() -> ObjectMeta:
-            return self._meta(await obstore.head_async(self._store, self._prefix + key))
+            return self._meta(await obstore.head_async(self._clients.reading, self._prefix + key))
 
-        return await _reading(key, read)
+        return await self._reading(key, read)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
         """Yield the objects whose key starts with ``prefix``, in key order."""
@@ -176,7 +215,7 @@ class S3ObjectStore:
         whole, _, rest = (self._prefix + prefix).rpartition("/")
         offset = self._prefix + prefix[:-1] if rest else None
         full_prefix = self._prefix + prefix
-        stream = obstore.list(self._store, prefix=whole or None, offset=offset)
+        stream = obstore.list(self._clients.reading, prefix=whole or None, offset=offset)
         try:
             async for page in stream:
                 for found in page:
@@ -188,6 +227,7 @@ class S3ObjectStore:
                     elif path > full_prefix:
                         return
         except (BaseError, FileNotFoundError) as error:
+            self._renewed(error)  # Who lists begins again.
             raise StoreUnavailable(f"listing {prefix!r} failed: {_first_line(error)}") from error
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -195,25 +235,65 @@ class S3ObjectStore:
         for key in keys:
             check_key(key)
         for at in range(0, len(keys), DELETE_KEYS_MAX):
-            paths = [self._prefix + key for key in keys[at : at + DELETE_KEYS_MAX]]
-            try:
-                await obstore.delete_async(self._store, paths)
-            except FileNotFoundError:
-                continue
-            except BaseError as error:
-                # Some may be gone: the caller repeats, deleting twice is harmless.
-                raise StoreUnavailable(f"delete failed: {_first_line(error)}") from error
+            await self._delete([self._prefix + key for key in keys[at : at + DELETE_KEYS_MAX]])
 
     async def close(self) -> None:
         """Do nothing: obstore keeps no more than idle connections."""
 
+    async def _delete(self, paths: Sequence[str]) -> None:
+        for is_last in (False, True):
+            try:
+                await obstore.delete_async(self._clients.reading, paths)
+            except FileNotFoundError:
+                return
+            except BaseError as error:
+                if is_last or not self._renewed(error):
+                    # Some may be gone: the caller repeats, deleting twice is harmless.
+                    raise StoreUnavailable(f"delete failed: {_first_line(error)}") from error
+            else:
+                return
+
+    async def _reading(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
+        for is_last in (False, True):
+            try:
+                return await read()
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise StoreUnavailable(f"the bucket of {key!r} is not there") from error
+                raise ObjectNotFound(key) from None
+            except BaseError as error:
+                if is_last or not self._renewed(error):
+                    raise StoreUnavailable(
+                        f"object {key!r} cannot be read: {_first_line(error)}"
+                    ) from error
+        raise AssertionError("unreachable")
+
+    def _renewed(self, error: Exception) -> bool:
+        """Whether the request was refused for its credentials, which are looked for anew.
+
+        At most once in ``RENEW_INTERVAL_S``: who gives credentials is not to be overrun.
+        """
+        if not _has_expired(error):
+            return False
+        if time.monotonic() - self._connected_at >= RENEW_INTERVAL_S:
+            self._clients = self._connect()
+            self._connected_at = time.monotonic()
+        return True
+
     async def _put_once(self, key: str, data: bytes | mmap.mmap) -> None:
-        await self._create(
-            key,
-            lambda: obstore.put_async(
-                self._store_once, self._prefix + key, data, mode="create", use_multipart=False
-            ),
-        )
+        timeout_s = self._write_timeout_s + len(data) / WRITE_BYTES_PER_SECOND_MIN
+
+        async def put() -> None:
+            async with asyncio.timeout(timeout_s):
+                await obstore.put_async(
+                    self._clients.once,
+                    self._prefix + key,
+                    data,
+                    mode="create",
+                    use_multipart=False,
+                )
+
+        await self._create(key, put)
 
     async def _put_in_parts(self, key: str, data: bytes | Path) -> None:
         if await self._exists(key):
@@ -222,7 +302,7 @@ class S3ObjectStore:
         try:
             try:
                 await obstore.put_async(
-                    self._store,
+                    self._clients.writing,
                     staged,
                     data,
                     use_multipart=True,
@@ -230,17 +310,18 @@ class S3ObjectStore:
                     max_concurrency=PART_CONCURRENCY,
                 )
             except (BaseError, FileNotFoundError) as error:
+                self._renewed(error)  # Who uploads begins again.
                 raise StoreUnavailable(
                     f"object {key!r} was not written: {_first_line(error)}"
                 ) from error
             await self._create(
                 key,
                 lambda: obstore.copy_async(
-                    self._store_once, staged, self._prefix + key, overwrite=False
+                    self._clients.once, staged, self._prefix + key, overwrite=False
                 ),
             )
         finally:
-            await _quietly(obstore.delete_async(self._store, [staged]))
+            await _quietly(obstore.delete_async(self._clients.writing, [staged]))
 
     async def _create(self, key: str, attempt: Callable[[], Awaitable[object]]) -> None:
         """Run a conditional write until its outcome is known or attempts run out."""
@@ -260,8 +341,10 @@ class S3ObjectStore:
                 if may_have_happened:
                     raise OutcomeUnknown(f"object {key!r} may be ours or another's") from error
                 raise ObjectExists(key) from None
-            except (BaseError, FileNotFoundError) as error:
+            except (BaseError, FileNotFoundError, TimeoutError) as error:
                 failure = error
+                if self._renewed(error):
+                    continue
                 if _is_final(error):
                     break
                 may_have_happened = may_have_happened or not _is_unsent(error)
@@ -299,17 +382,6 @@ def _map(path: Path) -> bytes | mmap.mmap:
         return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
 
 
-async def _reading(key: str, read: Callable[[], Awaitable[T]]) -> T:
-    try:
-        return await read()
-    except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error):
-            raise StoreUnavailable(f"the bucket of {key!r} is not there") from error
-        raise ObjectNotFound(key) from None
-    except BaseError as error:
-        raise StoreUnavailable(f"object {key!r} cannot be read: {_first_line(error)}") from error
-
-
 async def _quietly(deletion: Awaitable[object]) -> None:
     try:
         await deletion
@@ -325,9 +397,7 @@ def _write_failure(key: str, error: Exception) -> OutcomeUnknown | StoreUnavaila
 
 def _is_final(error: Exception) -> bool:
     """Whether S3 refused the request, so that asking again will not help."""
-    return (
-        isinstance(error, FileNotFoundError) or type(error) is not obstore.exceptions.GenericError
-    )
+    return type(error) not in (obstore.exceptions.GenericError, TimeoutError)
 
 
 def _is_unsent(error: Exception) -> bool:
@@ -335,5 +405,14 @@ def _is_unsent(error: Exception) -> bool:
     return "kind: Connect," in str(error)
 
 
+def _has_expired(error: Exception) -> bool:
+    """Whether S3 refused the session token. obstore tells this only in its text."""
+    text = _first_line(error)
+    # The answer to a HEAD has no body that could give a reason.
+    return "<Code>ExpiredToken</Code>" in str(error) or (
+        "performing HEAD" in text and "400 Bad Request" in text
+    )
+
+
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    return str(error).partition("\n")[0] or type(error).__name__

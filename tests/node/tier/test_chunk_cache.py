@@ -37,6 +37,11 @@ class SlowStore(MemoryObjectStore):
             self.running -= 1
 
 
+def check_length(wanted: ByteRange, data: bytes) -> None:
+    if len(data) != wanted.end - wanted.start:
+        raise CorruptObject(wanted.key, f"it ends at {wanted.start + len(data)}")
+
+
 def use(
     folder: Path,
     test: Callable[[ChunkCache, SlowStore], Awaitable[None]],
@@ -54,6 +59,7 @@ def use(
                 size_bytes_max=size_bytes_max,
                 fetch_concurrency=fetch_concurrency,
                 executor=executor,
+                check=check_length,
             )
             await test(cache, store)
             await cache.close()

@@ -152,3 +152,23 @@ def test_settings_reach_the_worker(tmp_path: Path) -> None:
     arguments = dataclasses.replace(command(tmp_path), node_config=config).arguments()
     assert "--fetch-concurrency=3" in arguments
     assert f"--cache-bytes={CONFIG.remote_cache_bytes}" in arguments
+
+
+def test_what_nobody_can_have_put_there_is_left_and_named_when_a_prefix_goes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "objects" / "c" / "t" / "0"
+    folder.mkdir(parents=True)
+    for name in ("a.log", "a.index", "my notes.txt"):
+        (folder / name).write_text("x")
+
+    async def run() -> None:
+        client = TierClient(command(tmp_path))
+        await client.start()
+        await client.wait_ready(READY_TIMEOUT_S)
+        await client.delete_prefix("c/t/")
+        await client.close()
+
+    asyncio.run(run())
+    assert [path.name for path in folder.iterdir()] == ["my notes.txt"]
+    assert "c/t/0/my notes.txt" in capfd.readouterr().err
