@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Callable
 
 from tidelog_core.config import UNLIMITED, TopicConfig
-from tidelog_core.errors import VersionConflict
+from tidelog_core.errors import TidelogError, VersionConflict
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import DeletedTopic
@@ -45,6 +45,7 @@ from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
 
+CLEAN_RETRY_SECONDS = 60.0
 OTHERS_DELAY_MS = 600_000  # then the node that should clean a topic up is taken for gone
 
 
@@ -88,20 +89,27 @@ class Retention:
     async def clean_deleted_topics(self) -> float | None:
         """Remove the objects and metadata of deleted topics that fall to this node.
 
-        Returns in how many seconds the next one is due, ``None`` for none.
+        Returns in how many seconds the next one is due, ``None`` for none. One that cannot
+        be removed is tried again later and keeps no other from it.
         """
         image, now_ms = self._view.image, self._clock_ms()
-        wait_s: float | None = None
+        waits: list[float] = []
         for topic in image.deleted_topics.values():
             due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
             if not _is_ours(topic, image, self._broker_id):
                 due_ms += OTHERS_DELAY_MS
             if now_ms < due_ms:
-                topic_wait_s = (due_ms - now_ms) / 1000
-                wait_s = topic_wait_s if wait_s is None else min(wait_s, topic_wait_s)
-            else:
+                waits.append((due_ms - now_ms) / 1000)
+                continue
+            try:
                 await self._clean_topic(topic, image.cluster_id)
-        return wait_s
+            except TidelogError as error:
+                logger.warning(
+                    "deleted topic not cleaned up, will retry",
+                    extra={"topic": topic.name, "problem": str(error)},
+                )
+                waits.append(CLEAN_RETRY_SECONDS)
+        return min(waits, default=None)
 
     async def _advance_log_start(self, led: LedPartition, log: UnifiedLog) -> None:
         limits = total_limits(led.replica.config)

@@ -383,13 +383,7 @@ class TierService:
 
     async def _clean_deleted_topics(self) -> float:
         if self._view.image.deleted_topics and self.client.is_connected:
-            try:
-                wait_s = await self._retention.clean_deleted_topics()
-            except TidelogError as error:
-                logger.warning(
-                    "deleted topic not cleaned up, will retry", extra={"problem": str(error)}
-                )
-                return RETRY_DELAY_S_MAX
+            wait_s = await self._retention.clean_deleted_topics()
             if wait_s is not None:
                 return wait_s
         return self._retention_interval_s

@@ -11,6 +11,7 @@ import pytest
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentState
+from tidelog_core.metadata.store import Write
 from tidelog_core.retention.deletion import start_deletions
 from tidelog_node.replicas import Replica
 
@@ -270,6 +271,40 @@ def test_a_deleted_topics_objects_and_metadata_go_after_the_delay(tmp_path: Path
             assert len(await node.verify(kept)) == 1
             await node.view.refresh()
             await node.tier.apply_retention()
+
+    asyncio.run(run())
+
+
+def test_a_deleted_topic_that_cannot_go_keeps_no_other_from_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            tombstones = []
+            for name in ("damaged", "whole"):
+                replica = await node.create_topic(name)
+                node.produce_segments(replica, 1)
+                await node.wait_copied(replica, 1)
+                topic = node.view.image.topics[name]
+                tombstones.append(
+                    DeletedTopic(
+                        topic_id=topic.topic_id,
+                        name=name,
+                        partition_count=1,
+                        deleted_ms=node.clock.now_ms,
+                    )
+                )
+                await node.store.commit([records.delete(topic), records.put(tombstones[-1])])
+            damaged, whole = tombstones
+            (item,) = await node.store.list(records.segment_collection(damaged.topic_id, 0))
+            nonsense = Write(item.id, {"state": "melted"}, item.version, False)
+            await node.store.commit([nonsense])
+            await node.view.refresh()
+            node.clock.now_ms += 60_001
+            await node.tier.apply_retention()
+            assert await node.store.get(whole.item_id) is None
+            assert await node.store.get(damaged.item_id) is not None
+            await node.store.commit([Write(item.id, item.body, item.version + 1, False)])
+            await node.tier.apply_retention()
+            assert await node.store.get(damaged.item_id) is None
 
     asyncio.run(run())
 
