@@ -15,6 +15,7 @@ from tests.node.wire_client import WireClient, a_batch
 PARTITIONS = 6
 
 
+@pytest.mark.slow  # tests/node/membership asks the same on SQLite
 @pytest.mark.usefixtures("aws_credentials")
 def test_a_killed_leaders_partitions_take_writes_again_within_3_seconds(
     tmp_path: Path, dynamodb_local_endpoint: str

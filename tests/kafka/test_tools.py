@@ -22,7 +22,7 @@ def run(peer: Peer, tool: str, *arguments: str) -> str:
     )
 
 
-@pytest.mark.parametrize("name", ["tidelog", "kafka"])
+@pytest.mark.parametrize("name", ["tidelog", pytest.param("kafka", marks=pytest.mark.slow)])
 def test_topics_settings_offsets_and_groups_by_the_tools(pair: Pair, name: str) -> None:
     """The same commands, and the same that is expected of them, for both brokers."""
     peer: Peer = getattr(pair, name)

@@ -117,7 +117,7 @@ def test_without_a_reset_policy_a_lost_position_is_an_error(cluster: ReplicatedC
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("policy", ["earliest", "latest"])
+@pytest.mark.parametrize("policy", ["earliest", pytest.param("latest", marks=pytest.mark.slow)])
 def test_with_a_reset_policy_reading_goes_on_where_the_logs_part(
     cluster: ReplicatedCluster, policy: str
 ) -> None:

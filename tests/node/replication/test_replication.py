@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
@@ -244,6 +245,7 @@ def test_an_unclean_leader_has_at_least_what_the_tier_has(tmp_path: Path) -> Non
         assert cluster.consume("t", end + 10) == found | more
 
 
+@pytest.mark.slow
 def test_an_unclean_leader_begins_no_earlier_than_the_records_that_are_kept(
     tmp_path: Path,
 ) -> None:
