@@ -183,6 +183,15 @@ class LoadedGroup:
         self._storing = task
         return await asyncio.shield(task)
 
+    async def unload_if_changed(self) -> None:
+        """Unload the group if the store has another one. Raises ``Unloaded``, ``TidelogError``."""
+
+        async def look() -> None:
+            if not await self.storage.is_current():
+                self.unload(ErrorCode.not_coordinator)
+
+        await self.exclusively(look)
+
     def unload(self, error: ErrorCode) -> None:
         """Answer everyone who waits with the error, and never be used again."""
         if self.is_unloaded:
