@@ -129,6 +129,10 @@ class GroupAdmin:
         image = await self._view.refresh()
         return await read_offsets(self._store, group_id, None, topic_id_of=topic_id_of)
 
+    async def require_empty(self, group_id: str) -> None:
+        """Raise ``GroupIdNotFound``, ``InvalidGroupId`` or ``NonEmptyGroup`` as changes would."""
+        await self._read_empty(await self._view.refresh(), group_id)
+
     async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Make these the group's committed offsets, all of them or none. Durable on return.
 
