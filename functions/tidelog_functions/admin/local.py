@@ -10,13 +10,13 @@ import argparse
 import asyncio
 import contextlib
 import os
+import signal
 import sys
-import threading
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
+from aiohttp import web
 from tidelog_core.errors import InvalidConfig
 
 from tidelog_functions.admin.api import AdminApi
@@ -24,102 +24,55 @@ from tidelog_functions.admin.cluster import (
     AUTHORIZATION_VARIABLE,
     NO_AUTHORIZATION,
     AdminCluster,
+    AdminSettings,
     parse_admin_settings,
 )
 from tidelog_functions.admin.contract import load_contract
-from tidelog_functions.admin.http import BODY_SIZE_BYTES_MAX
 
 HOST = "127.0.0.1"
 SECONDS_MAX = 28.0
-READ_SECONDS_MAX = 30.0
+PAYLOAD_SIZE_BYTES_MAX = 10 << 20  # API Gateway's
 
 
-class LocalServer:
-    """Serves until it is closed; requests are answered on an event loop of its own."""
+async def serve(settings: AdminSettings, port: int) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ``OSError`` where the port is taken."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    cluster = AdminCluster.open(settings)
+    api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
 
-    def __init__(self, cluster: AdminCluster, *, port: int) -> None:
-        self._cluster = cluster
-        self._api = AdminApi(cluster, load_contract(), requires_identity=False)
-        self._loop = asyncio.new_event_loop()
-        self._server = ThreadingHTTPServer((HOST, port), self._handler())
-        self._threads = [
-            threading.Thread(target=self._loop.run_forever),
-            threading.Thread(target=self._server.serve_forever),
-        ]
+    async def answer(request: web.Request) -> web.Response:
+        answered = await api.handle(await _event(request), seconds_max=SECONDS_MAX)
+        return web.Response(
+            status=answered["statusCode"],
+            headers=answered["headers"],
+            body=answered["body"].encode(),
+        )
 
-    @property
-    def url(self) -> str:
-        """Where it serves."""
-        return f"http://{HOST}:{self._server.server_address[1]}"
-
-    def __enter__(self) -> LocalServer:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        asyncio.run_coroutine_threadsafe(self._cluster.close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        for thread in self._threads:
-            thread.join()
-        self._loop.close()
-
-    def answer(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return what the function would."""
-        answering = self._api.handle(event, seconds_max=SECONDS_MAX)
-        return asyncio.run_coroutine_threadsafe(answering, self._loop).result()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answer = self.answer
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = READ_SECONDS_MAX
-
-            def serve(self) -> None:
-                body = self._read_body()
-                if body is None:
-                    return
-                answered = answer(_event(self.command, self.path, dict(self.headers), body))
-                self._send(answered["statusCode"], answered["headers"], answered["body"].encode())
-
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve
-            do_HEAD = do_OPTIONS = do_TRACE = serve
-
-            def _read_body(self) -> bytes | None:
-                length = self.headers.get("content-length", "0")
-                if not length.isascii() or not length.isdigit():
-                    self.send_error(400)
-                    return None
-                # One byte more than allowed is enough to have it refused as too large.
-                body = self.rfile.read(min(int(length), BODY_SIZE_BYTES_MAX + 1))
-                self.close_connection |= len(body) < int(length)
-                return body
-
-            def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-
-        return Handler
+    application = web.Application(client_max_size=PAYLOAD_SIZE_BYTES_MAX)
+    application.router.add_route("*", r"/{path:[\s\S]*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    try:
+        await runner.setup()
+        await web.TCPSite(runner, HOST, port).start()
+        print(f"tidelog admin ready on http://{HOST}:{runner.addresses[0][1]}", flush=True)  # noqa: T201
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+        await cluster.close()
 
 
-def _event(method: str, target: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
+async def _event(request: web.Request) -> dict[str, Any]:
     """Return the event that API Gateway would make: the path decoded, the query not."""
-    path, _, query = target.partition("?")
+    path, _, query = request.raw_path.partition("?")
     return {
         "version": "2.0",
         "rawPath": unquote(path, errors="surrogateescape"),
         "rawQueryString": query,
-        "headers": {name.lower(): value for name, value in headers.items()},
-        "requestContext": {"http": {"method": method}, "stage": "$default"},
-        "body": body.decode(errors="surrogateescape"),
+        "headers": {name.lower(): value for name, value in request.headers.items()},
+        "requestContext": {"http": {"method": request.method}, "stage": "$default"},
+        "body": (await request.read()).decode(errors="surrogateescape"),
         "isBase64Encoded": False,
     }
 
@@ -127,10 +80,8 @@ def _event(method: str, target: str, headers: dict[str, str], body: bytes) -> di
 def main(arguments: Sequence[str]) -> int:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m tidelog_functions.admin.local")
-    parser.add_argument(
-        "--metadata", help="metadata store, e.g. sqlite:///path ($TIDELOG_METADATA)"
-    )
-    parser.add_argument("--objects", help="object store, e.g. file:///path ($TIDELOG_OBJECTS)")
+    parser.add_argument("--metadata", help="metadata store, e.g. sqlite:///path (TIDELOG_METADATA)")
+    parser.add_argument("--objects", help="object store, e.g. file:///path (TIDELOG_OBJECTS)")
     parser.add_argument("--port", type=int, default=8080, help="0 for a free one (8080)")
     given = parser.parse_args(arguments)
     environment = {**os.environ, AUTHORIZATION_VARIABLE: NO_AUTHORIZATION}
@@ -139,14 +90,11 @@ def main(arguments: Sequence[str]) -> int:
     if given.objects:
         environment["TIDELOG_OBJECTS"] = given.objects
     try:
-        cluster = AdminCluster.open(parse_admin_settings(environment))
-    except InvalidConfig as error:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(serve(parse_admin_settings(environment), given.port))
+    except (InvalidConfig, OSError) as error:
         print(f"tidelog admin: {error}", file=sys.stderr)  # noqa: T201
         return 2
-    with LocalServer(cluster, port=given.port) as server:
-        print(f"tidelog admin ready on {server.url}", flush=True)  # noqa: T201
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
     return 0
 
 
