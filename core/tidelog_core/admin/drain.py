@@ -38,7 +38,9 @@ def drain_leader(partition: Partition, broker_id: int, peers: PeerLeases) -> Par
     drained = dataclasses.replace(partition, replicas=(*others, *last, *partition.removing))
     if partition.leader != broker_id:
         return PartitionChange(drained, ChangeReason.HAND_OVER)
-    successor = next((b for b in others if b in partition.isr and peers.is_live(b)), None)
+    going = (b for b in partition.removing if b != broker_id)
+    candidates = (b for b in (*others, *going) if b in partition.isr and peers.is_live(b))
+    successor = next(candidates, None)
     if successor is None:
         raise EligibleLeadersNotAvailable("No other replica is in sync and alive.")
     return hand_over(drained, successor)

@@ -21,7 +21,7 @@ from tests.functions.admin.calling import new_cluster
 from tests.functions.admin.local_server import LocalAdmin, local_admin
 from tests.functions.admin.test_operations import put_group
 
-EXAMPLES_PER_OPERATION = 40
+EXAMPLES_PER_OPERATION = 20
 
 
 def without_signatures() -> dict[str, Any]:
