@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.aws.conftest import aws_credentials, dynamodb_local_endpoint
 from tests.functions.admin.calling import Api, new_cluster
-
-__all__ = ["api", "aws_credentials", "dynamodb_local_endpoint"]
 
 
 @pytest.fixture
