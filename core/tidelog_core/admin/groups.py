@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -46,6 +47,7 @@ from tidelog_core.admin.offset_pages import (
     read_pages,
 )
 from tidelog_core.errors import (
+    CorruptItem,
     GroupIdNotFound,
     InvalidGroupId,
     InvalidRequest,
@@ -61,8 +63,10 @@ from tidelog_core.metadata.groups import (
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import check, delete, put
-from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -87,6 +91,15 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _readable(item: Item) -> list[GroupRecord]:
+    """Return the item's group, or nothing where it is damaged: that must not hide the others."""
+    try:
+        return [GroupRecord.from_item(item)]
+    except CorruptItem as error:
+        logger.warning("group cannot be read", extra={"problem": str(error)})
+        return []
+
+
 class GroupAdmin:
     """Reads and changes groups in the store. Any number may do so at once."""
 
@@ -102,14 +115,14 @@ class GroupAdmin:
         self._clock_ms = clock_ms
 
     async def list_groups(self) -> list[GroupRecord]:
-        """Return every stored group, by id."""
+        """Return every stored group that can be read, by id."""
         image = await self._view.refresh()
         shards = range(len(image.partitions(CONSUMER_OFFSETS_TOPIC)))
         found: list[GroupRecord] = []
         for start in range(0, len(shards), SHARDS_READ_AT_ONCE):
             some = shards[start : start + SHARDS_READ_AT_ONCE]
             lists = await asyncio.gather(*(self._store.list(group_collection(s)) for s in some))
-            found += [GroupRecord.from_item(item) for items in lists for item in items]
+            found += [group for items in lists for item in items for group in _readable(item)]
         return sorted(found, key=lambda group: group.group_id)
 
     async def describe(self, group_id: str) -> GroupRecord:

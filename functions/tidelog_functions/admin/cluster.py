@@ -32,6 +32,8 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.lease_clock import lease_clock_ms
 from tidelog_core.replication.leases import PeerLeases, lease_times
 
+from tidelog_functions.admin.problems import Misconfigured
+
 IAM, NO_AUTHORIZATION = "iam", "none"
 AUTHORIZATION_VARIABLE = "TIDELOG_ADMIN_AUTHORIZATION"
 
@@ -110,12 +112,15 @@ class AdminCluster:
     def objects(self) -> ObjectStore | None:
         """Return the object store, ``None`` where the function was given none.
 
-        Opened on first use: most calls need none. Raises ``InvalidConfig``.
+        Opened on first use: most calls need none. Raises ``Misconfigured``.
         """
         if self._objects is None and self._objects_url is not None:
             from tidelog_core.objects.location import open_object_store
 
-            self._objects = open_object_store(self._objects_url)
+            try:
+                self._objects = open_object_store(self._objects_url)
+            except InvalidConfig as error:
+                raise Misconfigured(f"TIDELOG_OBJECTS: {error}") from error
         return self._objects
 
     def node_config(self) -> NodeConfig:

@@ -10,6 +10,7 @@ from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.errors import (
     CorruptItem,
     CorruptObject,
+    CorruptRecordBatch,
     ErrorCode,
     ObjectNotFound,
     OutcomeUnknown,
@@ -56,13 +57,22 @@ class Unauthorized(HttpProblem):
         )
 
 
+class Misconfigured(HttpProblem):
+    """The function's environment is wrong in a way that only this request has met."""
+
+    code = ErrorCode.unknown_server_error
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(500, detail)
+
+
 def status_of(error: TidelogError) -> int:
     """Return the HTTP status that says whose turn it is: 4xx the caller's, 5xx ours."""
     if isinstance(error, HttpProblem):
         return error.status
     if isinstance(error, StoreUnavailable | VersionConflict | OutcomeUnknown | ObjectNotFound):
         return 503
-    if isinstance(error, CorruptItem | CorruptObject):
+    if isinstance(error, CorruptItem | CorruptObject | CorruptRecordBatch):
         return 500
     return _STATUS.get(error.code, 422)
 

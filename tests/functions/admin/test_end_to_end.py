@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -13,11 +12,14 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from tests.functions.admin.local_server import LocalAdmin, local_admin
-from tests.node.replication.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.node.replication.replicated_cluster import (
+    MEMORY_DIR,
+    ReplicatedCluster,
+    replicated_cluster,
+)
 
 DEADLINE_SECONDS = 40.0
 POLL_SECONDS = 1.0  # five times metadata.poll.interval.ms: the machine may be busy
-MEMORY_DIR = Path("/dev/shm")
 
 
 @pytest.fixture(scope="module")

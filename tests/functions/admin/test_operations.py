@@ -16,6 +16,7 @@ from tidelog_core.metadata.groups import (
     GroupMember,
     GroupOffsets,
     GroupRecord,
+    group_collection,
     shard_of_group,
 )
 from tidelog_core.metadata.records import (
@@ -24,7 +25,7 @@ from tidelog_core.metadata.records import (
     SegmentState,
     put,
 )
-from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
 
 from tests.functions.admin.calling import Api, new_cluster
@@ -496,7 +497,54 @@ def a_member(assignment: bytes | None = None) -> GroupMember:
     )
 
 
-def test_a_damaged_item_is_500_and_named_and_hides_no_other_topic(api: Api) -> None:
+def test_a_damaged_group_is_500_and_named_and_hides_no_other(groups: Api) -> None:
+    put_group(groups, "g")
+    put_group(groups, "h")
+    shard = shard_of_group("h", SHARDS)
+    item_id = ItemKey(group_collection(shard), "h")
+    groups.commit(Write(item_id, {"phase": 7}, ANY_VERSION, is_logged=False))
+    assert [g["group_id"] for g in groups.done("GET", "/groups")["groups"]] == ["g"]
+    for method in ("GET", "DELETE"):
+        answer = groups(method, "/group", group_id="h")
+        assert answer.problem == (500, "UNKNOWN_SERVER_ERROR")
+        assert f"group:{shard}/h" in answer.body["detail"]
+
+
+def test_a_damaged_index_object_is_500_and_named(tmp_path: Path) -> None:
+    body = {
+        "to": "timestamp",
+        "timestamp_ms": 0,
+        "topics": [{"topic": "t", "partitions": [0]}],
+        "validate_only": True,
+    }
+    with new_cluster(tmp_path, objects_url=f"file://{tmp_path}/objects") as api:
+        api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": SHARDS})
+        api.done("POST", "/topics", {"name": "t", "partition_count": 2})
+        put_group(api, "g")
+        a_segment(api, 0, 10)
+        gone = api("POST", "/group/offsets/reset", body, group_id="g")
+        assert gone.problem == (503, "KAFKA_STORAGE_ERROR")
+        (key,) = [word for word in gone.body["detail"].split("'") if word.endswith(".index")]
+        objects = api.cluster.objects()
+        assert objects is not None
+        api.runner.run(objects.put(key, b"not an index"))
+        damaged = api("POST", "/group/offsets/reset", body, group_id="g")
+        assert damaged.problem == (500, "KAFKA_STORAGE_ERROR")
+        assert key in damaged.body["detail"]
+
+
+def test_an_object_store_that_cannot_be_is_500_and_only_for_who_needs_it(tmp_path: Path) -> None:
+    with new_cluster(tmp_path, objects_url="ftp://x") as api:
+        api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": SHARDS})
+        api.done("POST", "/topics", {"name": "t"})
+        put_group(api, "g")
+        body = {"to": "timestamp", "timestamp_ms": 0, "topics": [{"topic": "t"}]}
+        answer = api("POST", "/group/offsets/reset", body, group_id="g")
+        assert answer.problem == (500, "UNKNOWN_SERVER_ERROR")
+        assert "TIDELOG_OBJECTS" in answer.body["detail"]
+
+
+def test_a_damaged_partition_is_500_and_named(api: Api) -> None:
     api.done("POST", "/topics", {"name": "t"})
     partition = partition_of(api, "t")
     api.commit(Write(partition.item_id, {"replicas": "x"}, ANY_VERSION))

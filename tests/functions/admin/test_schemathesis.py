@@ -20,6 +20,7 @@ from tidelog_functions.admin.contract import DOCUMENT
 from tests.functions.admin.calling import new_cluster
 from tests.functions.admin.local_server import LocalAdmin, local_admin
 from tests.functions.admin.test_operations import put_group
+from tests.node.replication.replicated_cluster import MEMORY_DIR
 
 EXAMPLES_PER_OPERATION = 20
 
@@ -44,7 +45,7 @@ schema = schemathesis.openapi.from_dict(
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalAdmin]:
     """The API of a cluster with a topic and a group."""
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+    with TemporaryDirectory(dir=MEMORY_DIR if MEMORY_DIR.is_dir() else None) as folder:
         with new_cluster(Path(folder)) as api:
             api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": 4})
             api.done("POST", "/topics", {"name": "t", "assignments": [[1, 2], [2, 1]]})
