@@ -8,8 +8,7 @@ from typing import Self
 
 from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.admin.service import ClusterAdmin
-from tidelog_core.config import NodeConfig, parse_config
-from tidelog_core.config_environment import overrides_from_environment
+from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     BrokerIdNotRegistered,
     InvalidConfig,
@@ -28,11 +27,13 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.lease_clock import lease_clock_ms
 from tidelog_core.replication.leases import PeerLeases, lease_times
 
 from tidelog_functions.admin.problems import Misconfigured
+from tidelog_functions.invocation import FunctionSettings, parse_function_settings
 
 IAM, NO_AUTHORIZATION = "iam", "none"
 AUTHORIZATION_VARIABLE = "TIDELOG_ADMIN_AUTHORIZATION"
@@ -40,38 +41,27 @@ AUTHORIZATION_VARIABLE = "TIDELOG_ADMIN_AUTHORIZATION"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings:
-    """Where the cluster is, and what its nodes were told when they started."""
+    """Where the cluster is, what its nodes were told when they started, and who may call."""
 
-    metadata_url: str
-    objects_url: str | None  # None: nothing is looked up in the tier
+    function: FunctionSettings
     requires_identity: bool  # False only where nobody else can call
-    node_config: NodeConfig
 
 
 def parse_admin_settings(environment: Mapping[str, str]) -> AdminSettings:
     """Return the settings. Raises ``InvalidConfig`` with every problem at once."""
     problems = []
-    metadata_url = environment.get("TIDELOG_METADATA", "")
-    if not metadata_url:
-        problems.append("environment variable TIDELOG_METADATA is required")
     authorization = environment.get(AUTHORIZATION_VARIABLE, IAM)
     if authorization not in (IAM, NO_AUTHORIZATION):
         problems.append(
             f"{AUTHORIZATION_VARIABLE} must be {IAM} or {NO_AUTHORIZATION}, not {authorization!r}"
         )
-    node_config = NodeConfig()
     try:
-        node_config = parse_config(NodeConfig, overrides_from_environment(environment))
+        function = parse_function_settings(environment)
     except InvalidConfig as error:
-        problems += error.problems
+        raise InvalidConfig([*error.problems, *problems]) from None
     if problems:
         raise InvalidConfig(problems)
-    return AdminSettings(
-        metadata_url=metadata_url,
-        objects_url=environment.get("TIDELOG_OBJECTS") or None,
-        requires_identity=authorization == IAM,
-        node_config=node_config,
-    )
+    return AdminSettings(function=function, requires_identity=authorization == IAM)
 
 
 class AdminCluster:
@@ -82,7 +72,7 @@ class AdminCluster:
     that have left in order.
     """
 
-    def __init__(self, store: MetadataStore, settings: AdminSettings) -> None:
+    def __init__(self, store: MetadataStore, settings: FunctionSettings) -> None:
         self.store = store
         self.static_config = settings.node_config
         self.view = ClusterView(store)
@@ -99,7 +89,7 @@ class AdminCluster:
         self.groups = GroupAdmin(store=store, view=self.view)
 
     @classmethod
-    def open(cls, settings: AdminSettings) -> Self:
+    def open(cls, settings: FunctionSettings) -> Self:
         """Return the cluster of the settings. Raises ``InvalidConfig``."""
         return cls(open_metadata_store(settings.metadata_url), settings)
 
@@ -109,14 +99,12 @@ class AdminCluster:
         if self._objects is not None:
             await self._objects.close()
 
-    def objects(self) -> ObjectStore | None:
-        """Return the object store, ``None`` where the function was given none.
+    def objects(self) -> ObjectStore:
+        """Return the object store, opened on first use: most calls need none.
 
-        Opened on first use: most calls need none. Raises ``Misconfigured``.
+        Raises ``Misconfigured``.
         """
-        if self._objects is None and self._objects_url is not None:
-            from tidelog_core.objects.location import open_object_store
-
+        if self._objects is None:
             try:
                 self._objects = open_object_store(self._objects_url)
             except InvalidConfig as error:

@@ -12,22 +12,16 @@ import asyncio
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from tidelog_functions.admin.api import AdminApi
 from tidelog_functions.admin.cluster import AdminCluster, parse_admin_settings
 from tidelog_functions.admin.contract import load_contract
+from tidelog_functions.invocation import Context
 
 RESERVE_MS = 1_000  # of the time limit, for the answer to get out
 SECONDS_MAX = 28.0  # API Gateway waits for 30
 SECONDS_MIN = 0.1
-
-
-class Context(Protocol):
-    """What is asked of Lambda's context."""
-
-    def get_remaining_time_in_millis(self) -> int:
-        """Return how long the invocation may still take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,7 @@ def _warm() -> _Warm:
     # Connections belong to the event loop that they were made on, so there is one for good.
     settings = parse_admin_settings(os.environ)
     api = AdminApi(
-        AdminCluster.open(settings),
+        AdminCluster.open(settings.function),
         load_contract(),
         requires_identity=settings.requires_identity,
     )

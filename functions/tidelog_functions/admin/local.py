@@ -39,7 +39,7 @@ async def serve(settings: AdminSettings, port: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    cluster = AdminCluster.open(settings)
+    cluster = AdminCluster.open(settings.function)
     api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
 
     async def answer(request: web.Request) -> web.Response:

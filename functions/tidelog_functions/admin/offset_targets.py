@@ -86,15 +86,11 @@ async def find_offset(
                 f"Offset {target.number} of {name} is before the log start offset {start}."
             )
         return FoundOffset(target.number, is_verified=target.number <= tiered_end)
-    objects = cluster.objects()
-    found = None
-    if objects is not None:
-        tier = _TierReader(objects, cluster.view.image.cluster_id, name.topic, target.number, start)
-        found = await tier.find(segments)
+    found = await _TierReader(
+        cluster.objects(), cluster.view.image.cluster_id, name.topic, target.number, start
+    ).find(segments)
     if found is None or found >= tiered_end:
         which = f"the first record at or after {target.number}, which is not below {tiered_end}"
-        if objects is None:
-            which = f"the first record at or after {target.number}: TIDELOG_OBJECTS is not set"
         raise _only_leader(cluster, name, partition, which)
     return FoundOffset(found, is_verified=True)
 

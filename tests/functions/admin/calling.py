@@ -16,8 +16,9 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import Broker, BrokerLease, Cluster, put
 from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_functions.admin.api import AdminApi
-from tidelog_functions.admin.cluster import AdminCluster, AdminSettings
+from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import load_contract
+from tidelog_functions.invocation import FunctionSettings
 
 IDENTITY = {"iam": {"userArn": "arn:aws:iam::123456789012:user/admin", "userId": "AID"}}
 BROKERS = (1, 2, 3)
@@ -88,13 +89,12 @@ class Api:
 
 @contextmanager
 def open_api(
-    metadata_url: str, *, objects_url: str | None = None, node_config: NodeConfig | None = None
+    metadata_url: str, *, objects_url: str = "memory:", node_config: NodeConfig | None = None
 ) -> Iterator[Api]:
     """The API on the store."""
-    settings = AdminSettings(
+    settings = FunctionSettings(
         metadata_url=metadata_url,
         objects_url=objects_url,
-        requires_identity=True,
         node_config=NodeConfig() if node_config is None else node_config,
     )
     with asyncio.Runner() as runner:

@@ -47,6 +47,7 @@ def test_a_warm_function_answers_one_event_after_the_other(tmp_path: Path) -> No
         made, listed, refused, unwanted = invoke(
             {
                 "TIDELOG_METADATA": f"sqlite://{tmp_path}/metadata.db",
+                "TIDELOG_OBJECTS": f"file://{tmp_path}/objects",
                 "TIDELOG_CONFIG_NUM_PARTITIONS": "3",
             },
             an_event("POST", "/topics", {"name": "t"}),

@@ -182,7 +182,11 @@ def test_settings_are_checked_together() -> None:
     assert "must be iam or none, not 'off'" in told
     assert "TIDELOG_CONFIG_NUM_PARTITION names no setting" in told
     given = parse_admin_settings(
-        {"TIDELOG_METADATA": "sqlite:x", "TIDELOG_CONFIG_NUM_PARTITIONS": "6"}
+        {
+            "TIDELOG_METADATA": "sqlite:x",
+            "TIDELOG_OBJECTS": "memory:",
+            "TIDELOG_CONFIG_NUM_PARTITIONS": "6",
+        }
     )
     assert given.requires_identity
-    assert given.node_config.num_partitions == 6
+    assert given.function.node_config.num_partitions == 6

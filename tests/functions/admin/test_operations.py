@@ -526,7 +526,6 @@ def test_a_damaged_index_object_is_500_and_named(tmp_path: Path) -> None:
         assert gone.problem == (503, "KAFKA_STORAGE_ERROR")
         (key,) = [word for word in gone.body["detail"].split("'") if word.endswith(".index")]
         objects = api.cluster.objects()
-        assert objects is not None
         api.runner.run(objects.put(key, b"not an index"))
         damaged = api("POST", "/group/offsets/reset", body, group_id="g")
         assert damaged.problem == (500, "KAFKA_STORAGE_ERROR")
