@@ -35,7 +35,7 @@ from tidelog_core.metadata.groups import (
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import ABSENT, ItemKey, MetadataStore
+from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.events import (
@@ -255,7 +255,7 @@ class GroupCoordinator:
                 if not create:
                     return None
                 group = self._host(
-                    shard.index, ClassicGroup(group_id, now_ms=self._now_ms()), version=ABSENT
+                    shard.index, ClassicGroup(group_id, now_ms=self._now_ms()), record=None
                 )
                 shard.groups[group_id] = group
             try:
@@ -338,15 +338,17 @@ class GroupCoordinator:
         group = ClassicGroup.restore(
             record, now_ms=self._now_ms(), clock_offset_ms=self._clock_offset_ms()
         )
-        return self._host(shard_index, group, version=record.version)
+        return self._host(shard_index, group, record=record)
 
-    def _host(self, shard_index: int, group: ClassicGroup, *, version: int) -> LoadedGroup:
+    def _host(
+        self, shard_index: int, group: ClassicGroup, *, record: GroupRecord | None
+    ) -> LoadedGroup:
         storage = GroupStorage(
             self._store,
             self._pages,
             shard=shard_index,
             group_id=group.group_id,
-            version=version,
+            record=record,
         )
         loaded = LoadedGroup(
             group,

@@ -184,10 +184,13 @@ class LoadedGroup:
         return await asyncio.shield(task)
 
     async def unload_if_changed(self) -> None:
-        """Unload the group if the store has another one. Raises ``Unloaded``, ``TidelogError``."""
+        """Unload the group if the store says something else. Raises ``Unloaded``, ``TidelogError``.
+
+        Where only its offsets were changed, members who wait may go on waiting.
+        """
 
         async def look() -> None:
-            if not await self.storage.is_current():
+            if not await self.storage.catch_up():
                 self.unload(ErrorCode.not_coordinator)
 
         await self.exclusively(look)

@@ -58,29 +58,33 @@ COMMIT_ATTEMPTS_MAX = 4
 PAGES_CACHED_MAX = 8192  # of all groups of a node
 
 
+class Tenure:
+    """The time in which nobody else has written a group, as far as its coordinator knows."""
+
+
 class OffsetPages:
     """The pages written last, so that the next commit need not read them first.
 
-    A page counts for the storage that wrote it only. Between one loading of a group and
-    the next, someone else may have deleted the page and written it again, up to the very
-    version that is remembered here.
+    A page counts for the tenure that it was written in only. Between one tenure of a group
+    and the next, someone else may have deleted the page and written it again, up to the
+    very version that is remembered here.
     """
 
     def __init__(self, pages_max: int = PAGES_CACHED_MAX) -> None:
-        self._pages: OrderedDict[ItemKey, tuple[GroupStorage, GroupOffsets]] = OrderedDict()
+        self._pages: OrderedDict[ItemKey, tuple[Tenure, GroupOffsets]] = OrderedDict()
         self._pages_max = pages_max
 
-    def get(self, id: ItemKey, writer: GroupStorage) -> GroupOffsets | None:
-        """Return the page as its writer last wrote it, or ``None`` where that is not known."""
+    def get(self, id: ItemKey, tenure: Tenure) -> GroupOffsets | None:
+        """Return the page as last written in the tenure, or ``None`` where that is not known."""
         found = self._pages.get(id)
-        if found is None or found[0] is not writer:
+        if found is None or found[0] is not tenure:
             return None
         self._pages.move_to_end(id)
         return found[1]
 
-    def keep(self, page: GroupOffsets, writer: GroupStorage) -> None:
+    def keep(self, page: GroupOffsets, tenure: Tenure) -> None:
         """Remember the page in place of what was written longest ago."""
-        self._pages[page.item_id] = (writer, page)
+        self._pages[page.item_id] = (tenure, page)
         self._pages.move_to_end(page.item_id)
         if len(self._pages) > self._pages_max:
             self._pages.popitem(last=False)
@@ -106,9 +110,13 @@ class GroupStorage:
         *,
         shard: int,
         group_id: str,
-        version: int,
+        record: GroupRecord | None,
     ) -> None:
-        self.version = version  # of the group's record; ABSENT until it is first stored
+        """``record`` is the group as it is stored, ``None`` where it is not."""
+        # Of the group's record; ABSENT until it is first stored.
+        self.version = ABSENT if record is None else record.version
+        self._record = record  # as it was last read or written here
+        self._tenure = Tenure()
         self._store = store
         self._pages = pages
         self._shard = shard
@@ -138,6 +146,7 @@ class GroupStorage:
             record = dataclasses.replace(record, version=self.version)
             await self._store.commit([put(record, is_logged=False)])
             self.version += 1
+            self._record = record
             self._has_saved = True
 
     async def commit_offsets(
@@ -185,13 +194,25 @@ class GroupStorage:
             if self.version != ABSENT:
                 record = dataclasses.replace(record, version=self.version)
                 await self._store.commit([delete(record, is_logged=False)])
-                self.version = ABSENT
+                self.version, self._record = ABSENT, None
 
-    async def is_current(self) -> bool:
-        """Whether the stored record is still the one that was read or written here last."""
+    async def catch_up(self) -> bool:
+        """Whether the stored record says what it said here last, also if it was written anew.
+
+        Then what is in memory still follows from it, and goes on at its new version. It has
+        to be claimed again: whoever wrote it may not be done yet.
+        """
         async with self._lock:
+            await self._flush()  # in the tenure in which it was accepted, or not at all
             item = await self._store.get(self._record_key)
-            return self.version == (ABSENT if item is None else item.version)
+            if item is None:
+                return self.version == ABSENT
+            if item.version != self.version:
+                if GroupRecord.from_item(item) != self._record:
+                    return False
+                self.version, self._tenure = item.version, Tenure()
+                self._has_saved = False
+            return True
 
     async def close(self) -> None:
         """Write what is pending and stop."""
@@ -249,7 +270,7 @@ class GroupStorage:
                     self._pages.forget(page.item_id)
                 raise
             for page in merged:
-                self._pages.keep(dataclasses.replace(page, version=page.version + 1), self)
+                self._pages.keep(dataclasses.replace(page, version=page.version + 1), self._tenure)
             return
         raise CoordinatorNotAvailable(f"offsets of group {self._group_id!r} keep changing")
 
@@ -260,7 +281,7 @@ class GroupStorage:
             return
         record = self._simple_group(created_ms)
         await self._store.commit([put(record, is_logged=False), *writes])
-        self.version = ABSENT + 1
+        self.version, self._record = ABSENT + 1, record
         self._has_saved = True
 
     async def _commit_in_parts(self, writes: Sequence[Write]) -> None:
@@ -270,7 +291,7 @@ class GroupStorage:
 
     async def _page(self, key: PageKey) -> GroupOffsets:
         """Return the page as this storage wrote it last, else as it is stored."""
-        page = self._pages.get(offset_item_id(self._group_id, key.topic, key.page), self)
+        page = self._pages.get(offset_item_id(self._group_id, key.topic, key.page), self._tenure)
         if page is None:
             return await read_page(self._store, self._group_id, key)
         return page_for(self._group_id, key, page)

@@ -105,10 +105,10 @@ def consume(cluster: ReplicatedCluster, group: str, topic: str, count: int) -> l
     try:
         while len(offsets) < count:
             assert time.monotonic() < deadline, f"only {len(offsets)} records came"
-            for message in consumer.consume(count - len(offsets), timeout=1):
-                if message.error() is None:
-                    offsets.append(message.offset())
-                    last = message
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                offsets.append(message.offset())
+                last = message
         consumer.commit(message=last, asynchronous=False)
     finally:
         consumer.close()

@@ -111,6 +111,24 @@ class TestReset:
 
         play(scenario)
 
+    def test_members_go_on_waiting_where_the_coordinator_hears_of_it_in_time(self) -> None:
+        async def scenario(_: object, broker: Node, admin: GroupAdmin) -> None:
+            await left(broker)
+            joining = asyncio.create_task(broker.member("b"))
+            await asyncio.sleep(0.05)
+            assert not joining.done()
+            await admin.reset_offsets("g", {T0: 2})
+            await broker.view.refresh()
+            answer = await joining
+            assert answer.error is ErrorCode.none
+            assert await broker.offset() == 2
+            await broker.sync("b", answer.generation, {"b": b""})
+            commit = broker.commit(8, member_id="b", generation=answer.generation, partition=1)
+            assert await commit is ErrorCode.none
+            assert await broker.offset() == 2
+
+        play(scenario)
+
     def test_a_generation_stored_in_between_wins(self) -> None:
         async def scenario(store: MemoryMetadataStore, broker: Node, admin: GroupAdmin) -> None:
             await left(broker)
@@ -236,7 +254,8 @@ class TestDeletion:
 
         play(scenario)
 
-    def test_a_commit_on_the_way_leaves_no_offsets_without_a_group(self) -> None:
+    @pytest.mark.parametrize("hears_of_it", [False, True])
+    def test_a_commit_on_the_way_leaves_no_offsets_without_a_group(self, hears_of_it: bool) -> None:
         """It adds a page that the deletion has not seen."""
 
         async def scenario(store: MemoryMetadataStore, broker: Node, admin: GroupAdmin) -> None:
@@ -248,14 +267,43 @@ class TestDeletion:
                 found = await listing(collection, prefix=prefix)
                 if collection == offset_collection("g"):
                     store.list = listing  # type: ignore[method-assign]
+                    if hears_of_it:
+                        await settle(broker)
                     codes.append(await code_of(broker.commit(9, topic="u")))
                 return found
 
             store.list = list_and_be_late  # type: ignore[method-assign]
             await admin.delete_group("g")
-            assert codes == [ErrorCode.invalid_update_version]
+            assert codes == [ErrorCode.none if hears_of_it else ErrorCode.invalid_update_version]
             assert await store.list(offset_collection("g")) == []
             assert await admin.list_groups() == []
+
+        play(scenario)
+
+    def test_a_commit_accepted_before_the_coordinator_heard_of_it_is_refused(self) -> None:
+        """It waits for others to share its write while the group is looked at again."""
+
+        async def scenario(store: MemoryMetadataStore, broker: Node, admin: GroupAdmin) -> None:
+            store.latency = 0.0002
+            assert await broker.commit(1) is ErrorCode.none
+            codes = []
+            listing = store.list
+
+            async def list_while_it_hears(collection: str, *, prefix: str = "") -> list[Item]:
+                found = await listing(collection, prefix=prefix)
+                if collection == offset_collection("g"):
+                    store.list = listing  # type: ignore[method-assign]
+                    commit = asyncio.create_task(code_of(broker.commit(9, topic="u")))
+                    await asyncio.sleep(0.001)
+                    await broker.view.refresh()
+                    codes.append(await commit)
+                return found
+
+            store.list = list_while_it_hears  # type: ignore[method-assign]
+            await admin.delete_group("g")
+            assert codes == [ErrorCode.invalid_update_version]
+            assert await store.list(offset_collection("g")) == []
+            await asyncio.sleep(1)  # what waited to share the write has nothing left to do
 
         play(scenario)
 
