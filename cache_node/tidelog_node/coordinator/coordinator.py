@@ -343,6 +343,12 @@ class GroupCoordinator:
     def _host(
         self, shard_index: int, group: ClassicGroup, *, record: GroupRecord | None
     ) -> LoadedGroup:
+        shard = self._shards.get(shard_index)
+
+        async def is_still_ours() -> bool:
+            self._follow(await self._view.refresh())
+            return shard is not None and self._shards.get(shard_index) is shard
+
         storage = GroupStorage(
             self._store,
             self._pages,
@@ -357,6 +363,7 @@ class GroupCoordinator:
             now_ms=self._now_ms,
             clock_offset_ms=self._clock_offset_ms,
             on_change=self._changed,
+            is_still_ours=is_still_ours,
         )
         if group.wake_at_ms is not None:
             self._wakeups.schedule(loaded, group.wake_at_ms)

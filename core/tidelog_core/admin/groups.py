@@ -4,9 +4,11 @@ Theory of operation. A group's coordinator has the group in memory, and its memb
 in the store from the beginning of their first generation on: nobody is told of a
 generation before it is stored. Every write of a coordinator is conditional on the
 version that it has of the group's record, its commits of offsets too. So whoever writes
-the record takes the group from the coordinator: its next write loses, it unloads the
-group, sends its members to look for their coordinator again, and reads the store. A
-coordinator that has read the record writes it once before it commits offsets.
+the record takes the group from the coordinator: its next write loses, and it reads the
+store. If it still coordinates the group and the record says what it said, only at a newer
+version, it goes on from there. If not, it unloads the group and sends its members to look
+for their coordinator again. A coordinator that has read a record writes it once before it
+commits offsets, so that it and whoever is not done yet cannot both go on.
 
 What is done here therefore always writes the record at the version at which it was seen
 without members, and may meet a coordinator as follows.
@@ -14,8 +16,8 @@ without members, and may meet a coordinator as follows.
 - The coordinator writes first, be it a generation with members or a commit: the write
   here loses, and is decided anew on what is there. With members it is refused.
 - The write here comes first, while members wait in the coordinator's memory for their
-  first generation: the coordinator cannot store that, the members join again, and read
-  their offsets after that, which are the new ones.
+  first generation: that is stored after it, and only then are they told and read their
+  offsets, which are the new ones. After a deletion they have to join again.
 - A commit that the coordinator had accepted before, from a consumer outside of any
   generation, is written before, or it fails and is sent again: then it is the later one.
 
