@@ -123,7 +123,7 @@ class TestReset:
     def test_a_coordinator_that_was_replaced_takes_no_reset_for_its_own_affair(self) -> None:
         """The record looks as it did, but another coordinator has claimed it."""
 
-        async def scenario(store: MemoryMetadataStore, old: Node, _: GroupAdmin) -> None:
+        async def scenario(store: MemoryMetadataStore, old: Node, admin: GroupAdmin) -> None:
             await left(old)
             async with node(store, broker_id=2) as new:
                 joining = asyncio.create_task(old.member("b"))
@@ -131,6 +131,9 @@ class TestReset:
                 await lead_offsets(store, new.view, 2)
                 assert await new.commit(9) is ErrorCode.none
                 assert (await joining).error is ErrorCode.not_coordinator
+                await asyncio.sleep(1)
+                assert (await admin.describe("g")).members == ()
+                assert await new.commit(10) is ErrorCode.none
 
         play(scenario)
 
