@@ -36,11 +36,11 @@ from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 from tidelog_core.replication.leader_state import ReplicationRules
+from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.partition_state import RoleChange
 
 from tidelog_node.leaders import Leaders
 from tidelog_node.log_directories import LogDirectories
-from tidelog_node.membership.clock import Clock, lease_clock_ms
 from tidelog_node.replication.role import Leader, ReplicaRole
 
 logger = logging.getLogger(__name__)

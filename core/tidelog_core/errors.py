@@ -245,6 +245,30 @@ class InvalidGroupId(TidelogError):
     code = ErrorCode.invalid_group_id
 
 
+class GroupIdNotFound(TidelogError):
+    """There is no such group."""
+
+    code = ErrorCode.group_id_not_found
+
+
+class NonEmptyGroup(TidelogError):
+    """The group has members, who would not hear of the change."""
+
+    code = ErrorCode.non_empty_group
+
+
+class TopicDeletionDisabled(TidelogError):
+    """``delete.topic.enable`` is false."""
+
+    code = ErrorCode.topic_deletion_disabled
+
+
+class BrokerIdNotRegistered(TidelogError):
+    """No broker of this id has ever been part of the cluster."""
+
+    code = ErrorCode.broker_id_not_registered
+
+
 class StorageError(TidelogError):
     """The local disk failed; the partition is offline on this node until it is repaired."""
 

@@ -18,14 +18,16 @@ from typing import TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
+from tidelog_core.admin.groups import validate_group_id
+from tidelog_core.admin.offset_pages import read_offsets
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
-    InvalidGroupId,
     NotCoordinator,
     TidelogError,
 )
 from tidelog_core.metadata.groups import (
+    GROUP_COLLECTION_PREFIX,
     CommittedOffset,
     GroupOffsets,
     GroupRecord,
@@ -33,7 +35,7 @@ from tidelog_core.metadata.groups import (
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import ABSENT, MetadataStore
+from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.events import (
@@ -54,8 +56,6 @@ from tidelog_node.coordinator.shard import Leadership, Shard
 from tidelog_node.coordinator.storage import (
     GroupStorage,
     OffsetPages,
-    read_pages,
-    read_pages_of,
 )
 from tidelog_node.coordinator.wakeups import Wakeups
 
@@ -63,7 +63,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-GROUP_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
 FIND_ATTEMPTS_MAX = 5
 FENCED_RETRY_MS = 500
 
@@ -106,10 +105,12 @@ class GroupCoordinator:
         self._closing: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._unwatch: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Begin to coordinate what the cluster's image says is ours."""
         self._unsubscribe = self._view.subscribe(lambda image, _: self._follow(image))
+        self._unwatch = self._view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
         self._follow(self._view.image)
         self._sweeper = asyncio.create_task(self._sweep_forever())
 
@@ -122,6 +123,7 @@ class GroupCoordinator:
             return
         self._is_closed = True
         self._unsubscribe()
+        self._unwatch()
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -227,18 +229,7 @@ class GroupCoordinator:
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets of the partitions by topic, or of all with ``None``."""
         await self._shard_of(group_id).loaded()
-        if partitions is None:
-            pages = await read_pages(self._store, group_id)
-        else:
-            pages = await read_pages_of(self._store, group_id, partitions)
-            partitions = {topic: frozenset(indexes) for topic, indexes in partitions.items()}
-        return {
-            TopicPartition(page.topic, partition): offset
-            for page in pages
-            if page.topic_id == self._topic_id(page.topic)
-            for partition, offset in page.partitions.items()
-            if partitions is None or partition in partitions[page.topic]
-        }
+        return await read_offsets(self._store, group_id, partitions, topic_id_of=self._topic_id)
 
     async def delete_offsets(
         self, group_id: str, partitions: Mapping[str, Collection[int]]
@@ -264,7 +255,7 @@ class GroupCoordinator:
                 if not create:
                     return None
                 group = self._host(
-                    shard.index, ClassicGroup(group_id, now_ms=self._now_ms()), version=ABSENT
+                    shard.index, ClassicGroup(group_id, now_ms=self._now_ms()), record=None
                 )
                 shard.groups[group_id] = group
             try:
@@ -274,10 +265,7 @@ class GroupCoordinator:
         raise CoordinatorNotAvailable(f"group {group_id!r} keeps being unloaded")
 
     def _shard_of(self, group_id: str) -> Shard:
-        if not group_id or len(group_id.encode()) > GROUP_ID_SIZE_BYTES_MAX:
-            raise InvalidGroupId(
-                f"a group id has 1 to {GROUP_ID_SIZE_BYTES_MAX} bytes, not {len(group_id.encode())}"
-            )
+        validate_group_id(group_id)
         if not self._can_serve():
             # Another node may coordinate the group by now, without this one having heard of it.
             raise NotCoordinator("this node's lease has lapsed")
@@ -322,19 +310,51 @@ class GroupCoordinator:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
+    def _look_again(self, keys: Collection[ItemKey]) -> None:
+        """Have groups that an administrator changed in the store read again.
+
+        A coordinator's own writes of groups are not in the changelog. Nothing hangs on
+        this: a group that was missed here is found out by its next write, which loses.
+        """
+        for key in keys:
+            shard = self._shards.get(int(key.collection.removeprefix(GROUP_COLLECTION_PREFIX)))
+            if shard is not None and not self._is_closed:
+                looking = asyncio.create_task(self._reload_if_changed(shard, key.key))
+                self._closing.add(looking)
+                looking.add_done_callback(self._closing.discard)
+
+    async def _reload_if_changed(self, shard: Shard, group_id: str) -> None:
+        try:
+            group = await shard.find(group_id)
+            if group is not None:
+                await group.unload_if_changed()
+        except (TidelogError, Unloaded) as error:
+            # Whoever needs the group next meets the same and is told.
+            logger.warning(
+                "changed group is not read again", extra={"group": group_id, "problem": str(error)}
+            )
+
     def _restored(self, shard_index: int, record: GroupRecord) -> LoadedGroup:
         group = ClassicGroup.restore(
             record, now_ms=self._now_ms(), clock_offset_ms=self._clock_offset_ms()
         )
-        return self._host(shard_index, group, version=record.version)
+        return self._host(shard_index, group, record=record)
 
-    def _host(self, shard_index: int, group: ClassicGroup, *, version: int) -> LoadedGroup:
+    def _host(
+        self, shard_index: int, group: ClassicGroup, *, record: GroupRecord | None
+    ) -> LoadedGroup:
+        shard = self._shards.get(shard_index)
+
+        async def is_still_ours() -> bool:
+            self._follow(await self._view.refresh())
+            return shard is not None and self._shards.get(shard_index) is shard
+
         storage = GroupStorage(
             self._store,
             self._pages,
             shard=shard_index,
             group_id=group.group_id,
-            version=version,
+            record=record,
         )
         loaded = LoadedGroup(
             group,
@@ -343,6 +363,7 @@ class GroupCoordinator:
             now_ms=self._now_ms,
             clock_offset_ms=self._clock_offset_ms,
             on_change=self._changed,
+            is_still_ours=is_still_ours,
         )
         if group.wake_at_ms is not None:
             self._wakeups.schedule(loaded, group.wake_at_ms)

@@ -20,7 +20,7 @@ def error_code(error: TidelogError) -> ErrorCode:
     if isinstance(error, StoreUnavailable | OutcomeUnknown):
         return ErrorCode.coordinator_not_available
     if isinstance(error, VersionConflict):
-        # Only another coordinator of the same shard writes these items.
+        # Another coordinator of the shard has written, or an administrator without one.
         return ErrorCode.not_coordinator
     if isinstance(error, ItemTooLarge):
         return ErrorCode.unknown_server_error

@@ -58,7 +58,9 @@ class LoadedGroup:
         now_ms: Callable[[], int],
         clock_offset_ms: Callable[[], int],
         on_change: Callable[[LoadedGroup], None],
+        is_still_ours: Callable[[], Awaitable[bool]],
     ) -> None:
+        """``is_still_ours`` looks in the store whether this node still coordinates the group."""
         self.group = group
         self.storage = storage
         self.shard = shard
@@ -66,6 +68,7 @@ class LoadedGroup:
         self._now_ms = now_ms
         self._clock_offset_ms = clock_offset_ms
         self._on_change = on_change  # after every event: deadlines may be nearer, or it unloaded
+        self._is_still_ours = is_still_ours
         self._joins: dict[RequestNumber, asyncio.Future[JoinAnswer]] = {}
         self._syncs: dict[RequestNumber, asyncio.Future[SyncAnswer]] = {}
         self._storing: asyncio.Task[Any] | None = None
@@ -183,6 +186,18 @@ class LoadedGroup:
         self._storing = task
         return await asyncio.shield(task)
 
+    async def unload_if_changed(self) -> None:
+        """Unload the group if the store says something else. Raises ``Unloaded``, ``TidelogError``.
+
+        Where only its offsets were changed, members who wait may go on waiting.
+        """
+
+        async def look() -> None:
+            if not await self.storage.catch_up():
+                self.unload(ErrorCode.not_coordinator)
+
+        await self.exclusively(look)
+
     def unload(self, error: ErrorCode) -> None:
         """Answer everyone who waits with the error, and never be used again."""
         if self.is_unloaded:
@@ -211,7 +226,14 @@ class LoadedGroup:
 
     async def _store(self, record: GroupRecord, step: Step) -> None:
         try:
-            await self.storage.save(record)
+            try:
+                await self.storage.save(record)
+            except VersionConflict:
+                # An administrator may have reset offsets just now. Those who wait for this
+                # generation have not read them yet, so they need not join anew for that.
+                if not (await self._is_still_ours() and await self.storage.catch_up()):
+                    raise
+                await self.storage.save(record)
         except TidelogError as error:
             logger.warning(
                 "group could not be stored and is unloaded",

@@ -21,6 +21,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from tidelog_core.admin.offset_pages import (
+    PAGES_PER_COMMIT,
+    PageKey,
+    by_page,
+    page_for,
+    read_page,
+    read_pages,
+)
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     OutcomeUnknown,
@@ -32,14 +40,11 @@ from tidelog_core.metadata.groups import (
     CommittedOffset,
     GroupOffsets,
     GroupRecord,
-    offset_collection,
     offset_item_id,
-    offset_page,
 )
 from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import (
     ABSENT,
-    COMMIT_WRITES_MAX,
     Check,
     ItemKey,
     MetadataStore,
@@ -51,37 +56,35 @@ logger = logging.getLogger(__name__)
 COMMIT_LINGER_MS = 3
 COMMIT_ATTEMPTS_MAX = 4
 PAGES_CACHED_MAX = 8192  # of all groups of a node
-PAGES_READ_SINGLY_MAX = 4  # from here on one listing is cheaper
-# One write is kept for the group's record.
-PAGES_PER_COMMIT = COMMIT_WRITES_MAX - 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PageKey:
-    """A page of a topic's offsets; the id tells topics of one name apart."""
-
-    topic: str
-    topic_id: UUID
-    page: int
+class Tenure:
+    """The time in which nobody else has written a group, as far as its coordinator knows."""
 
 
 class OffsetPages:
-    """The pages written last, so that the next commit need not read them first."""
+    """The pages written last, so that the next commit need not read them first.
+
+    A page counts for the tenure that it was written in only. Between one tenure of a group
+    and the next, someone else may have deleted the page and written it again, up to the
+    very version that is remembered here.
+    """
 
     def __init__(self, pages_max: int = PAGES_CACHED_MAX) -> None:
-        self._pages: OrderedDict[ItemKey, GroupOffsets] = OrderedDict()
+        self._pages: OrderedDict[ItemKey, tuple[Tenure, GroupOffsets]] = OrderedDict()
         self._pages_max = pages_max
 
-    def get(self, id: ItemKey) -> GroupOffsets | None:
-        """Return the page as last written, or ``None`` where that is not known."""
-        page = self._pages.get(id)
-        if page is not None:
-            self._pages.move_to_end(id)
-        return page
+    def get(self, id: ItemKey, tenure: Tenure) -> GroupOffsets | None:
+        """Return the page as last written in the tenure, or ``None`` where that is not known."""
+        found = self._pages.get(id)
+        if found is None or found[0] is not tenure:
+            return None
+        self._pages.move_to_end(id)
+        return found[1]
 
-    def keep(self, page: GroupOffsets) -> None:
+    def keep(self, page: GroupOffsets, tenure: Tenure) -> None:
         """Remember the page in place of what was written longest ago."""
-        self._pages[page.item_id] = page
+        self._pages[page.item_id] = (tenure, page)
         self._pages.move_to_end(page.item_id)
         if len(self._pages) > self._pages_max:
             self._pages.popitem(last=False)
@@ -107,9 +110,13 @@ class GroupStorage:
         *,
         shard: int,
         group_id: str,
-        version: int,
+        record: GroupRecord | None,
     ) -> None:
-        self.version = version  # of the group's record; ABSENT until it is first stored
+        """``record`` is the group as it is stored, ``None`` where it is not."""
+        # Of the group's record; ABSENT until it is first stored.
+        self.version = ABSENT if record is None else record.version
+        self._record = record  # as it was last read or written here
+        self._tenure = Tenure()
         self._store = store
         self._pages = pages
         self._shard = shard
@@ -139,6 +146,7 @@ class GroupStorage:
             record = dataclasses.replace(record, version=self.version)
             await self._store.commit([put(record, is_logged=False)])
             self.version += 1
+            self._record = record
             self._has_saved = True
 
     async def commit_offsets(
@@ -151,10 +159,8 @@ class GroupStorage:
         if self._batch is None:
             self._batch = _Batch(asyncio.get_running_loop().create_future())
         batch = self._batch
-        for (topic, topic_id), partitions in offsets.items():
-            for partition, offset in partitions.items():
-                key = PageKey(topic, topic_id, offset_page(partition))
-                batch.pages.setdefault(key, {})[partition] = offset
+        for key, partitions in by_page(offsets).items():
+            batch.pages.setdefault(key, {}).update(partitions)
         if self._flusher is None:
             self._flusher = asyncio.create_task(self._flush_soon())
         error = await asyncio.shield(batch.done)
@@ -188,7 +194,25 @@ class GroupStorage:
             if self.version != ABSENT:
                 record = dataclasses.replace(record, version=self.version)
                 await self._store.commit([delete(record, is_logged=False)])
-                self.version = ABSENT
+                self.version, self._record = ABSENT, None
+
+    async def catch_up(self) -> bool:
+        """Whether the stored record says what it said here last, also if it was written anew.
+
+        Then what is in memory still follows from it, and goes on at its new version. It has
+        to be claimed again: whoever wrote it may not be done yet.
+        """
+        async with self._lock:
+            await self._flush()  # in the tenure in which it was accepted, or not at all
+            item = await self._store.get(self._record_key)
+            if item is None:
+                return self.version == ABSENT
+            if item.version != self.version:
+                if GroupRecord.from_item(item) != self._record:
+                    return False
+                self.version, self._tenure = item.version, Tenure()
+                self._has_saved = False
+            return True
 
     async def close(self) -> None:
         """Write what is pending and stop."""
@@ -246,7 +270,7 @@ class GroupStorage:
                     self._pages.forget(page.item_id)
                 raise
             for page in merged:
-                self._pages.keep(dataclasses.replace(page, version=page.version + 1))
+                self._pages.keep(dataclasses.replace(page, version=page.version + 1), self._tenure)
             return
         raise CoordinatorNotAvailable(f"offsets of group {self._group_id!r} keep changing")
 
@@ -257,7 +281,7 @@ class GroupStorage:
             return
         record = self._simple_group(created_ms)
         await self._store.commit([put(record, is_logged=False), *writes])
-        self.version = ABSENT + 1
+        self.version, self._record = ABSENT + 1, record
         self._has_saved = True
 
     async def _commit_in_parts(self, writes: Sequence[Write]) -> None:
@@ -266,22 +290,11 @@ class GroupStorage:
             await self._store.commit(some, checks=[Check(self._record_key, self.version)])
 
     async def _page(self, key: PageKey) -> GroupOffsets:
-        """Return the page as stored, or an empty one; empty also for a topic of another id."""
-        item_id = offset_item_id(self._group_id, key.topic, key.page)
-        page = self._pages.get(item_id)
+        """Return the page as this storage wrote it last, else as it is stored."""
+        page = self._pages.get(offset_item_id(self._group_id, key.topic, key.page), self._tenure)
         if page is None:
-            item = await self._store.get(item_id)
-            page = GroupOffsets.from_item(item) if item is not None else None
-        if page is not None and page.topic_id == key.topic_id:
-            return page
-        return GroupOffsets(
-            group_id=self._group_id,
-            topic=key.topic,
-            topic_id=key.topic_id,
-            page=key.page,
-            partitions={},
-            version=ABSENT if page is None else page.version,
-        )
+            return await read_page(self._store, self._group_id, key)
+        return page_for(self._group_id, key, page)
 
     @property
     def _record_key(self) -> ItemKey:
@@ -300,31 +313,6 @@ class GroupStorage:
             leader=None,
             members=(),
         )
-
-
-async def read_pages(
-    store: MetadataStore, group_id: str, topics: Iterable[str] | None = None
-) -> list[GroupOffsets]:
-    """Return every page of the group, or those of some topics."""
-    if topics is None:
-        items = await store.list(offset_collection(group_id))
-    else:
-        listed = [store.list(offset_collection(group_id), prefix=f"{t}/") for t in set(topics)]
-        items = [item for some in await asyncio.gather(*listed) for item in some]
-    return [GroupOffsets.from_item(item) for item in items]
-
-
-async def read_pages_of(
-    store: MetadataStore, group_id: str, partitions: Mapping[str, Collection[int]]
-) -> list[GroupOffsets]:
-    """Return the pages that hold the partitions, by topic, as far as they are there."""
-    wanted = {(t, offset_page(p)) for t, indexes in partitions.items() for p in indexes}
-    if len(wanted) > PAGES_READ_SINGLY_MAX:
-        pages = await read_pages(store, group_id)
-        return [page for page in pages if (page.topic, page.page) in wanted]
-    ids = [offset_item_id(group_id, topic, page) for topic, page in wanted]
-    items = await asyncio.gather(*(store.get(item_id) for item_id in ids))
-    return [GroupOffsets.from_item(item) for item in items if item is not None]
 
 
 def _first_commit_ms(changes: Mapping[PageKey, Mapping[int, CommittedOffset]]) -> int:

@@ -8,7 +8,7 @@ another node to that node. Source: ``ConfigHelper``, ``ConfigAdminManager`` and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from kio.schema.describe_configs.v4 import request as describe_request
 from kio.schema.describe_configs.v4 import response as describe_response
 from kio.schema.incremental_alter_configs.v1 import request as incremental_request
 from kio.schema.incremental_alter_configs.v1 import response as incremental_response
-from tidelog_core.admin.configs import Alteration, AlterOperation
+from tidelog_core.admin.configs import Alteration, AlterOperation, check_names
 from tidelog_core.admin.describe import (
     CONFIG_TYPE_NUMBERS,
     ConfigEntry,
@@ -27,6 +27,7 @@ from tidelog_core.admin.describe import (
     describe_node,
     describe_topic,
 )
+from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.names import validate_topic_name
 from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.config import NodeConfig
@@ -40,7 +41,6 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
-from tidelog_node.handlers.admin_failures import admin_error_code
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -130,7 +130,7 @@ class ConfigHandlers:
         """Answer AlterConfigs: what is given is all that stays."""
 
         async def alter(resource: alter_request.AlterConfigsResource) -> None:
-            _check_names(config.name for config in resource.configs)
+            check_names(config.name for config in resource.configs)
             missing = [config.name for config in resource.configs if config.value is None]
             if missing:
                 raise InvalidRequest(f"Null value not supported for : {', '.join(missing)}")
@@ -162,7 +162,7 @@ class ConfigHandlers:
         """Answer IncrementalAlterConfigs: what is not given stays as it was."""
 
         async def alter(resource: incremental_request.AlterConfigsResource) -> None:
-            _check_names(config.name for config in resource.configs)
+            check_names(config.name for config in resource.configs)
             missing = [
                 config.name
                 for config in resource.configs
@@ -266,11 +266,6 @@ async def _alter_each(
             error = raised
         results.append((resource, error))
     return results
-
-
-def _check_names(names: Iterable[str]) -> None:
-    if any(count > 1 for count in Counter(names).values()):
-        raise InvalidRequest("Error due to duplicate config keys")
 
 
 def _operation(number: int) -> AlterOperation:

@@ -20,6 +20,7 @@ from kio.schema.delete_records.v2.response import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.errors import (
     ErrorCode,
     InvalidTopic,
@@ -34,7 +35,6 @@ from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 
-from tidelog_node.handlers.admin_failures import admin_error_code
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build

@@ -8,6 +8,8 @@ from enum import IntEnum
 from kio.schema.elect_leaders.v2 import request as elect_request
 from kio.schema.elect_leaders.v2 import response as elect_response
 from tidelog_core.admin.elections import elect_preferred, elect_unclean
+from tidelog_core.admin.failures import admin_error_code
+from tidelog_core.admin.partition_changes import change_partitions
 from tidelog_core.errors import (
     ElectionNotNeeded,
     ErrorCode,
@@ -21,8 +23,6 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.leases import PeerLeases
 
-from tidelog_node.handlers.admin_failures import admin_error_code
-from tidelog_node.handlers.partition_changes import change_partitions
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 

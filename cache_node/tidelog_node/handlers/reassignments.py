@@ -8,9 +8,11 @@ from kio.schema.alter_partition_reassignments.v1 import request as alter_request
 from kio.schema.alter_partition_reassignments.v1 import response as alter_response
 from kio.schema.list_partition_reassignments.v0 import request as list_request
 from kio.schema.list_partition_reassignments.v0 import response as list_response
+from tidelog_core.admin.failures import admin_error_code
+from tidelog_core.admin.partition_changes import Decide, change_partitions
+from tidelog_core.admin.reassignments import reassignment
 from tidelog_core.errors import (
     ErrorCode,
-    InvalidReplicationFactor,
     InvalidRequest,
     StoreUnavailable,
     TidelogError,
@@ -19,16 +21,10 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
-from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.reassignment import (
-    cancel_reassignment,
     ongoing_reassignment,
-    start_reassignment,
-    target_replicas,
 )
 
-from tidelog_node.handlers.admin_failures import admin_error_code
-from tidelog_node.handlers.partition_changes import Decide, change_partitions
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -62,7 +58,9 @@ class ReassignmentHandlers:
                 name = TopicPartition(topic.name, partition.partition_index)
                 if name in wanted:
                     repeated.add(name)
-                wanted[name] = self._decision(partition.replicas, may_resize=may_resize)
+                wanted[name] = reassignment(
+                    partition.replicas, view=self._view, may_resize=may_resize
+                )
         for name in repeated:
             del wanted[name]
         results = await change_partitions(self._store, self._view, wanted)
@@ -127,19 +125,6 @@ class ReassignmentHandlers:
             error_code=ErrorCode.none,
             topics=tuple(topics),
         )
-
-    def _decision(self, target: Sequence[int] | None, *, may_resize: bool) -> Decide:
-        def decide(partition: Partition) -> PartitionChange | None:
-            if target is None:
-                return cancel_reassignment(partition)
-            before = len(target_replicas(partition))
-            if not may_resize and len(target) != before:
-                raise InvalidReplicationFactor(
-                    f"The replication factor is changed from {before} to {len(target)}"
-                )
-            return start_reassignment(partition, target, broker_ids=self._view.image.brokers.keys())
-
-        return decide
 
 
 def _altered(

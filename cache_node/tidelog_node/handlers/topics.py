@@ -19,6 +19,7 @@ from kio.schema.delete_topics.v5 import request as delete_request_v5
 from kio.schema.delete_topics.v6 import request as delete_request
 from kio.schema.delete_topics.v6 import response as delete_response
 from tidelog_core.admin.describe import NodeLayers, describe_topic
+from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.admin.topics import NewTopic, TopicPlan
 from tidelog_core.config import NodeConfig
@@ -27,13 +28,13 @@ from tidelog_core.errors import (
     InvalidRequest,
     StoreUnavailable,
     TidelogError,
+    TopicDeletionDisabled,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
-from tidelog_node.handlers.admin_failures import admin_error_code
 from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -43,8 +44,6 @@ T = TypeVar("T")
 CREATE_TOPICS_KEY = 19
 DELETE_TOPICS_KEY = 20
 CREATE_PARTITIONS_KEY = 37
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's own; clients expect it to be refused
-DELETION_DISABLED = "Topic deletion is disabled."
 
 
 class TopicHandlers:
@@ -63,7 +62,6 @@ class TopicHandlers:
         see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._view = view
-        self._node_config = node_config
         self._broker_id = broker_id
         self._static_config = NodeConfig() if static_config is None else static_config
         self._admin = ClusterAdmin(
@@ -101,11 +99,13 @@ class TopicHandlers:
         self, request: delete_request_v5.DeleteTopicsRequest, context: RequestContext
     ) -> delete_response.DeleteTopicsResponse:
         """Answer the versions of DeleteTopics that know names only."""
-        if not self._node_config().delete_topic_enable:
+        try:
+            self._admin.check_deletion_enabled()
+        except TopicDeletionDisabled as disabled:
             # Versions before 3 do not know the code that says so. Source: KIP-322.
             is_old = context.api_version < 3
-            code = ErrorCode.invalid_request if is_old else ErrorCode.topic_deletion_disabled
-            refused = [_undeleted(code, DELETION_DISABLED, name=n) for n in request.topic_names]
+            code = ErrorCode.invalid_request if is_old else disabled.code
+            refused = [_undeleted(code, str(disabled), name=n) for n in request.topic_names]
             return build(delete_response.DeleteTopicsResponse, responses=tuple(refused))
         return await self._delete(request.topic_names, ())
 
@@ -113,14 +113,11 @@ class TopicHandlers:
         self, request: delete_request.DeleteTopicsRequest, _: RequestContext
     ) -> delete_response.DeleteTopicsResponse:
         """Answer DeleteTopics by name or by id."""
-        if not self._node_config().delete_topic_enable:
+        try:
+            self._admin.check_deletion_enabled()
+        except TopicDeletionDisabled as disabled:
             refused = [
-                _undeleted(
-                    ErrorCode.topic_deletion_disabled,
-                    DELETION_DISABLED,
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                )
+                _undeleted(disabled.code, str(disabled), name=topic.name, topic_id=topic.topic_id)
                 for topic in request.topics
             ]
             return build(delete_response.DeleteTopicsResponse, responses=tuple(refused))
@@ -174,9 +171,6 @@ class TopicHandlers:
     async def _create(
         self, topic: create_request.CreatableTopic, *, validate_only: bool
     ) -> create_response.CreatableTopicResult:
-        if topic.name == CLUSTER_METADATA_TOPIC:
-            prohibited = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
-            return _uncreated(topic.name, InvalidRequest(prohibited))
         new = NewTopic(
             name=topic.name,
             partition_count=topic.num_partitions,

@@ -22,9 +22,9 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.partition_writer import write_changes
 
 from tidelog_node.membership.membership import Membership
-from tidelog_node.membership.partition_writer import write_changes
 
 logger = logging.getLogger(__name__)
 

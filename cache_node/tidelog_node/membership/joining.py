@@ -20,10 +20,10 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import leave_isr
 from tidelog_core.replication.leases import RELEASED
+from tidelog_core.replication.partition_writer import write_changes
 
 from tidelog_node.membership.lease_keeper import read_lease, wait_until_gone
 from tidelog_node.membership.membership import Membership
-from tidelog_node.membership.partition_writer import write_changes
 from tidelog_node.membership.run_mark import (
     UNSETTLED,
     RunMark,

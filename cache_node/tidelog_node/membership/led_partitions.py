@@ -24,9 +24,9 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.partition_writer import write_changes
 
 from tidelog_node.membership.membership import Membership
-from tidelog_node.membership.partition_writer import write_changes
 from tidelog_node.membership.reserved_partitions import keep_reserved
 
 logger = logging.getLogger(__name__)

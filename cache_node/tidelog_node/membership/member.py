@@ -17,13 +17,14 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
+from tidelog_core.replication.leases import lease_times
 
-from tidelog_node.membership.clock import Clock, lease_clock_ms
 from tidelog_node.membership.election_loop import ElectionLoop
 from tidelog_node.membership.joining import leave_again, take_over_id
 from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
-from tidelog_node.membership.membership import Membership, lease_times
+from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.peer_watch import PeerWatch
 
 logger = logging.getLogger(__name__)

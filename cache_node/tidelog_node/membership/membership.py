@@ -12,26 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition
 from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
-
-from tidelog_node.membership.clock import Clock, lease_clock_ms
-
-RENEWALS_PER_LEASE_MIN = 3
-
-
-def lease_times(config: NodeConfig) -> LeaseTimes:
-    """Return the times that the settings ask for.
-
-    The interval between renewals gives way to a short lease, so that the lease alone
-    needs to be set.
-    """
-    lease_ms = config.broker_session_timeout_ms
-    renew_ms = min(config.broker_heartbeat_interval_ms, lease_ms // RENEWALS_PER_LEASE_MIN)
-    return LeaseTimes(lease_ms, renew_ms)
 
 
 class Membership:

@@ -22,8 +22,8 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import leave_isr
 from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.partition_writer import write_changes
 
-from tidelog_node.membership.partition_writer import write_changes
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.replication.role import Leader
 

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from concurrent.futures import Executor
 from uuid import UUID
 
-from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import ReadableFile
 from tidelog_core.tier.index_file import IndexFile
+from tidelog_core.tier.time_search import parse_index_of
 
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.protocol import ByteRange
@@ -80,14 +80,4 @@ class IndexCache:
 
 
 def _parse(file: ReadableFile, segment: SegmentMeta, key: str) -> IndexFile:
-    index = IndexFile.parse(os.pread(file.fileno(), segment.index_size_bytes, 0), key=key)
-    described = (index.segment_id, index.base_offset, index.end_offset, index.log_size_bytes)
-    expected = (
-        segment.segment_id,
-        segment.base_offset,
-        segment.end_offset,
-        segment.size_bytes,
-    )
-    if described != expected or index.chained_hash.hex() != segment.chained_hash:
-        raise CorruptObject(key, f"it describes {described}, the metadata says {expected}")
-    return index
+    return parse_index_of(segment, os.pread(file.fileno(), segment.index_size_bytes, 0), key=key)

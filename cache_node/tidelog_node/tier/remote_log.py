@@ -24,10 +24,11 @@ from tidelog_core.errors import ObjectNotFound, OffsetOutOfRange
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import FileSlice, ReadableFile, TopicPartition
-from tidelog_core.records.batch import decode_records
+from tidelog_core.records.batch import first_record
 from tidelog_core.tier.index_file import BatchRow, IndexFile
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
 from tidelog_core.tier.planning import finished_segments, locate, next_segment
+from tidelog_core.tier.time_search import find_tiered_offset
 
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.index_cache import IndexCache
@@ -157,21 +158,16 @@ class RemoteLog:
         self, timestamp_ms: int, *, start_offset: int
     ) -> tuple[int, int] | None:
         """Return timestamp and offset of the first tiered record at or after both, if any."""
-        for segment in await self.segments():
-            if segment.end_offset <= start_offset or segment.max_timestamp_ms < timestamp_ms:
-                continue
-            index = await self._index(segment)
-            first = index.row_of_timestamp(timestamp_ms)
-            if first is None:
-                continue
-            for row in range(first, len(index.batches)):
-                batch = index.batches[row]
-                if batch.max_timestamp_ms < timestamp_ms or batch.last_offset < start_offset:
-                    continue
-                found = await self._first_record(segment, index, row, (timestamp_ms, start_offset))
-                if found is not None:
-                    return found
-        return None
+        wanted = (timestamp_ms, start_offset)
+        return await find_tiered_offset(
+            await self.segments(),
+            timestamp_ms,
+            start_offset=start_offset,
+            index_of=self._index,
+            search_batch=lambda segment, index, row: self._first_record(
+                segment, index, row, wanted
+            ),
+        )
 
     async def max_timestamp(self, *, start_offset: int) -> tuple[int, int] | None:
         """Return the greatest tiered timestamp and the first record that has it, if any."""
@@ -301,9 +297,5 @@ def _aborted_within(
 def _search_batch(
     file: ReadableFile, batch: BatchRow, file_position: int, wanted: tuple[int, int]
 ) -> tuple[int, int] | None:
-    timestamp_ms, start_offset = wanted
     data = os.pread(file.fileno(), batch.size_bytes, batch.position - file_position)
-    for record in decode_records(data):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-            return record.timestamp_ms, record.offset
-    return None
+    return first_record(data, *wanted)

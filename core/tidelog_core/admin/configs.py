@@ -5,7 +5,8 @@ Source: Kafka's ``ConfigurationControlManager`` and ``LogConfig.validateValues``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -39,6 +40,12 @@ class Alteration:
     name: str
     operation: AlterOperation
     value: str | None
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ``InvalidRequest`` where a request names a setting twice."""
+    if any(count > 1 for count in Counter(names).values()):
+        raise InvalidRequest("Error due to duplicate config keys")
 
 
 def new_topic_configs(configs: Mapping[str, str | None], node: NodeConfig) -> dict[str, str]:

@@ -35,6 +35,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     StoreUnavailable,
     TopicAlreadyExists,
+    TopicDeletionDisabled,
     UnknownTopicId,
     UnknownTopicOrPartition,
     VersionConflict,
@@ -132,8 +133,17 @@ class ClusterAdmin:
             validate_only,
         )
 
+    def check_deletion_enabled(self) -> None:
+        """Raise ``TopicDeletionDisabled`` where no topic may be deleted."""
+        if not self._node_config().delete_topic_enable:
+            raise TopicDeletionDisabled("Topic deletion is disabled.")
+
     async def delete_topic(self, topic_id: UUID) -> Topic:
-        """Delete the topic and return it as it was. Raises ``UnknownTopicId``."""
+        """Delete the topic and return it as it was.
+
+        Raises ``UnknownTopicId`` or ``TopicDeletionDisabled``.
+        """
+        self.check_deletion_enabled()
 
         def decide(image: ClusterImage) -> Topic:
             topic = image.topic_by_id(topic_id)

@@ -32,6 +32,7 @@ USE_DEFAULT = -1
 # A request for more is taken for a mistake: it would be thousands of commits, and a node
 # is built for about ten thousand partitions.
 PARTITIONS_MAX = 10_000
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's own; clients expect it to be refused
 OWN_TOPICS_REPLICATION_FACTOR = 3  # Kafka's offsets.topic.replication.factor
 
 
@@ -73,6 +74,8 @@ def plan_topic(
     Raises ``InvalidTopic``, ``TopicAlreadyExists``, ``InvalidConfig``, ``InvalidRequest``,
     ``InvalidPartitions``, ``InvalidReplicationFactor`` or ``InvalidReplicaAssignment``.
     """
+    if new.name == CLUSTER_METADATA_TOPIC:
+        raise InvalidRequest(f"Creation of internal topic {new.name} is prohibited.")
     if image.topic(new.name) is not None:
         raise TopicAlreadyExists(f"Topic '{new.name}' already exists.")
     validate_topic_name(new.name)

@@ -6,7 +6,7 @@ import os
 
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.segment import BatchSpan, LogSegment
-from tidelog_core.records.batch import decode_records
+from tidelog_core.records.batch import decode_records, first_record
 
 
 def find_offset_by_time(
@@ -80,7 +80,4 @@ def _first_record(
     segment: LogSegment, span: BatchSpan, timestamp_ms: int, start_offset: int
 ) -> tuple[int, int] | None:
     batch = os.pread(segment.reader.fileno(), span.size_bytes, span.position)
-    for record in decode_records(batch):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-            return record.timestamp_ms, record.offset
-    return None
+    return first_record(batch, timestamp_ms, start_offset)

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -84,6 +84,9 @@ class ClusterImage:
 # created, changed or deleted; the set is empty where only other things changed.
 Subscriber = Callable[[ClusterImage, frozenset[str]], None]
 
+# Called with logged changes of items that no image shows.
+Watcher = Callable[[Collection[ItemKey]], None]
+
 
 class ClusterView:
     """Keeps the newest image. For the tasks of one event loop."""
@@ -93,6 +96,7 @@ class ClusterView:
         self._image = ClusterImage()
         self._is_loaded = False
         self._subscribers: list[Subscriber] = []
+        self._watchers: list[tuple[str, Watcher]] = []
         self._refreshing = asyncio.Lock()
         self._asked = 0  # refreshes asked for
         self._answered = 0  # refreshes that a reading begun after the asking has served
@@ -108,6 +112,16 @@ class ClusterView:
         """Call back after every change, in the refresh that saw it. Returns what unsubscribes."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
+
+    def watch(self, collection_prefix: str, callback: Watcher) -> Callable[[], None]:
+        """Call back with changed items of collections that no image shows. Returns the end of it.
+
+        Called in the refresh that saw them, once the image is there. What happened before
+        the first refresh, or while this view was too far behind, is not told.
+        """
+        watcher = (collection_prefix, callback)
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
 
     def nudge(self) -> None:
         """Make ``run`` refresh now instead of at its next interval."""
@@ -159,14 +173,16 @@ class ClusterView:
 
     async def _advance(self) -> None:
         before = self._image
+        keys: frozenset[ItemKey] | None = None
         if self._is_loaded:
             changes = await self._store.changes_since(before.version)
             if changes.version == before.version:
                 return
-            if changes.keys is None:
+            keys = changes.keys
+            if keys is None:
                 after = await _load(self._store)
             else:
-                after = await _apply(self._store, before, changes.version, changes.keys)
+                after = await _apply(self._store, before, changes.version, keys)
         else:
             after = await _load(self._store)
         self._image = after
@@ -176,6 +192,10 @@ class ClusterView:
         names = _changed_topics(before, after)
         for subscriber in tuple(self._subscribers):
             subscriber(after, names)
+        for prefix, watcher in tuple(self._watchers):
+            watched = [key for key in keys or () if key.collection.startswith(prefix)]
+            if watched:
+                watcher(watched)
 
 
 async def _load(store: MetadataStore) -> ClusterImage:

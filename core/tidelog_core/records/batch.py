@@ -6,7 +6,7 @@ The layout stands in ``header``; records and their fields in ``decode``.
 from __future__ import annotations
 
 from tidelog_core.records.codecs import DECOMPRESSED_SIZE_BYTES_MAX, CompressionType
-from tidelog_core.records.decode import decode_batch, decode_records
+from tidelog_core.records.decode import decode_batch, decode_records, first_record
 from tidelog_core.records.encode import (
     build_batch,
     build_empty_batch,
@@ -51,6 +51,7 @@ __all__ = [
     "convert_compression",
     "decode_batch",
     "decode_records",
+    "first_record",
     "iter_headers",
     "parse_header",
     "patch",

@@ -34,6 +34,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
+from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import BrokerLease, broker_lease_key, check
 from tidelog_core.metadata.store import ABSENT, Check
 
@@ -41,6 +42,7 @@ RELEASED = 0  # the counter of a broker that has left in order; it starts again 
 LEASE_MS = 9_000
 RENEW_MS = 3_000
 RENEWALS_RETRIED_PER_INTERVAL = 6
+RENEWALS_PER_LEASE_MIN = 3
 MARGIN_PARTS = 9  # the margin is this part of the lease: 1 s of 9 s
 
 
@@ -71,6 +73,17 @@ class LeaseTimes:
     def retry_ms(self) -> int:
         """How long to wait after a renewal that failed."""
         return max(1, self.renew_ms // RENEWALS_RETRIED_PER_INTERVAL)
+
+
+def lease_times(config: NodeConfig) -> LeaseTimes:
+    """Return the times that the settings ask for.
+
+    The interval between renewals gives way to a short lease, so that the lease alone
+    needs to be set.
+    """
+    lease_ms = config.broker_session_timeout_ms
+    renew_ms = min(config.broker_heartbeat_interval_ms, lease_ms // RENEWALS_PER_LEASE_MIN)
+    return LeaseTimes(lease_ms, renew_ms)
 
 
 class OwnLease:

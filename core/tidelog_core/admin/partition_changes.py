@@ -18,8 +18,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
-
-from tidelog_node.membership.partition_writer import Outcome, write_changes
+from tidelog_core.replication.partition_writer import Outcome, write_changes
 
 ATTEMPTS_MAX = 10
 RETRY_SECONDS_MAX = 0.05

@@ -1,0 +1,46 @@
+"""Taking leaderships from a broker. Decisions only: nothing is written.
+
+Any broker or function may write them (see ``elections``). The broker also goes to the
+end of the replicas, or it would be the preferred leader still and get the partition
+back. It stays a replica and in sync: where a partition has no other live member of the
+ISR, or loses it later, this broker leads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tidelog_core.errors import EligibleLeadersNotAvailable
+from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.reassignment import target_replicas
+
+
+def needs_drain(partition: Partition, broker_id: int) -> bool:
+    """Whether the broker leads the partition, or would come to lead it as the preferred one."""
+    return broker_id in (partition.leader, *partition.replicas[:1])
+
+
+def drain_leader(partition: Partition, broker_id: int, peers: PeerLeases) -> PartitionChange | None:
+    """Return the write that has another replica lead; ``None`` where nothing needs to be written.
+
+    Raises ``EligibleLeadersNotAvailable`` where no other replica is in sync and lives.
+    """
+    if not needs_drain(partition, broker_id):
+        return None
+    target = target_replicas(partition)
+    others = tuple(b for b in target if b != broker_id)
+    if not others:
+        raise EligibleLeadersNotAvailable("The partition has no other replica.")
+    last = (broker_id,) if broker_id in target else ()
+    drained = dataclasses.replace(partition, replicas=(*others, *last, *partition.removing))
+    if partition.leader != broker_id:
+        return PartitionChange(drained, ChangeReason.HAND_OVER)
+    going = (b for b in partition.removing if b != broker_id)
+    candidates = (b for b in (*others, *going) if b in partition.isr and peers.is_live(b))
+    successor = next(candidates, None)
+    if successor is None:
+        raise EligibleLeadersNotAvailable("No other replica is in sync and alive.")
+    return hand_over(drained, successor)

@@ -1,0 +1,243 @@
+"""Administration of consumer groups by whoever does not coordinate them.
+
+Theory of operation. A group's coordinator has the group in memory, and its members are
+in the store from the beginning of their first generation on: nobody is told of a
+generation before it is stored. Every write of a coordinator is conditional on the
+version that it has of the group's record, its commits of offsets too. So whoever writes
+the record takes the group from the coordinator: its next write loses, and it reads the
+store. If it still coordinates the group and the record says what it said, only at a newer
+version, it goes on from there. If not, it unloads the group and sends its members to look
+for their coordinator again. A coordinator that has read a record writes it once before it
+commits offsets, so that it and whoever is not done yet cannot both go on.
+
+What is done here therefore always writes the record at the version at which it was seen
+without members, and may meet a coordinator as follows.
+
+- The coordinator writes first, be it a generation with members or a commit: the write
+  here loses, and is decided anew on what is there. With members it is refused.
+- The write here comes first, while members wait in the coordinator's memory for their
+  first generation: that is stored after it, and only then are they told and read their
+  offsets, which are the new ones. After a deletion they have to join again.
+- A commit that the coordinator had accepted before, from a consumer outside of any
+  generation, is written before, or it fails and is sent again: then it is the later one.
+
+Records are changed and deleted here, never created. A coordinator that has not noticed
+finds another version than the one it knows, or none, but never the same version of a
+group that was made anew, since making it is its own doing. A group that does not exist
+begins with its first member or commit, at a node.
+
+The record's write is in the changelog, for the coordinator to read the group again
+without delay; safety does not rest on that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+from uuid import UUID
+
+from tidelog_core.admin.offset_pages import (
+    PAGES_PER_COMMIT,
+    by_page,
+    read_offsets,
+    read_page,
+    read_pages,
+)
+from tidelog_core.errors import (
+    CorruptItem,
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidRequest,
+    NonEmptyGroup,
+    UnknownTopicOrPartition,
+    VersionConflict,
+)
+from tidelog_core.metadata.groups import (
+    CommittedOffset,
+    GroupRecord,
+    group_collection,
+    shard_of_group,
+)
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import check, delete, put
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EMPTY = "Empty"
+GROUP_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
+ATTEMPTS_MAX = 10
+RETRY_SECONDS_MAX = 0.05
+SHARDS_READ_AT_ONCE = 10
+UNKNOWN_LEADER_EPOCH = -1
+
+
+def validate_group_id(group_id: str) -> None:
+    """Raise ``InvalidGroupId`` where no group may have this id."""
+    size_bytes = len(group_id.encode())
+    if not 1 <= size_bytes <= GROUP_ID_SIZE_BYTES_MAX:
+        raise InvalidGroupId(
+            f"a group id has 1 to {GROUP_ID_SIZE_BYTES_MAX} bytes, not {size_bytes}"
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _readable(item: Item) -> list[GroupRecord]:
+    """Return the item's group, or nothing where it is damaged: that must not hide the others."""
+    try:
+        return [GroupRecord.from_item(item)]
+    except CorruptItem as error:
+        logger.warning("group cannot be read", extra={"problem": str(error)})
+        return []
+
+
+class GroupAdmin:
+    """Reads and changes groups in the store. Any number may do so at once."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        view: ClusterView,
+        clock_ms: Callable[[], int] = _now_ms,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._clock_ms = clock_ms
+
+    async def list_groups(self) -> list[GroupRecord]:
+        """Return every stored group that can be read, by id."""
+        image = await self._view.refresh()
+        shards = range(len(image.partitions(CONSUMER_OFFSETS_TOPIC)))
+        found: list[GroupRecord] = []
+        for start in range(0, len(shards), SHARDS_READ_AT_ONCE):
+            some = shards[start : start + SHARDS_READ_AT_ONCE]
+            lists = await asyncio.gather(*(self._store.list(group_collection(s)) for s in some))
+            found += [group for items in lists for item in items for group in _readable(item)]
+        return sorted(found, key=lambda group: group.group_id)
+
+    async def describe(self, group_id: str) -> GroupRecord:
+        """Return the group at its last durable generation.
+
+        Raises ``GroupIdNotFound``, ``InvalidGroupId``.
+        """
+        return await self._read(await self._view.refresh(), group_id)
+
+    async def offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+        """Return the group's committed offsets in topics that are there."""
+
+        def topic_id_of(name: str) -> UUID | None:
+            topic = image.topic(name)
+            return None if topic is None else topic.topic_id
+
+        image = await self._view.refresh()
+        return await read_offsets(self._store, group_id, None, topic_id_of=topic_id_of)
+
+    async def require_empty(self, group_id: str) -> None:
+        """Raise ``GroupIdNotFound``, ``InvalidGroupId`` or ``NonEmptyGroup`` as changes would."""
+        await self._read_empty(await self._view.refresh(), group_id)
+
+    async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Make these the group's committed offsets, all of them or none. Durable on return.
+
+        Raises ``GroupIdNotFound``, ``InvalidGroupId``, ``NonEmptyGroup``,
+        ``UnknownTopicOrPartition``, and ``InvalidRequest`` for more than one transaction
+        takes.
+        """
+
+        async def reset(image: ClusterImage) -> None:
+            group = await self._read_empty(image, group_id)
+            pages = by_page(self._committed(image, offsets))
+            if len(pages) > PAGES_PER_COMMIT:
+                raise InvalidRequest(
+                    f"the offsets lie in {len(pages)} pages; at most {PAGES_PER_COMMIT} can be"
+                    " written at once, so reset fewer topics or partitions at a time"
+                )
+            current = [await read_page(self._store, group_id, key) for key in pages]
+            writes = [
+                put(
+                    dataclasses.replace(page, partitions={**page.partitions, **some}),
+                    is_logged=False,
+                )
+                for page, some in zip(current, pages.values(), strict=True)
+            ]
+            await self._store.commit([put(group), *writes])
+
+        await self._retried(reset)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Remove the group and its offsets. A crash in between leaves an empty group.
+
+        Raises ``GroupIdNotFound``, ``InvalidGroupId``, ``NonEmptyGroup``.
+        """
+
+        async def remove(image: ClusterImage) -> None:
+            group = await self._read_empty(image, group_id)
+            # From here on no commit can add a page that is not seen below.
+            await self._store.commit([put(group)])
+            group = dataclasses.replace(group, version=group.version + 1)
+            pages = await read_pages(self._store, group_id)
+            for start in range(0, len(pages), PAGES_PER_COMMIT):
+                some = pages[start : start + PAGES_PER_COMMIT]
+                await self._store.commit(
+                    [delete(page, is_logged=False) for page in some], checks=[check(group)]
+                )
+            await self._store.commit([delete(group)])
+
+        await self._retried(remove)
+
+    async def _retried(self, change: Callable[[ClusterImage], Awaitable[T]]) -> T:
+        """Change; where someone else was first, look again and decide anew."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return await change(await self._view.refresh())
+            except VersionConflict:
+                if attempt == ATTEMPTS_MAX:
+                    raise
+                await asyncio.sleep(random.uniform(0, RETRY_SECONDS_MAX))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _read(self, image: ClusterImage, group_id: str) -> GroupRecord:
+        validate_group_id(group_id)
+        shard_count = len(image.partitions(CONSUMER_OFFSETS_TOPIC))
+        item = None
+        if shard_count:
+            shard = shard_of_group(group_id, shard_count)
+            item = await self._store.get(ItemKey(group_collection(shard), group_id))
+        if item is None:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        return GroupRecord.from_item(item)
+
+    async def _read_empty(self, image: ClusterImage, group_id: str) -> GroupRecord:
+        group = await self._read(image, group_id)
+        if group.phase != EMPTY or group.members:
+            raise NonEmptyGroup(
+                f"Group {group_id} is {group.phase} with {len(group.members)} member(s);"
+                f" it must be {EMPTY}: stop its consumers first."
+            )
+        return group
+
+    def _committed(
+        self, image: ClusterImage, offsets: Mapping[TopicPartition, int]
+    ) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
+        now_ms = self._clock_ms()
+        committed: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
+        for name, offset in offsets.items():
+            topic = image.topic(name.topic)
+            if topic is None or image.partition(name) is None:
+                raise UnknownTopicOrPartition(f"Unable to find partition {name}.")
+            committed.setdefault((topic.name, topic.topic_id), {})[name.partition] = (
+                CommittedOffset(offset, UNKNOWN_LEADER_EPOCH, "", now_ms)
+            )
+        return committed

@@ -1,0 +1,36 @@
+"""What an administrator's wish to move a partition means for its item."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog_core.admin.partition_changes import Decide
+from tidelog_core.errors import InvalidReplicationFactor
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.reassignment import (
+    cancel_reassignment,
+    start_reassignment,
+    target_replicas,
+)
+
+
+def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize: bool) -> Decide:
+    """Return the decision that moves a partition to ``target``, or with ``None`` cancels its move.
+
+    It raises ``InvalidReplicationFactor`` where the number of replicas would change and
+    may not, and what ``start_reassignment`` and ``cancel_reassignment`` raise.
+    """
+
+    def decide(partition: Partition) -> PartitionChange | None:
+        if target is None:
+            return cancel_reassignment(partition)
+        before = len(target_replicas(partition))
+        if not may_resize and len(target) != before:
+            raise InvalidReplicationFactor(
+                f"The replication factor is changed from {before} to {len(target)}"
+            )
+        return start_reassignment(partition, target, broker_ids=view.image.brokers.keys())
+
+    return decide

@@ -1,0 +1,86 @@
+"""Brokers: who there is, and taking leaderships from one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from tidelog_core.admin.drain import drain_leader, needs_drain
+from tidelog_core.admin.partition_changes import change_partitions
+from tidelog_core.errors import EligibleLeadersNotAvailable
+from tidelog_core.metadata.records import Partition
+from tidelog_core.model import TopicPartition
+from tidelog_core.replication.change import PartitionChange
+
+from tidelog_functions.admin.cluster import AdminCluster
+from tidelog_functions.admin.contract import Call
+from tidelog_functions.admin.http import HttpAnswer
+
+# About 23 transactions, which DynamoDB does well within the time of one request.
+PARTITIONS_PER_DRAIN_MAX = 2_000
+
+
+async def list_brokers(cluster: AdminCluster, _: Call) -> HttpAnswer:
+    """Return every registered broker with what it holds."""
+    image = await cluster.view.refresh()
+    await cluster.see_peers()
+    partitions = [p for some in image.partitions_by_topic.values() for p in some]
+    led = Counter(p.leader for p in partitions)
+    held = Counter(broker_id for p in partitions for broker_id in p.replicas)
+    live = cluster.live(image)
+    return HttpAnswer(
+        {
+            "cluster_id": image.cluster_id,
+            "brokers": [
+                {
+                    "broker_id": broker.broker_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                    "is_live": broker.broker_id in live,
+                    "leader_count": led[broker.broker_id],
+                    "replica_count": held[broker.broker_id],
+                }
+                for broker in image.brokers.values()
+            ],
+        }
+    )
+
+
+async def drain_broker(cluster: AdminCluster, call: Call) -> HttpAnswer:
+    """Have other replicas lead what the broker leads, as far as one request goes."""
+    broker_id = call.parameters["broker_id"]
+    await cluster.require_broker(broker_id)
+    await cluster.see_peers()
+    image = cluster.view.image
+    kept: dict[TopicPartition, str] = {}
+    wanted: dict[TopicPartition, Callable[[Partition], PartitionChange | None]] = {}
+
+    def decide(partition: Partition) -> PartitionChange | None:
+        return drain_leader(partition, broker_id, cluster.peers)
+
+    for topic in image.topics:
+        for partition in image.partitions(topic):
+            if not needs_drain(partition, broker_id):
+                continue
+            name = TopicPartition(topic, partition.partition)
+            try:
+                decide(partition)
+            except EligibleLeadersNotAvailable as error:
+                kept[name] = str(error)
+            else:
+                wanted[name] = decide
+    some = dict(list(wanted.items())[:PARTITIONS_PER_DRAIN_MAX])
+    results = await change_partitions(cluster.store, cluster.view, some)
+    kept |= {name: str(error) for name, error in results.items() if error is not None}
+    return HttpAnswer(
+        {
+            "broker_id": broker_id,
+            "moved_count": sum(error is None for error in results.values()),
+            "kept": [
+                {"topic": name.topic, "partition": name.partition, "detail": detail}
+                for name, detail in sorted(kept.items())
+            ],
+            "is_complete": len(some) == len(wanted),
+        }
+    )

@@ -1,0 +1,164 @@
+"""The cluster as a function sees it: through the metadata store, and no other way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Self
+
+from tidelog_core.admin.groups import GroupAdmin
+from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    BrokerIdNotRegistered,
+    InvalidConfig,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.records import (
+    BROKER_LEASE_COLLECTION,
+    BrokerLease,
+    Partition,
+    SegmentMeta,
+    Topic,
+    segment_collection,
+)
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.replication.lease_clock import lease_clock_ms
+from tidelog_core.replication.leases import PeerLeases, lease_times
+
+from tidelog_functions.admin.problems import Misconfigured
+from tidelog_functions.invocation import FunctionSettings, parse_function_settings
+
+IAM, NO_AUTHORIZATION = "iam", "none"
+AUTHORIZATION_VARIABLE = "TIDELOG_ADMIN_AUTHORIZATION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings:
+    """Where the cluster is, what its nodes were told when they started, and who may call."""
+
+    function: FunctionSettings
+    requires_identity: bool  # False only where nobody else can call
+
+
+def parse_admin_settings(environment: Mapping[str, str]) -> AdminSettings:
+    """Return the settings. Raises ``InvalidConfig`` with every problem at once."""
+    problems = []
+    authorization = environment.get(AUTHORIZATION_VARIABLE, IAM)
+    if authorization not in (IAM, NO_AUTHORIZATION):
+        problems.append(
+            f"{AUTHORIZATION_VARIABLE} must be {IAM} or {NO_AUTHORIZATION}, not {authorization!r}"
+        )
+    try:
+        function = parse_function_settings(environment)
+    except InvalidConfig as error:
+        raise InvalidConfig([*error.problems, *problems]) from None
+    if problems:
+        raise InvalidConfig(problems)
+    return AdminSettings(function=function, requires_identity=authorization == IAM)
+
+
+class AdminCluster:
+    """One cluster and what administers it. For the tasks of one event loop.
+
+    Kept between invocations: the view then reads only what has changed, and the leases
+    tell by two readings who has died. From one reading only those are known to be gone
+    that have left in order.
+    """
+
+    def __init__(self, store: MetadataStore, settings: FunctionSettings) -> None:
+        self.store = store
+        self.static_config = settings.node_config
+        self.view = ClusterView(store)
+        self.peers = PeerLeases(lease_times(settings.node_config))
+        self._objects_url = settings.objects_url
+        self._objects: ObjectStore | None = None
+        self.admin = ClusterAdmin(
+            store=store,
+            view=self.view,
+            node_config=self.node_config,
+            live=self.live,
+            see_peers=self.see_peers,
+        )
+        self.groups = GroupAdmin(store=store, view=self.view)
+
+    @classmethod
+    def open(cls, settings: FunctionSettings) -> Self:
+        """Return the cluster of the settings. Raises ``InvalidConfig``."""
+        return cls(open_metadata_store(settings.metadata_url), settings)
+
+    async def close(self) -> None:
+        """Release the stores."""
+        await self.store.close()
+        if self._objects is not None:
+            await self._objects.close()
+
+    def objects(self) -> ObjectStore:
+        """Return the object store, opened on first use: most calls need none.
+
+        Raises ``Misconfigured``.
+        """
+        if self._objects is None:
+            try:
+                self._objects = open_object_store(self._objects_url)
+            except InvalidConfig as error:
+                raise Misconfigured(f"TIDELOG_OBJECTS: {error}") from error
+        return self._objects
+
+    def node_config(self) -> NodeConfig:
+        """Return the settings that every node has, as far as the store and we know."""
+        return effective_node_config(self.static_config, self.view.image, None)
+
+    async def see_peers(self) -> None:
+        """Take a reading of the brokers' leases."""
+        started_ms = lease_clock_ms()
+        items = await self.store.list(BROKER_LEASE_COLLECTION)
+        leases = [BrokerLease.from_item(item) for item in items]
+        self.peers.observe(leases, started_ms=started_ms, now_ms=lease_clock_ms())
+
+    def live(self, image: ClusterImage) -> Set[int]:
+        """Return the brokers that are not known to be gone."""
+        return frozenset(b for b in image.brokers if self.peers.is_live(b))
+
+    async def topic(self, name: str) -> Topic:
+        """Return the topic as it is now. Raises ``UnknownTopicOrPartition``."""
+        topic = (await self.view.refresh()).topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+        return topic
+
+    async def partition(self, name: TopicPartition) -> Partition:
+        """Return the partition as it is now. Raises ``UnknownTopicOrPartition``."""
+        await self.topic(name.topic)
+        return self.known_partition(name)
+
+    def known_partition(self, name: TopicPartition) -> Partition:
+        """Return the partition as it was last read. Raises ``UnknownTopicOrPartition``."""
+        partition = self.view.image.partition(name)
+        if partition is None:
+            count = len(self.view.image.partitions(name.topic))
+            raise UnknownTopicOrPartition(
+                f"There is no partition {name.partition} of the topic '{name.topic}',"
+                f" which has {count} partition(s)."
+            )
+        return partition
+
+    async def require_broker(self, broker_id: int) -> None:
+        """Raise ``BrokerIdNotRegistered`` where there is no such broker."""
+        brokers = (await self.view.refresh()).brokers
+        if broker_id not in brokers:
+            known = ", ".join(map(str, brokers)) or "none"
+            raise BrokerIdNotRegistered(
+                f"Broker {broker_id} is not registered; registered are {known}."
+            )
+
+    async def segments(self, partition: Partition) -> list[SegmentMeta]:
+        """Return the partition's tiered segments in every state, by base offset."""
+        items = await self.store.list(segment_collection(partition.topic_id, partition.partition))
+        return [SegmentMeta.from_item(item) for item in items]

@@ -1,0 +1,165 @@
+"""Consumer groups and their offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+from tidelog_core.errors import InvalidRequest
+from tidelog_core.metadata.groups import GroupMember
+from tidelog_core.model import TopicPartition
+
+from tidelog_functions.admin.cluster import AdminCluster
+from tidelog_functions.admin.contract import Call
+from tidelog_functions.admin.http import HttpAnswer
+from tidelog_functions.admin.offset_targets import FoundOffset, Target, find_offset, parse_target
+
+PARTITIONS_PER_RESET_MAX = 1_000  # each may take a listing and some reads of objects
+PARTITIONS_AT_ONCE_MAX = 16
+CONSUMERS = "consumer"  # the protocol type of groups whose members consume
+
+
+async def list_groups(cluster: AdminCluster, call: Call) -> HttpAnswer:
+    """Return a page of groups by id."""
+    after, limit = call.parameters.get("after", ""), call.parameters["limit"]
+    state = call.parameters.get("state")
+    found = (
+        group
+        for group in await cluster.groups.list_groups()
+        if group.group_id > after and state in (None, group.phase)
+    )
+    page = list(islice(found, limit + 1))
+    return HttpAnswer(
+        {
+            "groups": [
+                {
+                    "group_id": group.group_id,
+                    "state": group.phase,
+                    "protocol_type": group.protocol_type,
+                    "member_count": len(group.members),
+                    "generation": group.generation,
+                }
+                for group in page[:limit]
+            ],
+            "next_after": page[limit - 1].group_id if len(page) > limit else None,
+        }
+    )
+
+
+async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
+    """Return a group at its last durable generation, with its offsets."""
+    group = await cluster.groups.describe(call.parameters["group_id"])
+    offsets = await cluster.groups.offsets(group.group_id)
+    is_of_consumers = group.protocol_type == CONSUMERS
+    return HttpAnswer(
+        {
+            "group_id": group.group_id,
+            "state": group.phase,
+            "state_since_ms": group.phase_since_ms,
+            "generation": group.generation,
+            "protocol_type": group.protocol_type,
+            "protocol_name": group.protocol_name,
+            "members": [_member(member, is_consumer=is_of_consumers) for member in group.members],
+            "offsets": [
+                {
+                    "topic": name.topic,
+                    "partition": name.partition,
+                    "offset": committed.offset,
+                    "leader_epoch": committed.leader_epoch,
+                    "metadata": committed.metadata,
+                    "committed_ms": committed.committed_ms,
+                }
+                for name, committed in sorted(offsets.items())
+            ],
+        }
+    )
+
+
+async def delete_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
+    """Delete an empty group."""
+    await cluster.groups.delete_group(call.parameters["group_id"])
+    return HttpAnswer({"group_id": call.parameters["group_id"]})
+
+
+async def reset_offsets(cluster: AdminCluster, call: Call) -> HttpAnswer:
+    """Set the committed offsets of an empty group."""
+    group_id, body = call.parameters["group_id"], call.body
+    target = parse_target(body)
+    names = await _selected(cluster, body["topics"])
+    await cluster.groups.require_empty(group_id)
+    found = await _find_offsets(cluster, names, target)
+    is_applied = not body.get("validate_only", False)
+    if is_applied:
+        await cluster.groups.reset_offsets(
+            group_id, {name: one.offset for name, one in found.items()}
+        )
+    return HttpAnswer(
+        {
+            "group_id": group_id,
+            "offsets": [
+                {
+                    "topic": name.topic,
+                    "partition": name.partition,
+                    "offset": one.offset,
+                    "is_verified": one.is_verified,
+                }
+                for name, one in found.items()
+            ],
+            "is_applied": is_applied,
+        }
+    )
+
+
+async def _selected(cluster: AdminCluster, topics: list[dict[str, Any]]) -> list[TopicPartition]:
+    names: list[TopicPartition] = []
+    for asked in topics:
+        topic = await cluster.topic(asked["topic"])
+        partitions = asked.get("partitions", range(topic.partition_count))
+        names += [TopicPartition(topic.name, partition) for partition in partitions]
+    if len(names) > PARTITIONS_PER_RESET_MAX:
+        raise InvalidRequest(
+            f"{len(names)} partitions are selected; at most {PARTITIONS_PER_RESET_MAX} can be."
+        )
+    twice, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise InvalidRequest(f"Partition {twice} is selected more than once.")
+    return names
+
+
+async def _find_offsets(
+    cluster: AdminCluster, names: list[TopicPartition], target: Target
+) -> dict[TopicPartition, FoundOffset]:
+    limit = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+
+    async def find(name: TopicPartition) -> FoundOffset:
+        async with limit:
+            return await find_offset(cluster, name, cluster.known_partition(name), target)
+
+    return dict(zip(names, await asyncio.gather(*map(find, names)), strict=True))
+
+
+def _member(member: GroupMember, *, is_consumer: bool) -> dict[str, Any]:
+    # Not before: this brings in the codecs of the wire, which no other request needs.
+    from tidelog.consuming.group_protocol import decode_assignment, group_by_topic
+    from tidelog.errors import MalformedResponse
+
+    assignment = None
+    if is_consumer:
+        try:
+            assigned = decode_assignment(member.assignment)
+        except MalformedResponse:
+            assigned = None  # The leader's own idea of an assignment.
+        if assigned is not None:
+            assignment = [
+                {"topic": topic, "partitions": partitions}
+                for topic, partitions in group_by_topic(assigned).items()
+            ]
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "assignment": assignment,
+    }

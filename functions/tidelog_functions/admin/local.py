@@ -1,0 +1,102 @@
+"""The admin API on this machine: ``python -m tidelog_functions.admin.local --metadata sqlite:///…``
+
+Requests become the events that API Gateway would make of them, without an identity:
+whoever reaches the port may do everything, so it is a port of 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from aiohttp import web
+from tidelog_core.errors import InvalidConfig
+
+from tidelog_functions.admin.api import AdminApi
+from tidelog_functions.admin.cluster import (
+    AUTHORIZATION_VARIABLE,
+    NO_AUTHORIZATION,
+    AdminCluster,
+    AdminSettings,
+    parse_admin_settings,
+)
+from tidelog_functions.admin.contract import load_contract
+
+HOST = "127.0.0.1"
+SECONDS_MAX = 28.0
+PAYLOAD_SIZE_BYTES_MAX = 10 << 20  # API Gateway's
+
+
+async def serve(settings: AdminSettings, port: int) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ``OSError`` where the port is taken."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    cluster = AdminCluster.open(settings.function)
+    api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
+
+    async def answer(request: web.Request) -> web.Response:
+        answered = await api.handle(await _event(request), seconds_max=SECONDS_MAX)
+        return web.Response(
+            status=answered["statusCode"],
+            headers=answered["headers"],
+            body=answered["body"].encode(),
+        )
+
+    application = web.Application(client_max_size=PAYLOAD_SIZE_BYTES_MAX)
+    application.router.add_route("*", r"/{path:[\s\S]*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    try:
+        await runner.setup()
+        await web.TCPSite(runner, HOST, port).start()
+        print(f"tidelog admin ready on http://{HOST}:{runner.addresses[0][1]}", flush=True)  # noqa: T201
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+        await cluster.close()
+
+
+async def _event(request: web.Request) -> dict[str, Any]:
+    """Return the event that API Gateway would make: the path decoded, the query not."""
+    path, _, query = request.raw_path.partition("?")
+    return {
+        "version": "2.0",
+        "rawPath": unquote(path, errors="surrogateescape"),
+        "rawQueryString": query,
+        "headers": {name.lower(): value for name, value in request.headers.items()},
+        "requestContext": {"http": {"method": request.method}, "stage": "$default"},
+        "body": (await request.read()).decode(errors="surrogateescape"),
+        "isBase64Encoded": False,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m tidelog_functions.admin.local")
+    parser.add_argument("--metadata", help="metadata store, e.g. sqlite:///path (TIDELOG_METADATA)")
+    parser.add_argument("--objects", help="object store, e.g. file:///path (TIDELOG_OBJECTS)")
+    parser.add_argument("--port", type=int, default=8080, help="0 for a free one (8080)")
+    given = parser.parse_args(arguments)
+    environment = {**os.environ, AUTHORIZATION_VARIABLE: NO_AUTHORIZATION}
+    if given.metadata:
+        environment["TIDELOG_METADATA"] = given.metadata
+    if given.objects:
+        environment["TIDELOG_OBJECTS"] = given.objects
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(serve(parse_admin_settings(environment), given.port))
+    except (InvalidConfig, OSError) as error:
+        print(f"tidelog admin: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
