@@ -56,7 +56,7 @@ def parse_index(key, data):
     """Return the segment that an index object describes, every CRC checked."""
     require(len(data) > 111 and data[:10] == b"TLINDEX\0\1\0", key, "no index of version 1")
     _, _, count, header_size, base, end, size, *fields, file_size = HEADER.unpack_from(data)
-    _, _, crc, batch_count, epoch, partition, topic_id, segment_id = fields
+    _, _, crc, batch_count, epoch, partition, topic, own = fields
     table_end = HEADER.size + SECTION.size * count
     require(file_size == len(data) and table_end + 8 <= header_size <= file_size, key, "size")
     header_crc = int.from_bytes(data[table_end : table_end + 4], "little")
@@ -67,11 +67,10 @@ def parse_index(key, data):
         require(kind in range(1, 9) or not flags & 1, key, f"unknown section {kind}")
         sections[kind] = data[start : start + length]
         require(crc32c(sections[kind]) == section_crc, key, f"CRC of section {kind}")
-    ids = [str(uuid.UUID(bytes=raw)) for raw in (topic_id, segment_id)]
-    name = f"-{ids[0]}/{partition}/{base:020}-{epoch}-{ids[1]}.index"
+    name = f"-{uuid.UUID(bytes=topic)}/{partition}/{base:020}-{epoch}-{uuid.UUID(bytes=own)}.index"
     require(key.endswith(name), key, f"it is the index of another segment: {name}")
     previous, sha256, chained = struct.unpack("<32s32s32s", sections[8])
-    link = b"tidelog chain 1\0" + previous + topic_id
+    link = b"tidelog chain 1\0" + previous + topic
     link += struct.pack(">IQQQ", partition, base, end, size) + sha256
     require(hashlib.sha256(link).digest() == chained, key, "chained hash")
     tables = [list(struct.iter_unpack(row, sections[kind])) for kind, row in TABLES]
@@ -110,7 +109,8 @@ def read_bucket(found, get, tell):
         for at, segment in enumerate(kept[1:], 1):
             if segment.base > end:
                 tell(f"{segment.key}: offsets [{end}, {segment.base}) are missing before it")
-            elif segment.previous not in {bytes(32), *(s.chained for s in kept[:at])}:
+            chain = {bytes(32), *(s.chained for s in kept[:at])}
+            if kept[0].end <= segment.base <= end and segment.previous not in chain:
                 tell(f"{segment.key}: it does not continue the chain of hashes")
             end = max(end, segment.end)
     return partitions
