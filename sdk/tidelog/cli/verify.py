@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 def verify(
+    context: typer.Context,
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these; all by default.")
     ] = None,
@@ -59,7 +60,9 @@ def verify(
     """
     wanted = list(topics or ())
     if from_ is not None:
-        if any(given is not None for given in (data_dir, metadata, objects)):
+        # What the environment says of a cluster is not meant for this.
+        sources = map(context.get_parameter_source, ("data_dir", "metadata", "objects"))
+        if any(source is not None and source.name == "COMMANDLINE" for source in sources):
             raise UsageError("--from checks a bucket by itself: give no other store with it")
         require_local(from_, "file", "object store")
         findings = asyncio.run(_verify_bucket(from_, wanted, cluster_id, is_json=json))

@@ -235,8 +235,13 @@ def test_verify_of_a_bucket_alone_names_what_is_wrong(damaged: Path) -> None:
     assert wrong_objects(document)[0] == key_of(damaged, logs[0])
 
 
-def test_verify_takes_a_bucket_or_a_cluster_but_not_both(tiered: Path) -> None:
+def test_verify_takes_a_bucket_or_a_cluster_but_not_both(
+    tiered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"file://{tiered}/objects"
+    monkeypatch.setenv("TIDELOG_METADATA_STORE", "sqlite:///nowhere/metadata.db")
+    assert called("verify", "--from", url, "--json").document["ok"]
+    monkeypatch.delenv("TIDELOG_METADATA_STORE")
     outcome = called("verify", "--from", url, "--data-dir", tiered, status=2)
     assert "--from checks a bucket by itself" in outcome.errors
     outcome = called("verify", "--data-dir", tiered, "--cluster-id", "x", status=2)
