@@ -13,7 +13,15 @@ from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tests.docs.reader import only, read_all
 from tests.node.node_process import NodeProcess
 from tests.sdk.cli.command import called
-from tests.sdk.cli.test_restore import CONFIG, TOPIC_CONFIG, produce, read, values, wait_tiered
+from tests.sdk.cli.test_restore import (
+    CONFIG,
+    TOPIC_CONFIG,
+    produce,
+    read,
+    seal,
+    values,
+    wait_tiered,
+)
 
 COUNT = 60
 
@@ -62,6 +70,7 @@ def test_a_cluster_comes_back_from_s3_into_another_table(
     with node("before") as before:
         called("topic", "create", "orders", *config, bootstrap=before.address)
         produce(before.address, "orders", 0, values(0, COUNT))
+        seal(before, [("orders", 0)])
         wait_tiered(before, {("orders", 0): COUNT})
         rows = read(before, "orders", 0, COUNT)
 
@@ -80,6 +89,7 @@ def test_a_cluster_comes_back_from_s3_into_another_table(
         assert read(after, "orders", 0, COUNT) == rows
         produce(after.address, "orders", 0, [b"new"])
         assert read(after, "orders", 0, COUNT + 1)[-1][3] == b"new"
+        seal(after, [("orders", 0)])
         wait_tiered(after, {("orders", 0): COUNT + 1})
     checked = called(
         "verify", "--objects", url, "--metadata", after.metadata_store, "--json"

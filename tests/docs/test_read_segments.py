@@ -36,6 +36,7 @@ from tests.node.tier.tier_node import running_node
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS_PER_CODEC = 60
+SEGMENT_BYTES = 4000
 DEADLINE_SECONDS = 30.0
 NOW_MS = 1_700_000_000_000
 
@@ -65,11 +66,14 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
     store = f"file://{folder}/objects"
     with NodeProcess(folder / "node", object_store=store, config=config) as node:
         admin = AdminClient({"bootstrap.servers": node.address})
-        # Small segments, and the last one is sealed as soon as nobody writes to it.
-        configs = {"segment.bytes": "4000", "segment.ms": "500"}
+        configs = {"segment.bytes": str(SEGMENT_BYTES)}
         admin.create_topics([NewTopic("t", 1, 1, config=configs)])["t"].result(10)
         produce(node.address)
         rows = consume(node.address, RECORDS_PER_CODEC * len(CODECS))
+        # One record more, nearly as large as a segment, seals what is there and stays behind itself.
+        late = Producer({"bootstrap.servers": node.address})
+        late.produce("t", bytes(SEGMENT_BYTES - 150))
+        assert late.flush(20) == 0
         wait_tiered(folder / "objects", len(rows), node)
     return folder / "objects", rows
 

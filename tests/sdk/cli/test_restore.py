@@ -29,7 +29,8 @@ from tests.node.wire_client import WireClient
 from tests.sdk.cli.command import called, tidelog
 
 CONFIG = {"remote.task.interval.ms": "50"}
-TOPIC_CONFIG = {"segment.bytes": "4000", "segment.ms": "300", "retention.ms": "-1"}
+SEGMENT_BYTES = 4000
+TOPIC_CONFIG = {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
 RECORDS = 120  # a partition
 PARTITIONS = 3
 DEADLINE_SECONDS = 30.0
@@ -48,6 +49,15 @@ def produce(address: str, topic: str, partition: int, payload: list[bytes]) -> N
     for value in payload:
         producer.produce(topic, value, key=value[:6], partition=partition)
     assert producer.flush(20) == 0
+
+
+def seal(node: NodeProcess, partitions: list[tuple[str, int]]) -> None:
+    """Have what is there sealed, by a record that fills nearly a segment of its own.
+
+    It stays in the active segment: it is what a restoration cannot bring back.
+    """
+    for topic, partition in partitions:
+        produce(node.address, topic, partition, [b"not tiered".ljust(SEGMENT_BYTES - 150)])
 
 
 def read(node: NodeProcess, topic: str, partition: int, count: int) -> list[Any]:
@@ -114,6 +124,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
             produce(node.address, "orders", partition, values(partition))
         produce(node.address, "small", 0, values(0, 30))
         ends = {("orders", 0): RECORDS, ("orders", 1): RECORDS, ("small", 0): 30}
+        seal(node, list(ends))
         wait_tiered(node, ends)
         rows = {partition: read(node, "orders", partition, RECORDS) for partition in range(2)}
     return folder / "objects", rows
@@ -207,6 +218,7 @@ def test_a_cluster_comes_back_from_its_bucket_alone(
         assert [row[0] for row in found] == list(range(end))
         assert [row[3] for row in found[-60:]] == more
         assert found[:-60] == lost[1].get(partition, [])
+    seal(restored, [("orders", partition) for partition in range(PARTITIONS)])
     wait_tiered(restored, {("orders", p): end for p, end in enumerate(ends)})
     restored.stop()
     checked = verify(folder)
