@@ -87,8 +87,8 @@ def test_a_cluster_comes_back_from_s3_into_another_table(
     assert document["ok"]
     with after:
         assert read(after, "orders", 0, COUNT) == rows
-        produce(after.address, "orders", 0, [b"new"])
-        assert read(after, "orders", 0, COUNT + 1)[-1][3] == b"new"
+        produce(after.address, "orders", 0, values(1, 1))
+        assert read(after, "orders", 0, COUNT + 1)[-1][3] == values(1, 1)[0]
         seal(after, [("orders", 0)])
         wait_tiered(after, {("orders", 0): COUNT + 1})
     checked = called(

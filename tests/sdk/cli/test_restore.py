@@ -57,7 +57,7 @@ def seal(node: NodeProcess, partitions: list[tuple[str, int]]) -> None:
     It stays in the active segment: it is what a restoration cannot bring back.
     """
     for topic, partition in partitions:
-        produce(node.address, topic, partition, [b"not tiered".ljust(SEGMENT_BYTES - 150)])
+        produce(node.address, topic, partition, [b"not tiered".ljust(SEGMENT_BYTES - 100)])
 
 
 def read(node: NodeProcess, topic: str, partition: int, count: int) -> list[Any]:
