@@ -5,24 +5,32 @@ the lost disk alone. Offsets that consumers have seen may come to stand for othe
 they learn of it by the leader epoch that every start of a node begins (KIP-320).
 
 Runs before the node serves, and only where this node alone is in sync: otherwise another
-one leads.
+one leads. What producers had written is taken from the last segment's index object, so that
+a batch sent again is still known; where it cannot be read, producers are met like new ones.
+The tier worker does not run yet, so the object store is asked from here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from tidelog_core.errors import TidelogError
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
+from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentMeta, segment_collection
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
+from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.index_file import IndexFile
+from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 
 from tidelog_node.log_directories import LogDirectories
@@ -43,14 +51,18 @@ async def restore_logs(
     directories: LogDirectories,
     *,
     broker_id: int,
+    objects_url: str,
 ) -> None:
     """Lay the start of every log that this node leads and has lost."""
     slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+    laid: list[tuple[TopicPartition, Path, SegmentMeta]] = []
 
     async def restore(held: _Held, partition: Partition) -> None:
         async with slots:
             if not directories.has_log(held):
-                await _lay_start(store, directories, held, partition)
+                found = await _lay_start(store, directories, held, partition)
+                if found is not None:
+                    laid.append((held.partition, *found))
 
     async with asyncio.TaskGroup() as group:
         for name in view.image.topics.keys() - RESERVED_TOPICS:
@@ -58,27 +70,59 @@ async def restore_logs(
                 if partition.leader == broker_id and partition.isr == (broker_id,):
                     held = _Held(TopicPartition(name, partition.partition), partition.topic_id)
                     group.create_task(restore(held, partition))
+    if not laid:
+        return
+    objects = open_object_store(objects_url)
+
+    async def lay_producers(held: TopicPartition, directory: Path, last: SegmentMeta) -> None:
+        async with slots:
+            key = segment_keys(view.image.cluster_id, held.topic, last).index
+            await _lay_producers(objects, key, directory, last.end_offset)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in laid:
+                group.create_task(lay_producers(*one))
+    finally:
+        await objects.close()
 
 
 async def _lay_start(
     store: MetadataStore, directories: LogDirectories, held: _Held, partition: Partition
-) -> None:
-    """Make the empty log at the tier's end, if anything is tiered."""
+) -> tuple[Path, SegmentMeta] | None:
+    """Make the empty log at the tier's end; return its directory and the last segment.
+
+    ``None`` where nothing is tiered.
+    """
     items = await store.list(segment_collection(partition.topic_id, partition.partition))
     segments = finished_segments(SegmentMeta.from_item(item) for item in items)
     end_offset = tiered_end_offset(segments, partition.log_start_offset)
     if end_offset == partition.log_start_offset:
-        return
+        return None
     directory = directories.claim(held.partition, held.topic_id)
     _write_checkpoints(directory, partition.log_start_offset, end_offset, segments)
     logger.warning(
         "log lost, goes on where the tier ends",
         extra={"partition": str(held.partition), "offset": end_offset},
     )
+    return directory, next(s for s in reversed(segments) if s.end_offset == end_offset)
+
+
+async def _lay_producers(
+    objects: ObjectStore, index_key: str, directory: Path, end_offset: int
+) -> None:
+    """Write the producers' snapshot that the log at the tier's end opens with."""
+    try:
+        index = IndexFile.parse(await objects.get(index_key), key=index_key)
+    except TidelogError as error:
+        logger.error("producers' state of the tier cannot be read", extra={"reason": str(error)})
+        return
+    # The log checks it when it opens, and passes over one that is damaged.
+    snapshot_path(directory, end_offset).write_bytes(index.producer_snapshot)
 
 
 def _write_checkpoints(
-    directory: Path, log_start_offset: int, end_offset: int, segments: Iterable[SegmentMeta]
+    directory: Path, log_start_offset: int, end_offset: int, segments: Sequence[SegmentMeta]
 ) -> None:
     """Write the checkpoints that an empty log at ``end_offset`` opens with."""
     starts: dict[int, int] = {}

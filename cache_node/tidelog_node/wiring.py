@@ -212,7 +212,13 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> _Clust
         node_config=node_config,
     )
     await member.prepare(settings.data_dir, was_clean=directories.was_clean)
-    await restore_logs(store, view, directories, broker_id=settings.broker_id)
+    await restore_logs(
+        store,
+        view,
+        directories,
+        broker_id=settings.broker_id,
+        objects_url=settings.object_store_url,
+    )
     return _Cluster(static_config, node_config, directories, store, view, member, incarnation)
 
 

@@ -360,6 +360,16 @@ class ItemTooLarge(TidelogError):
         self.key, self.size_bytes, self.limit = key, size_bytes, limit
 
 
+class StoreNotEmpty(TidelogError):
+    """The metadata store holds something already, so no cluster is restored into it."""
+
+    code = ErrorCode.invalid_request
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the metadata store is not empty: {problem}")
+        self.problem = problem
+
+
 class InvalidObjectKey(TidelogError):
     """No object may have this key."""
 

@@ -245,6 +245,8 @@ class LeaderFetcher:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
+        # It is new once: left set, it would never let the event loop do anything else.
+        self._changed.clear()
 
     def _next_fetches(self) -> dict[tuple[UUID, int], tuple[_Followed, ReplicaFetch]]:
         """Return what to ask for now; forget what this leader does not lead any more."""

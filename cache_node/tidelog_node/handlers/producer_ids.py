@@ -12,14 +12,14 @@ import asyncio
 from kio.schema.init_producer_id.v6 import request as init_request
 from kio.schema.init_producer_id.v6 import response as init_response
 from tidelog_core.errors import ErrorCode, OutcomeUnknown, StoreUnavailable
-from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.records import PRODUCER_ID_COUNTER
+from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 INIT_PRODUCER_ID_KEY = 22
 
-PRODUCER_ID_COUNTER = ItemKey("producer-id", "next")
 PRODUCER_ID_BLOCK = 1000  # Kafka's size
 
 

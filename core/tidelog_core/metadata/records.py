@@ -10,6 +10,8 @@
     segment:<topic id>:<partition>  <base offset, 20>-<segment id>  SegmentMeta
     deleted-topic                   <topic id>                      DeletedTopic
     function-progress               <function>                      FunctionProgress, never logged
+    producer-id                     next                            a counter, never logged
+    restoration                     restoration                     RestorationMark, never logged
 
 A topic is there when its ``topic`` item is: partition items under a topic id that no
 topic item names, or past the topic's partition count, are not part of the cluster yet.
@@ -40,7 +42,9 @@ PARTITION_COLLECTION_PREFIX = "partition:"
 SEGMENT_COLLECTION_PREFIX = "segment:"
 DELETED_TOPIC_COLLECTION = "deleted-topic"
 FUNCTION_PROGRESS_COLLECTION = "function-progress"
+RESTORATION_COLLECTION = "restoration"
 EVERY_NODE = "default"
+PRODUCER_ID_COUNTER = ItemKey("producer-id", "next")  # the end of the last block given out
 
 
 class Record(Protocol):
@@ -463,6 +467,31 @@ class FunctionProgress:
         return record
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorationMark:
+    """That the store is being filled from a bucket; gone once all of it is there."""
+
+    cluster_id: str
+    version: int = _version()
+
+    @property
+    def item_id(self) -> ItemKey:
+        """Where the item lies."""
+        return restoration_key()
+
+    def to_body(self) -> Body:
+        """Return the item's body."""
+        return {"cluster_id": self.cluster_id}
+
+    @classmethod
+    def from_item(cls, item: Item) -> RestorationMark:
+        """Return the record. Raises ``CorruptItem``."""
+        fields = BodyReader(item)
+        record = cls(cluster_id=fields.text("cluster_id"), version=item.version)
+        fields.finish()
+        return record
+
+
 def cluster_key() -> ItemKey:
     """Return where the cluster's own item lies."""
     return ItemKey(CLUSTER_COLLECTION, CLUSTER_COLLECTION)
@@ -512,6 +541,11 @@ def deleted_topic_key(topic_id: UUID) -> ItemKey:
 def function_progress_key(function: str) -> ItemKey:
     """Return where a function's progress lies."""
     return ItemKey(FUNCTION_PROGRESS_COLLECTION, function)
+
+
+def restoration_key() -> ItemKey:
+    """Return where it lies that a restoration is under way."""
+    return ItemKey(RESTORATION_COLLECTION, RESTORATION_COLLECTION)
 
 
 def _segment_state(fields: BodyReader) -> SegmentState:

@@ -22,6 +22,7 @@ from tidelog_core.tier.index_file import (
     ABORTED_ROW,
     BATCH_ROW,
     CHAIN,
+    FLAGS_MASK,
     LEADER_EPOCH_ROW,
     SectionKind,
     crc32c_of,
@@ -29,8 +30,6 @@ from tidelog_core.tier.index_file import (
 )
 from tidelog_core.tier.integrity import ChainLink, chained_hash
 from tidelog_core.tier.key_filter import add_key_hashes, build_key_filter
-
-_FLAGS_MASK = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
             position,
             header.size_bytes,
             header.record_count,
-            header.attributes & _FLAGS_MASK,
+            header.attributes & FLAGS_MASK,
         )
     with memoryview(log) as view:
         log_sha256 = hashlib.sha256(view).digest()

@@ -29,6 +29,7 @@ MAGIC = b"TLINDEX\0"
 VERSION = 1
 ALIGNMENT = 8
 SECTION_COUNT_MAX = 64
+FLAGS_MASK = 0xFFFF  # a batch's attributes, which are a signed number in its header
 REQUIRED_FLAG = 1  # a reader that does not know the section must refuse the file
 
 HEADER = Struct("<8sHHIqqQQqIIii16s16sQ")

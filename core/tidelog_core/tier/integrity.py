@@ -14,17 +14,19 @@ every segment before it from the bucket alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
 
 from tidelog_core.errors import CorruptObject, CorruptRecordBatch, UnsupportedMagic
-from tidelog_core.records.batch import Buffer, check_crc, iter_headers
-from tidelog_core.tier.index_file import IndexFile, crc32c_of
+from tidelog_core.records.batch import BatchHeader, Buffer, check_crc, iter_headers
+from tidelog_core.tier.index_file import FLAGS_MASK, BatchRow, IndexFile, crc32c_of
 
 HASH_SIZE_BYTES = 32
 NO_HASH = bytes(HASH_SIZE_BYTES)
+
+CHAIN_PROBLEM = "it does not continue the chain of a segment before it"
 
 _DOMAIN = b"tidelog chain 1\0"
 _LINK = Struct(">32s16sIQQQ32s")
@@ -56,6 +58,19 @@ def chained_hash(previous: bytes, link: ChainLink) -> bytes:
     return hashlib.sha256(_DOMAIN + packed).digest()
 
 
+def index_hash(index: IndexFile) -> bytes:
+    """Return the chained hash that follows from what else the index says."""
+    link = ChainLink(
+        topic_id=index.topic_id,
+        partition=index.partition,
+        base_offset=index.base_offset,
+        end_offset=index.end_offset,
+        size_bytes=index.log_size_bytes,
+        log_sha256=index.log_sha256,
+    )
+    return chained_hash(index.previous_hash, link)
+
+
 def verify_segment(key: str, log: Buffer, index: IndexFile) -> None:
     """Check a segment's bytes against its index: hashes, and every batch's place and CRC.
 
@@ -69,45 +84,80 @@ def verify_segment(key: str, log: Buffer, index: IndexFile) -> None:
         log_sha256 = hashlib.sha256(view).digest()
     if log_sha256 != index.log_sha256:
         raise CorruptObject(key, "the SHA-256 of the whole does not match")
-    link = ChainLink(
-        topic_id=index.topic_id,
-        partition=index.partition,
-        base_offset=index.base_offset,
-        end_offset=index.end_offset,
-        size_bytes=index.log_size_bytes,
-        log_sha256=log_sha256,
-    )
-    if chained_hash(index.previous_hash, link) != index.chained_hash:
+    if index_hash(index) != index.chained_hash:
         raise CorruptObject(key, "the chained hash does not match")
     _verify_batches(key, log, index)
 
 
 def _verify_batches(key: str, log: Buffer, index: IndexFile) -> None:
     rows = iter(index.batches)
+    next_offset = index.base_offset
+    record_count = 0
     try:
         for position, header in iter_headers(log):
-            row = next(rows, None)
-            if row is None or row.position != position or row.base_offset != header.base_offset:
+            if next(rows, None) != _row_of(position, header):
                 raise CorruptObject(key, f"the batch at {position} is not in the batch table")
+            if header.base_offset < next_offset or header.next_offset > index.end_offset:
+                raise CorruptObject(
+                    key,
+                    f"the batch at {position} has offsets [{header.base_offset}, "
+                    f"{header.next_offset}), outside [{next_offset}, {index.end_offset})",
+                )
             check_crc(log, position, header)
+            next_offset = header.next_offset
+            record_count += header.record_count
     except (CorruptRecordBatch, UnsupportedMagic) as error:
         raise CorruptObject(key, str(error)) from error
     if next(rows, None) is not None:
         raise CorruptObject(key, "the batch table has more batches than the log")
+    if record_count != index.record_count:
+        raise CorruptObject(key, f"it has {record_count} records instead of {index.record_count}")
+
+
+def _row_of(position: int, header: BatchHeader) -> BatchRow:
+    """Return the row that the batch table must have for a batch."""
+    return BatchRow(
+        header.base_offset,
+        header.last_offset,
+        header.max_timestamp_ms,
+        position,
+        header.size_bytes,
+        header.record_count,
+        header.attributes & FLAGS_MASK,
+    )
+
+
+def continues_chain(
+    base_offset: int, previous_hash: bytes, *, first_end: int, bases: Mapping[bytes, int]
+) -> bool:
+    """Whether a segment is in its place in a chain of which it is not the first.
+
+    It continues one that begins before it: not always the last such, which a new leader that
+    had rolled elsewhere may have copied later. One that overlaps the first may continue a
+    segment that retention has removed since. ``first_end`` is where the first segment ends,
+    ``bases`` has each segment's base offset by its chained hash.
+    """
+    before = bases.get(previous_hash)
+    return base_offset < first_end or (before is not None and before < base_offset)
 
 
 def verify_chain(indexes: Iterable[tuple[str, IndexFile]]) -> None:
-    """Check that each index follows the one before it, in offset order.
+    """Check that each index follows those before it, by base offset and end offset.
 
     The first may follow segments that retention has removed. Raises ``CorruptObject``.
     """
-    before: IndexFile | None = None
+    bases: dict[bytes, int] = {}
+    first_end = end_offset = 0
     for key, index in indexes:
-        if before is not None:
-            if index.base_offset > before.end_offset:
-                raise CorruptObject(
-                    key, f"offsets [{before.end_offset}, {index.base_offset}) are missing before it"
-                )
-            if index.previous_hash != before.chained_hash:
-                raise CorruptObject(key, "it does not continue the chain of the segment before it")
-        before = index
+        if not bases:
+            first_end = end_offset = index.end_offset
+        elif index.base_offset > end_offset:
+            raise CorruptObject(
+                key, f"offsets [{end_offset}, {index.base_offset}) are missing before it"
+            )
+        elif not continues_chain(
+            index.base_offset, index.previous_hash, first_end=first_end, bases=bases
+        ):
+            raise CorruptObject(key, CHAIN_PROBLEM)
+        bases[index.chained_hash] = index.base_offset
+        end_offset = max(end_offset, index.end_offset)

@@ -17,6 +17,7 @@ import re
 from dataclasses import dataclass
 from uuid import UUID
 
+from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.metadata.records import SegmentMeta
 
 TOPIC_NAME_LENGTH_MAX = 200
@@ -24,10 +25,13 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+# No leading zeros, and no more digits than such a number ever has.
+_PARTITION, _EPOCH = r"0|[1-9][0-9]{0,4}", r"0|[1-9][0-9]{0,9}"
 _SEGMENT_KEY = re.compile(
-    rf"(?P<cluster>[^/]+)/(?P<topic>[^/]+)-(?P<topic_id>{_UUID})/(?P<partition>\d+)/"
-    rf"(?P<base>\d{{20}})-(?P<epoch>\d+)-(?P<segment_id>{_UUID})\.(?P<kind>log|index)"
+    rf"(?P<cluster>[^/]+)/(?P<topic>[^/]+)-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
+    rf"(?P<base>[0-9]{{20}})-(?P<epoch>{_EPOCH})-(?P<segment_id>{_UUID})\.(?P<kind>log|index)"
 )
+_TOPIC_MANIFEST_KEY = re.compile(rf"[^/]+/[^/]+-(?P<topic_id>{_UUID})/topic\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def segment_keys(cluster_id: str, topic: str, segment: SegmentMeta) -> SegmentKe
 def parse_segment_key(key: str) -> SegmentKey | None:
     """Return what the key says, or ``None`` where it is not a segment object's."""
     match = _SEGMENT_KEY.fullmatch(key)
-    if match is None:
+    if match is None or int(match["base"]) > INT64_MAX or int(match["epoch"]) > INT32_MAX:
         return None
     return SegmentKey(
         cluster_id=match["cluster"],
@@ -96,3 +100,9 @@ def parse_segment_key(key: str) -> SegmentKey | None:
         segment_id=UUID(match["segment_id"]),
         is_index=match["kind"] == "index",
     )
+
+
+def parse_topic_manifest_key(key: str) -> UUID | None:
+    """Return the topic's id that the key says, ``None`` where it is not a topic manifest's."""
+    match = _TOPIC_MANIFEST_KEY.fullmatch(key)
+    return None if match is None else UUID(match["topic_id"])

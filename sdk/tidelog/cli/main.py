@@ -8,6 +8,7 @@ from tidelog.cli import groups, topics
 from tidelog.cli.consume import consume
 from tidelog.cli.failures import CommandGroup
 from tidelog.cli.produce import produce
+from tidelog.cli.restore import restore
 from tidelog.cli.tier import status
 from tidelog.cli.up import up
 from tidelog.cli.verify import verify
@@ -45,3 +46,4 @@ app.command("consume")(consume)
 app.add_typer(group, name="group")
 app.add_typer(tier, name="tier")
 app.command("verify")(verify)
+app.command("restore")(restore)

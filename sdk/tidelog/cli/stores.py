@@ -78,9 +78,9 @@ def locate_stores(
     wanted = "--metadata and --objects" if needs_objects else "--metadata"
     if metadata is None or (needs_objects and objects is None):
         raise UsageError(f"where is the cluster? Give --data-dir, or {wanted}")
-    _require_local(metadata, "sqlite", "metadata store")
+    require_local(metadata, "sqlite", "metadata store")
     if needs_objects and objects is not None and data_dir is None:
-        _require_local(objects, "file", "object store")
+        require_local(objects, "file", "object store")
     return StoreLocations(metadata, objects if needs_objects else None)
 
 
@@ -133,7 +133,8 @@ def _suggest(name: str, known: list[str]) -> str:
     return f"; there is {', '.join(near)}{', …' * (len(known) > len(near))}"
 
 
-def _require_local(url: str, scheme: str, what: str) -> None:
+def require_local(url: str, scheme: str, what: str) -> None:
+    """Raise ``CommandFailed`` where a local store is not there: opening it would make one."""
     parts = urlsplit(url)
     if parts.scheme == scheme and not Path(unquote(parts.path)).exists():
         raise CommandFailed(f"there is no {what} at {unquote(parts.path)}")

@@ -1,11 +1,11 @@
-"""Checks every tiered segment against its index, its metadata and the segment before it.
+"""Checks every tiered segment against its index, its metadata and the segments before it.
 
-Of each COPY_FINISHED segment: both objects are there and as long as the metadata says;
-every section of the index object has its CRC; the log has its own CRC and SHA-256, and
-so has every batch in it, each where the batch table says; the chained hash follows from
-them. Of each partition: offsets without gaps from the log start on, and one chain of
-hashes through all of its segments. What is wrong becomes a ``Problem`` that names the
-object, and the check goes on.
+Of each segment that counts: both objects are there and as long as the metadata says; every
+section of the index object has its CRC; the log has its own CRC and SHA-256, and so has
+every batch in it, each where and what the batch table says; the chained hash follows from
+them. Of each partition: offsets without gaps from the log start on, and every segment
+continues the chain of hashes. What is wrong becomes a ``Problem`` that names the object,
+and the check goes on. Which segments count is told by the plans: see ``verification_plan``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ import itertools
 import mmap
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Protocol
 
-from tidelog_core.errors import CorruptItem, CorruptObject, ObjectNotFound, TidelogError
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, segment_collection
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.errors import CorruptObject, TidelogError
+from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.restoration.survey import describe
 from tidelog_core.tier.index_file import IndexFile
-from tidelog_core.tier.integrity import NO_HASH, verify_chain, verify_segment
+from tidelog_core.tier.integrity import CHAIN_PROBLEM, NO_HASH, continues_chain, verify_segment
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
-from tidelog_core.tier.planning import finished_segments
 
 CHUNK_SIZE_BYTES = 8 << 20
 READS_AT_ONCE_MAX = 4
@@ -38,7 +36,7 @@ READS_AT_ONCE_MAX = 4
 class Problem:
     """Something that is not as it must be."""
 
-    partition: TopicPartition
+    partition: TopicPartition | None  # None: of no one partition
     object: str  # the object's key, or the metadata item's where that is wrong
     problem: str
 
@@ -48,9 +46,9 @@ class PartitionPlan:
     """What is to be checked of one partition."""
 
     name: TopicPartition
-    partition: Partition
-    segments: tuple[SegmentMeta, ...]  # finished ones by base offset
-    unreadable: tuple[Problem, ...]  # items that are no segments
+    log_start_offset: int
+    segments: tuple[SegmentMeta, ...]  # those that count, by base offset
+    problems: tuple[Problem, ...] = ()  # what was found already
 
     @property
     def size_bytes(self) -> int:
@@ -67,26 +65,14 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
 
 
-async def plan(
-    store: MetadataStore, image: ClusterImage, topics: Iterable[str]
-) -> list[PartitionPlan]:
-    """Return what there is to check."""
-    plans = []
-    for topic in topics:
-        for partition in image.partitions(topic):
-            name = TopicPartition(topic, partition.partition)
-            metas: list[SegmentMeta] = []
-            unreadable: list[Problem] = []
-            collection = segment_collection(partition.topic_id, partition.partition)
-            for item in await store.list(collection):
-                try:
-                    metas.append(SegmentMeta.from_item(item))
-                except CorruptItem as error:
-                    key = f"{item.id.collection}/{item.id.key}"
-                    unreadable.append(Problem(name, key, error.problem))
-            finished = tuple(finished_segments(metas))
-            plans.append(PartitionPlan(name, partition, finished, tuple(unreadable)))
-    return plans
+class Truth(Protocol):
+    """What says which segments count, asked again where one is found to be wrong."""
+
+    async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:
+        """Whether the segment counts still: retention may have removed it meanwhile."""
+
+    async def log_start_offset(self, planned: PartitionPlan) -> int:
+        """Where the partition's log starts now."""
 
 
 class Verification:
@@ -96,12 +82,12 @@ class Verification:
         self,
         *,
         cluster_id: str,
-        metadata: MetadataStore,
+        truth: Truth,
         objects: ObjectStore,
         on_bytes: Callable[[int], None],
     ) -> None:
         self._cluster_id = cluster_id
-        self._metadata = metadata
+        self._truth = truth
         self._objects = objects
         self._on_bytes = on_bytes
         self.findings = Findings()
@@ -110,24 +96,28 @@ class Verification:
         """Check all of it, yielding each problem as it is found."""
         for planned in plans:
             async for problem in self._check_partition(planned):
-                self.findings.problems.append(problem)
+                self.add(problem)
                 yield problem
 
+    def add(self, problem: Problem) -> None:
+        """Note what was found elsewhere."""
+        self.findings.problems.append(problem)
+
     async def _check_partition(self, planned: PartitionPlan) -> AsyncIterator[Problem]:
-        for problem in planned.unreadable:
+        for problem in planned.problems:
             yield problem
         checked: list[tuple[SegmentMeta, SegmentKeys, IndexFile | None]] = []
         for segment in planned.segments:
             keys = segment_keys(self._cluster_id, planned.name.topic, segment)
             index, problems = await self._check_segment(planned.name, segment, keys)
-            if problems and not await self._is_still_there(segment):
+            if problems and not await self._truth.is_still_there(segment, keys):
                 continue  # Retention has removed it meanwhile.
             self.findings.segment_count += 1
             self.findings.size_bytes += segment.size_bytes
             checked.append((segment, keys, index))
             for problem in problems:
                 yield problem
-        log_start = await self._log_start_offset(planned.partition)
+        log_start = await self._truth.log_start_offset(planned)
         for key, text in chain_problems(checked, log_start_offset=log_start):
             yield Problem(planned.name, key, text)
 
@@ -140,11 +130,11 @@ class Verification:
         try:
             index = await self._read_index(segment, keys.index)
         except TidelogError as error:
-            problems.append(Problem(name, keys.index, _describe(error)))
+            problems.append(Problem(name, keys.index, describe(error)))
         try:
             await self._check_log(segment, keys.log, index)
         except TidelogError as error:
-            problems.append(Problem(name, keys.log, _describe(error)))
+            problems.append(Problem(name, keys.log, describe(error)))
         return index, problems
 
     async def _read_index(self, segment: SegmentMeta, key: str) -> IndexFile:
@@ -198,43 +188,38 @@ class Verification:
                 self._on_bytes(len(chunk))
         file.flush()
 
-    async def _is_still_there(self, segment: SegmentMeta) -> bool:
-        item = await self._metadata.get(segment.item_id)
-        return item is not None and SegmentMeta.from_item(item).state is SegmentState.COPY_FINISHED
-
-    async def _log_start_offset(self, partition: Partition) -> int:
-        item = await self._metadata.get(partition.item_id)
-        return (
-            partition.log_start_offset
-            if item is None
-            else Partition.from_item(item).log_start_offset
-        )
-
 
 def chain_problems(
     checked: Sequence[tuple[SegmentMeta, SegmentKeys, IndexFile | None]], *, log_start_offset: int
 ) -> list[tuple[str, str]]:
-    """Return (object key, problem) for every place where a segment does not follow the last.
+    """Return (object key, problem) for every place where a segment does not follow the others.
 
     A first segment that chains to one before it was not the partition's first: the
     segments before it may be gone only if the log starts after them.
     """
-    problems = []
-    if checked:
-        first, keys, index = checked[0]
-        is_first = index is None or index.previous_hash == NO_HASH
-        if not is_first and log_start_offset < first.base_offset:
-            gap = f"offsets [{log_start_offset}, {first.base_offset}) are missing before it"
+    problems: list[tuple[str, str]] = []
+    bases: dict[bytes, int] = {}
+    first_end = end_offset = 0
+    for segment, keys, index in checked:
+        if not bases:
+            is_first = index is None or index.previous_hash == NO_HASH
+            expected = segment.base_offset if is_first else log_start_offset
+            first_end = end_offset = segment.end_offset
+        else:
+            expected = end_offset
+        if expected < segment.base_offset:
+            gap = f"offsets [{expected}, {segment.base_offset}) are missing before it"
             problems.append((keys.log, gap))
-    for (before, before_keys, before_index), (after, keys, index) in itertools.pairwise(checked):
-        if after.base_offset > before.end_offset:
-            gap = f"offsets [{before.end_offset}, {after.base_offset}) are missing before it"
-            problems.append((keys.log, gap))
-        elif before_index is not None and index is not None:
-            try:
-                verify_chain([(before_keys.index, before_index), (keys.index, index)])
-            except CorruptObject as error:
-                problems.append((error.key, error.problem))
+        elif (
+            bases
+            and index is not None
+            and not continues_chain(
+                segment.base_offset, index.previous_hash, first_end=first_end, bases=bases
+            )
+        ):
+            problems.append((keys.index, CHAIN_PROBLEM))
+        bases[bytes.fromhex(segment.chained_hash)] = segment.base_offset
+        end_offset = max(end_offset, segment.end_offset)
     return problems
 
 
@@ -247,11 +232,3 @@ def _verify_file(key: str, file: IO[bytes], size_bytes: int, index: IndexFile) -
         return
     with mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as log:
         verify_segment(key, log, index)
-
-
-def _describe(error: TidelogError) -> str:
-    if isinstance(error, CorruptObject):
-        return error.problem
-    if isinstance(error, ObjectNotFound):
-        return "it is not there"
-    return f"it could not be read: {error}"

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from tidelog_core.errors import CorruptObject
 from tidelog_core.tier.index_build import build_index_file
-from tidelog_core.tier.index_file import IndexFile
-from tidelog_core.tier.integrity import NO_HASH, verify_chain, verify_segment
+from tidelog_core.tier.index_file import CHAIN, IndexFile, SectionKind
+from tidelog_core.tier.integrity import NO_HASH, index_hash, verify_chain, verify_segment
 
 from tests.core.tier.segments import batch, write_source
 
@@ -58,3 +58,44 @@ def test_a_missing_or_foreign_segment_breaks_the_chain(tmp_path: Path) -> None:
         verify_chain([first, third])
     with pytest.raises(CorruptObject, match="continue the chain"):
         verify_chain([first, (second[0], replace(third[1], base_offset=100))])
+
+
+def described(folder: Path, base: int, end: int, previous: bytes) -> tuple[str, IndexFile]:
+    source = write_source(
+        folder,
+        [batch(offset) for offset in range(base, end, 10)],
+        base_offset=base,
+        end_offset=end,
+        previous_hash=previous,
+        segment_id=uuid4(),
+    )
+    return f"{base}-{end}", IndexFile.parse(build_index_file(source).data)
+
+
+def test_the_chain_may_pass_by_a_segment_that_was_copied_later(tmp_path: Path) -> None:
+    """A new leader had rolled elsewhere: it copies from an offset that the tier has already."""
+    first = described(tmp_path, 0, 100, NO_HASH)
+    second = described(tmp_path, 100, 200, first[1].chained_hash)
+    wide = described(tmp_path, 50, 250, first[1].chained_hash)
+    last = described(tmp_path, 250, 300, second[1].chained_hash)
+    verify_chain([first, wide, second, last])
+    # With the first one removed, who followed it cannot be told from who follows no one.
+    verify_chain([wide, second, last])
+    with pytest.raises(CorruptObject, match=r"250-300.*continue the chain"):
+        verify_chain([first, wide, last])
+
+
+def test_a_batch_table_that_tells_something_else_of_a_batch_is_noticed(tmp_path: Path) -> None:
+    ((key, index, log),) = chain(tmp_path, 1)
+    for position in range(0, 80, 4):
+        table = bytearray(index.sections[SectionKind.BATCHES])
+        table[position] ^= 1
+        sections = {**index.sections, SectionKind.BATCHES: memoryview(bytes(table))}
+        with pytest.raises(CorruptObject, match=r"batch table|offsets"):
+            verify_segment(key, log, replace(index, sections=sections))
+    for changed in ({"end_offset": 90}, {"record_count": 99}):
+        forged = replace(index, **changed)
+        chain_section = CHAIN.pack(forged.previous_hash, forged.log_sha256, index_hash(forged))
+        sections = {**index.sections, SectionKind.CHAIN: memoryview(chain_section)}
+        with pytest.raises(CorruptObject, match=r"outside|records instead"):
+            verify_segment(key, log, replace(forged, sections=sections))

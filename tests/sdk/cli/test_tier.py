@@ -8,6 +8,7 @@ import json
 import shutil
 import sqlite3
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,84 @@ def test_verify_names_an_item_that_is_no_segment(damaged: Path) -> None:
     store.close()
     document = verified(damaged, status=1)
     assert wrong_objects(document)[0].startswith("segment:")
+
+
+def put_copy(path: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copy(path, target))
+
+
+def test_verify_names_what_is_in_the_bucket_and_belongs_to_nobody(damaged: Path) -> None:
+    log, index = (objects_of(damaged, "orders", suffix)[1] for suffix in (".log", ".index"))
+    foreign = put_copy(log, log.with_name("notes.txt"))
+    segment_id = log.stem[-36:]
+    orphan = put_copy(index, Path(str(index).replace(segment_id, str(uuid.uuid4()))))
+    folder = log.parent.parent
+    stranger = folder.with_name(f"gone-{uuid.uuid4()}")
+    put_copy(log, stranger / "0" / log.name)
+    document = verified(damaged, status=1)
+    problems = {problem["object"]: problem for problem in document["problems"]}
+    assert problems.keys() == {key_of(damaged, path) for path in (foreign, orphan, stranger)}
+    assert problems[key_of(damaged, orphan)]["topic"] == "orders"
+    assert problems[key_of(damaged, stranger)]["topic"] is None
+    # Of one topic only what lies in its folder, and a foreign object is of no topic.
+    assert wrong_objects(verified(damaged, "orders", status=1)) == [key_of(damaged, orphan)]
+    assert verified(damaged, "other")["ok"]
+
+
+def test_verify_asks_for_the_manifests_that_a_restoration_needs(damaged: Path) -> None:
+    manifest = objects_of(damaged, "orders", ".log")[0].parent.parent / "topic.json"
+    manifest.unlink()
+    cluster = manifest.parent.parent / "cluster.json"
+    cluster.chmod(0o644)
+    cluster.write_text("{}")
+    problems = verified(damaged, status=1)["problems"]
+    assert [(problem["object"], problem["problem"]) for problem in problems] == [
+        (key_of(damaged, cluster), "it is not a cluster manifest"),
+        (key_of(damaged, manifest), "it is not there"),
+    ]
+
+
+def test_verify_of_a_bucket_alone(tiered: Path) -> None:
+    document = called("verify", "--from", f"file://{tiered}/objects", "--json").document
+    assert document == verified(tiered)
+    one = called("verify", "orders", "--from", f"file://{tiered}/objects", "--json").document
+    assert 0 < one["segments"] < document["segments"]
+
+
+def test_verify_of_a_bucket_alone_names_what_is_wrong(damaged: Path) -> None:
+    logs, indexes = (objects_of(damaged, "orders", suffix) for suffix in (".log", ".index"))
+    flip(logs[0], 100)
+    flip(indexes[2], 20)
+    objects_of(damaged, "other", ".log")[-1].unlink()
+    foreign = put_copy(logs[0], logs[0].with_name("notes.txt"))
+    document = called("verify", "--from", f"file://{damaged}/objects", "--json", status=1).document
+    named = set(wrong_objects(document))
+    assert named >= {key_of(damaged, path) for path in (indexes[2], foreign)}
+    # The second segment before the gap that the third leaves is not looked into.
+    assert key_of(damaged, logs[3]) in named
+    assert any(
+        name.startswith(key_of(damaged, foreign).split("/")[0] + "/other-") for name in named
+    )
+    flip(indexes[2], 20)
+    document = called(
+        "verify", "orders", "--from", f"file://{damaged}/objects", "--json", status=1
+    ).document
+    assert wrong_objects(document)[0] == key_of(damaged, logs[0])
+
+
+def test_verify_takes_a_bucket_or_a_cluster_but_not_both(
+    tiered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tiered}/objects"
+    monkeypatch.setenv("TIDELOG_METADATA_STORE", "sqlite:///nowhere/metadata.db")
+    assert called("verify", "--from", url, "--json").document["ok"]
+    monkeypatch.delenv("TIDELOG_METADATA_STORE")
+    outcome = called("verify", "--from", url, "--data-dir", tiered, status=2)
+    assert "--from checks a bucket by itself" in outcome.errors
+    outcome = called("verify", "--data-dir", tiered, "--cluster-id", "x", status=2)
+    assert "--cluster-id goes with --from" in outcome.errors
+    assert "no topic 'ordrs'" in called("verify", "ordrs", "--from", url, status=1).errors
 
 
 def test_verify_takes_the_stores_by_url(tiered: Path) -> None:

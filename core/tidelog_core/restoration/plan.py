@@ -1,0 +1,190 @@
+"""From what a bucket tells to what an empty metadata store is to hold: decisions only.
+
+What the bucket does not tell is decided so that nothing is taken for something else:
+
+- **Leader epochs** go on far above the greatest one that any object tells of. The last
+  leaders may have had greater ones, and clients that have seen those ignore smaller ones;
+  with a jump they go on, and find by OffsetForLeaderEpoch that the log was cut (KIP-320).
+- **Producer ids** go on far above the greatest one too: a new producer must not get the id
+  of one whose sequences are still known.
+- **The first replica alone is in sync.** Its log begins where the tier ends, and a replica
+  in sync is never sent to the tier: the others join the ISR once they have followed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tidelog_core.admin.assignment import Replicas
+from tidelog_core.admin.configs import new_topic_configs
+from tidelog_core.admin.names import is_internal, validate_topic_name
+from tidelog_core.admin.topics import PARTITIONS_MAX, TopicPlan
+from tidelog_core.config import INT32_MAX, NodeConfig
+from tidelog_core.errors import InvalidConfig, InvalidTopic
+from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
+from tidelog_core.replication.placement import place_replicas
+from tidelog_core.restoration.selection import Remark, Selection
+from tidelog_core.restoration.survey import Survey, SurveyedTopic
+
+LEADER_EPOCH_JUMP = 1_000
+PRODUCER_ID_JUMP = 1_000_000
+REPLICATION_FACTOR_MAX = 3  # where nobody says how many: Kafka's for what must not be lost
+
+_NOTHING_TIERED = Selection((), 0, -1, (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTopic:
+    """A topic with everything that is known of it."""
+
+    plan: TopicPlan
+    segments: tuple[SegmentMeta, ...]  # of all partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """What is to be written, and what is to be told."""
+
+    cluster_id: str
+    topics: tuple[RestoredTopic, ...]
+    next_producer_id: int
+    left_out: tuple[Remark, ...]
+    problems: tuple[Remark, ...]
+
+
+def plan_restoration(
+    survey: Survey, *, brokers: Sequence[int], replication_factor: int | None = None
+) -> Restoration:
+    """Return what brings the cluster back. The brokers will be started on the store.
+
+    Raises ``InvalidReplicationFactor``.
+    """
+    left_out: list[Remark] = []
+    problems = list(survey.problems)
+    placing = _Placing(brokers, replication_factor)
+    restored = []
+    producer_id_max = -1
+    for topic in _wanted(survey.topics, left_out, problems):
+        for selection in topic.selections.values():
+            left_out += selection.left_out
+            problems += selection.problems
+            ids = (segment.producer_id_max for segment in selection.segments)
+            producer_id_max = max(producer_id_max, *ids, -1)
+        restored.append(_restored_topic(topic, placing))
+    return Restoration(
+        cluster_id=survey.cluster_id,
+        topics=tuple(restored),
+        next_producer_id=producer_id_max + PRODUCER_ID_JUMP,
+        left_out=tuple(left_out),
+        problems=tuple(problems),
+    )
+
+
+def _wanted(
+    topics: Iterable[SurveyedTopic], left_out: list[Remark], problems: list[Remark]
+) -> list[SurveyedTopic]:
+    """Return the topics to restore, one of each name, by name."""
+    by_name: dict[str, SurveyedTopic] = {}
+    for topic in sorted(topics, key=_created_ms):
+        problems += topic.problems
+        if topic.manifest is None:
+            continue
+        trouble = _trouble(topic)
+        if trouble is not None:
+            problems.append(Remark(topic.objects.manifest_key, trouble))
+            continue
+        older = by_name.pop(topic.manifest.name, None)
+        if older is not None:
+            text = f"the topic was deleted: {topic.objects.folder} was created after it"
+            left_out.append(Remark(older.objects.manifest_key, text))
+        by_name[topic.manifest.name] = topic
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _created_ms(topic: SurveyedTopic) -> tuple[int, str]:
+    created_ms = -1 if topic.manifest is None else topic.manifest.created_ms
+    return created_ms, topic.objects.folder
+
+
+def _trouble(topic: SurveyedTopic) -> str | None:
+    """Return why the topic cannot be created, ``None`` where it can."""
+    assert topic.manifest is not None
+    try:
+        validate_topic_name(topic.manifest.name)
+        new_topic_configs(dict(topic.manifest.configs), NodeConfig())
+    except InvalidTopic as error:
+        return str(error)
+    except InvalidConfig as error:
+        return f"its settings are not valid here: {error}"
+    if is_internal(topic.manifest.name):
+        return "the cluster's own topics have no segments"
+    if _partition_count(topic) > PARTITIONS_MAX:
+        return f"it has {_partition_count(topic)} partitions; at most {PARTITIONS_MAX} may be"
+    return None
+
+
+def _partition_count(topic: SurveyedTopic) -> int:
+    """Return how many partitions there are; the manifest may be older than the last of them."""
+    assert topic.manifest is not None
+    return max([topic.manifest.partition_count, *(n + 1 for n in topic.selections)])
+
+
+def _restored_topic(topic: SurveyedTopic, placing: _Placing) -> RestoredTopic:
+    manifest = topic.manifest
+    assert manifest is not None
+    count = _partition_count(topic)
+    partitions = tuple(
+        _restored_partition(topic, number, replicas)
+        for number, replicas in enumerate(placing.place(count))
+    )
+    restored = Topic(
+        name=manifest.name,
+        topic_id=manifest.topic_id,
+        partition_count=count,
+        configs=manifest.configs,
+        created_ms=manifest.created_ms,
+    )
+    segments = tuple(
+        segment.meta for selection in topic.selections.values() for segment in selection.segments
+    )
+    return RestoredTopic(TopicPlan(restored, partitions), segments)
+
+
+def _restored_partition(topic: SurveyedTopic, number: int, replicas: Replicas) -> Partition:
+    assert topic.manifest is not None
+    selection = topic.selections.get(number, _NOTHING_TIERED)
+    return Partition(
+        topic_id=topic.manifest.topic_id,
+        partition=number,
+        replicas=replicas,
+        leader=replicas[0],
+        # It takes over in the next epoch: this one is of the leader that is lost.
+        leader_epoch=min(selection.leader_epoch_max + LEADER_EPOCH_JUMP, INT32_MAX - 1),
+        isr=replicas[:1],
+        log_start_offset=selection.log_start_offset,
+    )
+
+
+class _Placing:
+    """Spreads replicas over the brokers, topic after topic."""
+
+    def __init__(self, brokers: Sequence[int], replication_factor: int | None) -> None:
+        self._brokers = tuple(dict.fromkeys(brokers))
+        self._factor = replication_factor or min(REPLICATION_FACTOR_MAX, len(self._brokers))
+        self._leads: Counter[int] = Counter()
+        self._holds: Counter[int] = Counter()
+
+    def place(self, partition_count: int) -> tuple[Replicas, ...]:
+        placed = place_replicas(
+            partition_count,
+            self._factor,
+            racks=dict.fromkeys(self._brokers),
+            live=set(self._brokers),
+            leader_load=self._leads,
+            replica_load=self._holds,
+        )
+        self._leads.update(replicas[0] for replicas in placed)
+        self._holds.update(broker_id for replicas in placed for broker_id in replicas)
+        return placed

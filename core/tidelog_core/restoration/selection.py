@@ -1,0 +1,251 @@
+"""Which of a partition's segments in the bucket count, where no metadata says so.
+
+The rules of ``docs/format.md``, "Without metadata":
+
+1. Complete is what has its index object and its log object of the right size.
+2. Segments that overlap have the same leader epochs for the same offsets. Where they do
+   not, an unclean election came between, and the later leader's segment is the truth.
+3. A segment that starts a new chain of hashes had none before it that counted: what ends
+   at or before its base offset was being deleted.
+4. The log is what is without a gap up to the greatest end offset. A log with a hole cannot
+   be served: new records would be appended in the hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.tier.integrity import CHAIN_PROBLEM, NO_HASH, continues_chain
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSegment:
+    """A segment whose two objects are there and agree."""
+
+    meta: SegmentMeta
+    log_key: str
+    index_key: str
+    previous_hash: bytes
+    producer_id_max: int = -1  # of its producer snapshot and aborted transactions; -1: none
+
+    @property
+    def chained_hash(self) -> bytes:
+        """The chained hash of the partition up to and including this segment."""
+        return bytes.fromhex(self.meta.chained_hash)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenSegment:
+    """A segment of which an object is missing or not what it should be."""
+
+    key: str  # of the object that is wrong
+    problem: str
+    base_offset: int  # as its key says
+    end_offset: int | None  # None: nothing readable says so
+    leader_epoch: int  # as its key says
+    is_unfinished: bool = False  # it has no index object, so it never counted
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something to tell of an object."""
+
+    object: str  # its key
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a partition's log is, as far as the bucket tells."""
+
+    segments: tuple[CompleteSegment, ...]  # by base offset, without gaps
+    log_start_offset: int
+    leader_epoch_max: int  # that any object tells of; -1: none
+    left_out: tuple[Remark, ...]  # what does not count, and why
+    problems: tuple[Remark, ...]  # where records may be lost
+
+
+def select_segments(
+    complete: Sequence[CompleteSegment], broken: Sequence[BrokenSegment] = ()
+) -> Selection:
+    """Return the segments that make up the partition's log."""
+    left_out: list[Remark] = []
+    problems: list[Remark] = []
+    deleted_end = max(
+        (s.meta.base_offset for s in complete if s.previous_hash == NO_HASH), default=0
+    )
+    kept = _without_deleted(complete, deleted_end, left_out)
+    continued = {segment.previous_hash for segment in complete}
+    chosen: list[CompleteSegment] = []
+    for group in _overlapping(kept):
+        chosen += _without_repeated(_without_superseded(group, left_out), continued, left_out)
+    kept = sorted(chosen, key=_place)
+    problems += _chain_problems(kept, complete)
+    run = _last_run(kept, left_out, problems)
+    if run:
+        log_start_offset = max(run[0].meta.base_offset, deleted_end)
+    else:
+        # Nothing can be read. New records at least do not take the offsets of others.
+        log_start_offset = max((s.end_offset or s.base_offset for s in broken), default=0)
+    for segment in broken:
+        is_harmless = segment.is_unfinished or _is_dispensable(segment, run, log_start_offset)
+        remarks = left_out if is_harmless else problems
+        remarks.append(Remark(segment.key, segment.problem))
+    return Selection(
+        segments=tuple(run),
+        log_start_offset=log_start_offset,
+        leader_epoch_max=_leader_epoch_max(complete, broken),
+        left_out=tuple(left_out),
+        problems=tuple(problems),
+    )
+
+
+def agree(one: SegmentMeta, other: SegmentMeta) -> bool:
+    """Whether the segments have the same leader epochs wherever they overlap.
+
+    They then have the same records there: an epoch has one leader, which gives an offset once.
+    """
+    low = max(one.base_offset, other.base_offset)
+    high = min(one.end_offset, other.end_offset)
+    if low >= high:
+        return True
+    edges = {low}
+    for epochs in (one.leader_epochs, other.leader_epochs):
+        edges.update(start for _, start in epochs if low < start < high)
+    return all(_epoch_at(one, edge) == _epoch_at(other, edge) for edge in edges)
+
+
+def _place(segment: CompleteSegment) -> tuple[int, int]:
+    return segment.meta.base_offset, segment.meta.end_offset
+
+
+def _epoch_at(segment: SegmentMeta, offset: int) -> int:
+    return max((epoch for epoch, start in segment.leader_epochs if start <= offset), default=-1)
+
+
+def _without_deleted(
+    segments: Sequence[CompleteSegment], deleted_end: int, left_out: list[Remark]
+) -> list[CompleteSegment]:
+    kept = []
+    for segment in segments:
+        if segment.meta.end_offset <= deleted_end:
+            text = f"a new chain starts at {deleted_end}: it was being deleted"
+            left_out.append(Remark(segment.index_key, text))
+        else:
+            kept.append(segment)
+    return kept
+
+
+def _overlapping(segments: Sequence[CompleteSegment]) -> Iterator[list[CompleteSegment]]:
+    """Yield the segments in groups that do not overlap one another; most have one member."""
+    group: list[CompleteSegment] = []
+    end_offset = 0
+    for segment in sorted(segments, key=_place):
+        if group and segment.meta.base_offset >= end_offset:
+            yield group
+            group, end_offset = [], 0
+        group.append(segment)
+        end_offset = max(end_offset, segment.meta.end_offset)
+    if group:
+        yield group
+
+
+def _without_superseded(
+    segments: Sequence[CompleteSegment], left_out: list[Remark]
+) -> list[CompleteSegment]:
+    kept: list[CompleteSegment] = []
+    for segment in sorted(segments, key=lambda s: (-s.meta.leader_epoch, _place(s))):
+        rival = next((other for other in kept if not agree(segment.meta, other.meta)), None)
+        if rival is None:
+            kept.append(segment)
+        else:
+            text = f"superseded by a later leader's records, in {rival.index_key}"
+            left_out.append(Remark(segment.index_key, text))
+    return kept
+
+
+def _without_repeated(
+    segments: Sequence[CompleteSegment], continued: Set[bytes], left_out: list[Remark]
+) -> list[CompleteSegment]:
+    """Leave out what another segment has wholly, unless the chain goes on from it.
+
+    Such a one is a copy that was complete when its leader crashed, and copied again since.
+    """
+    kept = list(segments)
+    for segment in sorted(segments, key=lambda s: s.meta.end_offset - s.meta.base_offset):
+        if segment.chained_hash in continued:
+            continue
+        holder = next(
+            (
+                other
+                for other in kept
+                if other is not segment
+                and other.meta.base_offset <= segment.meta.base_offset
+                and other.meta.end_offset >= segment.meta.end_offset
+            ),
+            None,
+        )
+        if holder is not None:
+            kept.remove(segment)
+            text = f"the same records are in {holder.index_key}"
+            left_out.append(Remark(segment.index_key, text))
+    return kept
+
+
+def _chain_problems(
+    kept: Sequence[CompleteSegment], known: Sequence[CompleteSegment]
+) -> list[Remark]:
+    """Tell of segments that follow another by offset, but none of those known by hash."""
+    bases = {segment.chained_hash: segment.meta.base_offset for segment in known}
+    problems = []
+    first_end = end_offset = kept[0].meta.end_offset if kept else 0
+    for segment in kept[1:]:
+        meta = segment.meta
+        is_new_chain = segment.previous_hash == NO_HASH or meta.base_offset > end_offset
+        if not is_new_chain and not continues_chain(
+            meta.base_offset, segment.previous_hash, first_end=first_end, bases=bases
+        ):
+            problems.append(Remark(segment.index_key, CHAIN_PROBLEM))
+        end_offset = max(end_offset, meta.end_offset)
+    return problems
+
+
+def _last_run(
+    kept: Sequence[CompleteSegment], left_out: list[Remark], problems: list[Remark]
+) -> list[CompleteSegment]:
+    """Return what is without a gap up to the end, and tell of what lies before a gap."""
+    run: list[CompleteSegment] = []
+    end_offset = 0
+    for segment in kept:
+        if run and segment.meta.base_offset > end_offset:
+            gap = f"[{end_offset}, {segment.meta.base_offset})"
+            text = f"offsets {gap} are missing before it, and what lies before those is left out"
+            problems.append(Remark(segment.log_key, text))
+            text = f"it lies before the missing offsets {gap} and cannot be served"
+            left_out += [Remark(before.index_key, text) for before in run]
+            run = []
+        run.append(segment)
+        end_offset = max(end_offset, segment.meta.end_offset)
+    return run
+
+
+def _is_dispensable(
+    broken: BrokenSegment, run: Sequence[CompleteSegment], log_start_offset: int
+) -> bool:
+    """Whether the run, or what is deleted, has all that the broken segment had."""
+    if broken.end_offset is None or not run:
+        return False
+    if broken.end_offset <= log_start_offset:
+        return True
+    ends = max(segment.meta.end_offset for segment in run)
+    return run[0].meta.base_offset <= broken.base_offset and broken.end_offset <= ends
+
+
+def _leader_epoch_max(complete: Sequence[CompleteSegment], broken: Sequence[BrokenSegment]) -> int:
+    epochs = [segment.leader_epoch for segment in broken]
+    for segment in complete:
+        epochs.append(segment.meta.leader_epoch)
+        epochs += [epoch for epoch, _ in segment.meta.leader_epochs]
+    return max(epochs, default=-1)

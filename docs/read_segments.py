@@ -1,0 +1,200 @@
+"""Reads Tidelog's tiered segments out of a bucket, from docs/format.md alone.
+
+    python read_segments.py LOCATION                    lists and checks what there is
+    python read_segments.py LOCATION TOPIC [PARTITION]  prints committed records as JSON, in base64
+
+LOCATION is a folder, or s3://bucket/prefix where boto3 is installed. Needs crc32c and cramjam.
+What is wrong is named on stderr; the exit status is 1 then.
+"""
+
+import base64, gzip, hashlib, json, re, struct, sys, uuid  # noqa: E401, I001
+from collections import defaultdict, namedtuple
+from pathlib import Path
+
+import cramjam
+from crc32c import crc32c
+
+INDEX_KEY = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/\d{20}-\d+-[0-9a-f-]{36}\.index")
+HEADER, SECTION = struct.Struct("<8sHHIqqQQqIIii16s16sQ"), struct.Struct("<IIQQII")
+TABLES = (1, "<qqqIIII"), (4, "<qqqq"), (6, "<qq")  # batches, aborted transactions, leader epochs
+BATCH = struct.Struct(">qiibIhiqqqhii")  # Kafka's record batch header, message format 2
+CODECS = (bytes, gzip.decompress, cramjam.snappy.decompress_raw, cramjam.lz4.decompress,
+          cramjam.zstd.decompress)  # fmt: skip
+CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20  # its attributes
+Batch = namedtuple("Batch", "base size leader_epoch magic crc attributes last_delta first_ms max_ms"
+                   " producer producer_epoch sequence count")  # fmt: skip
+Segment = namedtuple("Segment", "key base end leader_epoch size crc batches aborted epochs"
+                     " previous sha256 chained")  # fmt: skip
+Record = namedtuple("Record", "offset timestamp key value headers")
+
+
+class Corrupt(Exception):
+    """An object that is not what the format says; the message starts with its key."""
+
+
+def require(is_right, key, problem):
+    if not is_right:
+        raise Corrupt(f"{key}: {problem}")
+
+
+def open_bucket(location):
+    """Return the size of every object by its key, and what gets an object's bytes."""
+    if not location.startswith("s3://"):
+        root = Path(location.removeprefix("file://"))
+        found = {str(p.relative_to(root)): p.stat().st_size for p in root.rglob("*") if p.is_file()}
+        return found, lambda key: (root / key).read_bytes()
+    import boto3
+
+    bucket, _, prefix = location.removeprefix("s3://").partition("/")
+    s3, prefix = boto3.client("s3"), prefix.strip("/") + "/" if prefix.strip("/") else ""
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    found = {o["Key"][len(prefix) :]: o["Size"] for p in pages for o in p.get("Contents", ())}
+    return found, lambda key: s3.get_object(Bucket=bucket, Key=prefix + key)["Body"].read()
+
+
+def parse_index(key, data):
+    """Return the segment that an index object describes, every CRC checked."""
+    require(len(data) > 111 and data[:10] == b"TLINDEX\0\1\0", key, "no index of version 1")
+    _, _, count, header_size, base, end, size, *fields, file_size = HEADER.unpack_from(data)
+    _, _, crc, batch_count, epoch, partition, topic, own = fields
+    table_end = HEADER.size + SECTION.size * count
+    require(file_size == len(data) and table_end + 8 <= header_size <= file_size, key, "size")
+    header_crc = int.from_bytes(data[table_end : table_end + 4], "little")
+    require(crc32c(data[:table_end]) == header_crc, key, "CRC of the header")
+    sections = {}
+    for at in range(HEADER.size, table_end, SECTION.size):
+        kind, flags, start, length, _, section_crc = SECTION.unpack_from(data, at)
+        require(kind in range(1, 9) or not flags & 1, key, f"unknown section {kind}")
+        sections[kind] = data[start : start + length]
+        require(crc32c(sections[kind]) == section_crc, key, f"CRC of section {kind}")
+    name = f"-{uuid.UUID(bytes=topic)}/{partition}/{base:020}-{epoch}-{uuid.UUID(bytes=own)}.index"
+    require(key.endswith(name), key, f"it is the index of another segment: {name}")
+    previous, sha256, chained = struct.unpack("<32s32s32s", sections[8])
+    link = b"tidelog chain 1\0" + previous + topic
+    link += struct.pack(">IQQQ", partition, base, end, size) + sha256
+    require(hashlib.sha256(link).digest() == chained, key, "chained hash")
+    tables = [list(struct.iter_unpack(row, sections[kind])) for kind, row in TABLES]
+    require(len(tables[0]) == batch_count, key, "number of batches")
+    log_key = key.removesuffix("index") + "log"
+    return Segment(log_key, base, end, epoch, size, crc, *tables, previous, sha256, chained)
+
+
+def agree(one, other):
+    """Whether two segments have the same leader epochs wherever they overlap."""
+    low, high = max(one.base, other.base), min(one.end, other.end)
+    edges = {low, *(first for _, first in one.epochs + other.epochs if low < first < high)}
+    epochs = [[max(e for e, at in s.epochs if at <= o) for o in edges] for s in (one, other)]
+    return epochs[0] == epochs[1]
+
+
+def read_bucket(found, get, tell):
+    """Return (topic's folder, partition) -> segments in order of offset; ``tell`` what is wrong."""
+    partitions = defaultdict(list)
+    for match in filter(None, map(INDEX_KEY.fullmatch, sorted(found))):
+        try:
+            segment = parse_index(match[0], get(match[0]))
+            require(found.get(segment.key) == segment.size, segment.key, "missing or cut short")
+            partitions[match[1], int(match[2])].append(segment)
+        except (Corrupt, KeyError, struct.error) as error:
+            tell(f"{error}" if isinstance(error, Corrupt) else f"{match[0]}: {error!r}")
+    for name, segments in partitions.items():
+        kept, firsts = [], [s.base for s in segments if s.previous == bytes(32)]
+        deleted_end = max(firsts, default=0)
+        for segment in sorted(segments, key=lambda s: -s.leader_epoch):
+            rivals = [s for s in kept if s.base < segment.end and segment.base < s.end]
+            if segment.end > deleted_end and all(agree(segment, rival) for rival in rivals):
+                kept.append(segment)
+        partitions[name] = kept = sorted(kept, key=lambda s: (s.base, s.end))
+        end = kept[0].end
+        for at, segment in enumerate(kept[1:], 1):
+            if segment.base > end:
+                tell(f"{segment.key}: offsets [{end}, {segment.base}) are missing before it")
+            chain = {bytes(32), *(s.chained for s in kept[:at])}
+            if kept[0].end <= segment.base <= end and segment.previous not in chain:
+                tell(f"{segment.key}: it does not continue the chain of hashes")
+            end = max(end, segment.end)
+    return partitions
+
+
+def read_batches(segment, get):
+    """Yield (header, payload) of each batch, CRCs and SHA-256 checked first. Raises Corrupt."""
+    log = get(segment.key)
+    sums = len(log), crc32c(log), hashlib.sha256(log).digest()
+    require(sums == (segment.size, segment.crc, segment.sha256), segment.key, "wrong checksums")
+    for base, last, _, position, size, *_ in segment.batches:
+        header, body = Batch(*BATCH.unpack_from(log, position)), log[position : position + size]
+        said = (header.base, header.base + header.last_delta, header.size + 12, header.magic)
+        is_right = said == (base, last, size, 2) and crc32c(body[21:]) == header.crc
+        require(is_right, segment.key, f"the batch at {position}")
+        yield header, body[BATCH.size :]
+
+
+def decompress(codec, data):
+    if codec != 2 or data[:8] != b"\x82SNAPPY\0":
+        return bytes(CODECS[codec](data))
+    out, at = b"", 16  # snappy-java's framing: blocks, each behind its size
+    while at < len(data):
+        start, at = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "big")
+        out += bytes(cramjam.snappy.decompress_raw(data[start:at]))
+    return out
+
+
+def parse_records(header, payload):
+    data, at = decompress(header.attributes & CODEC, payload), 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
+            if data[at - 1] < 128:
+                return (value >> 1) ^ -(value & 1)
+
+    def field():
+        nonlocal at
+        size = varint()
+        at += max(size, 0)
+        return None if size < 0 else data[at - size : at]
+
+    for _ in range(header.count):
+        varint()  # the record's size; a byte of attributes follows that mean nothing
+        at += 1
+        timestamp, offset = header.first_ms + varint(), header.base + varint()
+        key, value = field(), field()
+        headers = [(field().decode(), field()) for _ in range(varint())]
+        stamp = header.max_ms if header.attributes & APPEND_TIME else timestamp
+        yield Record(offset, stamp, key, value, headers)
+
+
+def read_records(segments, get, *, committed=True):
+    """Yield a partition's records once each, in order of offset. Raises Corrupt."""
+    next_offset = 0
+    for segment in segments:
+        for header, payload in read_batches(segment, get) if segment.end > next_offset else ():
+            own = (t for t in segment.aborted if t[0] == header.producer)
+            is_aborted = any(first <= header.base < marker for _, first, marker, _ in own)
+            is_aborted = is_aborted and header.attributes & TRANSACTIONAL
+            if not (header.attributes & CONTROL or (is_aborted and committed)):
+                yield from (r for r in parse_records(header, payload) if r.offset >= next_offset)
+        next_offset = max(next_offset, segment.end)
+
+
+def main(location, topic=None, partition=None):
+    (found, get), problems = open_bucket(location), []
+    for (folder, number), segments in sorted(read_bucket(found, get, problems.append).items()):
+        try:
+            name = json.loads(get(f"{folder}/topic.json"))["name"]
+            for s in segments if topic is None else ():
+                count = sum(header.count for header, _ in read_batches(s, get))
+                print(f"{name}-{number} [{s.base}, {s.end}) {count} records {s.key}")
+            if topic == name and partition in {None, str(number)}:
+                for record in read_records(segments, get):
+                    fields = {"partition": number, **record._asdict()}
+                    print(json.dumps(fields, default=lambda data: base64.b64encode(data).decode()))
+        except (Corrupt, OSError, ValueError) as error:
+            problems.append(str(error))
+    sys.exit("\n".join(problems) or 0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,204 @@
+"""Which segments are to be checked, and what else lies in the bucket.
+
+With a metadata store, it says which segments count, and every object of the cluster that
+it does not know of is a problem. Without one, the bucket is all there is: then the rules
+of ``tidelog_core.restoration`` say what counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID
+
+from tidelog_core.errors import CorruptItem, InvalidObjectKey, ObjectNotFound
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import (
+    Partition,
+    SegmentMeta,
+    SegmentState,
+    deleted_topic_key,
+    partition_key,
+    segment_collection,
+)
+from tidelog_core.metadata.store import Item, MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.restoration.survey import Survey, SurveyedTopic, check_manifests
+from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObjects
+from tidelog_core.tier.keys import SegmentKeys
+from tidelog_core.tier.planning import finished_segments
+
+from tidelog.cli.verification import PartitionPlan, Problem
+
+ORPHAN = "no segment in the metadata store has it"
+
+
+class MetadataPlan:
+    """The plan by what the metadata store says. Made after the bucket was listed.
+
+    In this order an upload that begins meanwhile is never taken for an orphan: its item is
+    written before its objects.
+    """
+
+    def __init__(self, store: MetadataStore, image: ClusterImage, objects: ObjectStore) -> None:
+        self._store = store
+        self._image = image
+        self._objects = objects
+        self._known: set[UUID] = set()  # segments in any state
+        self._tiered: set[UUID] = set()  # topics that have segments
+        self._names: dict[UUID, str] = {}
+
+    async def partitions(self, topics: Iterable[str]) -> list[PartitionPlan]:
+        """Return what there is to check of the topics."""
+        plans: list[PartitionPlan] = []
+        for topic in topics:
+            self._names[self._image.topics[topic].topic_id] = topic
+            plans += [await self._partition(topic, p) for p in self._image.partitions(topic)]
+        return plans
+
+    async def strays(self, cluster: ClusterObjects, *, is_all: bool) -> list[Problem]:
+        """Return what is in the bucket and should not be, and manifests that are not right.
+
+        ``partitions`` was called before. Without ``is_all`` only of its topics.
+        """
+        problems = [Problem(None, key, "it is no object of the tier's") for key in cluster.foreign]
+        problems = problems if is_all else []
+        wanted = []
+        for topic in cluster.topics.values():
+            if topic.topic_id in self._names:
+                problems += await self._orphans(topic)
+                if topic.topic_id in self._tiered:
+                    wanted.append(topic)
+            elif is_all and not await self._is_known_topic(topic):
+                count = sum(map(len, topic.partitions.values()))
+                text = f"the metadata store knows no such topic; there are {count} segments of it"
+                problems.append(Problem(None, topic.folder, text))
+        if wanted:
+            remarks = await check_manifests(self._objects, cluster, wanted)
+            problems += [Problem(None, remark.object, remark.text) for remark in remarks]
+        return problems
+
+    async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:  # noqa: ARG002
+        """Whether the segment's item still says COPY_FINISHED."""
+        item = await self._store.get(segment.item_id)
+        return item is not None and SegmentMeta.from_item(item).state is SegmentState.COPY_FINISHED
+
+    async def log_start_offset(self, planned: PartitionPlan) -> int:
+        """Where the partition's item says that the log starts."""
+        topic = self._image.topics[planned.name.topic]
+        item = await self._store.get(partition_key(topic.topic_id, planned.name.partition))
+        if item is None:
+            return planned.log_start_offset
+        return Partition.from_item(item).log_start_offset
+
+    async def _partition(self, topic: str, partition: Partition) -> PartitionPlan:
+        name = TopicPartition(topic, partition.partition)
+        metas: list[SegmentMeta] = []
+        problems: list[Problem] = []
+        collection = segment_collection(partition.topic_id, partition.partition)
+        for item in await self._store.list(collection):
+            self._known |= _segment_ids(item)
+            try:
+                metas.append(SegmentMeta.from_item(item))
+            except CorruptItem as error:
+                key = f"{item.id.collection}/{item.id.key}"
+                problems.append(Problem(name, key, error.problem))
+        finished = tuple(finished_segments(metas))
+        if finished:
+            self._tiered.add(partition.topic_id)
+        return PartitionPlan(name, partition.log_start_offset, finished, tuple(problems))
+
+    async def _orphans(self, topic: TopicObjects) -> list[Problem]:
+        problems = []
+        for number, segments in sorted(topic.partitions.items()):
+            name = TopicPartition(self._names[topic.topic_id], number)
+            for segment in segments:
+                if segment.key.segment_id not in self._known:
+                    keys = [key for key in _keys_of(segment) if await self._exists(key)]
+                    problems += [Problem(name, key, ORPHAN) for key in keys]
+        return problems
+
+    async def _is_known_topic(self, topic: TopicObjects) -> bool:
+        """Whether the topic is there, or is being deleted, its objects with it."""
+        if self._image.topic_by_id(topic.topic_id) is not None:
+            return True
+        if await self._store.get(deleted_topic_key(topic.topic_id)) is not None:
+            return True
+        keys = itertools.chain.from_iterable(
+            _keys_of(segment) for held in topic.partitions.values() for segment in held
+        )
+        if topic.has_manifest:
+            keys = itertools.chain([topic.manifest_key], keys)
+        first = next(keys, None)
+        return first is None or not await self._exists(first)
+
+    async def _exists(self, key: str) -> bool:
+        """Whether the object is there still: its deletion may have ended meanwhile."""
+        return await _exists(self._objects, key)
+
+
+class BucketPlan:
+    """The plan by what the bucket alone says."""
+
+    def __init__(self, survey: Survey, objects: ObjectStore) -> None:
+        self._survey = survey
+        self._objects = objects
+        self.problems = [Problem(None, r.object, r.text) for r in survey.problems]
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of the topics that there are."""
+        return sorted({_name_of(topic) for topic in self._survey.topics})
+
+    def partitions(self, topics: Sequence[str]) -> list[PartitionPlan]:
+        """Return what there is to check of the topics."""
+        plans = []
+        for topic in sorted(self._survey.topics, key=_name_of):
+            if _name_of(topic) not in topics:
+                continue
+            self.problems += [Problem(None, r.object, r.text) for r in topic.problems]
+            for number, selection in topic.selections.items():
+                name = TopicPartition(_name_of(topic), number)
+                problems = tuple(Problem(name, r.object, r.text) for r in selection.problems)
+                segments = tuple(segment.meta for segment in selection.segments)
+                plans.append(PartitionPlan(name, selection.log_start_offset, segments, problems))
+        return plans
+
+    async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:  # noqa: ARG002
+        """Whether either object is there: a deletion takes both."""
+        return await _exists(self._objects, keys.index) or await _exists(self._objects, keys.log)
+
+    async def log_start_offset(self, planned: PartitionPlan) -> int:
+        """Where the segments that count begin."""
+        return planned.log_start_offset
+
+
+async def _exists(objects: ObjectStore, key: str) -> bool:
+    try:
+        await objects.head(key)
+    except (ObjectNotFound, InvalidObjectKey):
+        return False
+    return True
+
+
+def _keys_of(segment: SegmentObjects) -> Iterator[str]:
+    if segment.index is not None:
+        yield segment.index_key
+    if segment.log is not None:
+        yield segment.log_key
+
+
+def _name_of(topic: SurveyedTopic) -> str:
+    """Return the topic's name; cut to what the folder says where there is no manifest."""
+    if topic.manifest is not None:
+        return topic.manifest.name
+    return topic.objects.folder.partition("/")[2].removesuffix(f"-{topic.objects.topic_id}")
+
+
+def _segment_ids(item: Item) -> set[UUID]:
+    """Return the segment's id that the item's key ends with, if it does."""
+    try:
+        return {UUID(item.id.key.partition("-")[2])}
+    except ValueError:
+        return set()

@@ -1,0 +1,97 @@
+"""A cluster whose table is lost, restored into another one from its bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import boto3
+import pytest
+from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+
+from tests.docs.reader import only, read_all
+from tests.node.node_process import NodeProcess
+from tests.sdk.cli.command import called
+from tests.sdk.cli.test_restore import (
+    CONFIG,
+    TOPIC_CONFIG,
+    produce,
+    read,
+    seal,
+    values,
+    wait_tiered,
+)
+
+COUNT = 60
+
+
+def new_table(endpoint: str) -> str:
+    table = f"tidelog-{uuid.uuid4().hex}"
+
+    async def main() -> None:
+        # A server that has just started takes its time over the first request.
+        store = DynamoDbMetadataStore(
+            table, region="us-east-1", endpoint=endpoint, read_timeout=20.0
+        )
+        try:
+            await store.create_table()
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+    return table
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_cluster_comes_back_from_s3_into_another_table(
+    dynamodb_local_endpoint: str,
+    ministack_endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket = f"restore-{uuid.uuid4().hex}"
+    s3 = boto3.client("s3", endpoint_url=ministack_endpoint)
+    s3.create_bucket(Bucket=bucket)
+    s3.close()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", ministack_endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", ministack_endpoint)
+    url = f"s3://{bucket}/tidelog"
+
+    def node(name: str) -> NodeProcess:
+        table = new_table(dynamodb_local_endpoint)
+        store = f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_local_endpoint}"
+        return NodeProcess(tmp_path / name, metadata_store=store, object_store=url, config=CONFIG)
+
+    config = [
+        part for name, value in TOPIC_CONFIG.items() for part in ("--config", f"{name}={value}")
+    ]
+    with node("before") as before:
+        called("topic", "create", "orders", *config, bootstrap=before.address)
+        produce(before.address, "orders", 0, values(0, COUNT))
+        seal(before, [("orders", 0)])
+        wait_tiered(before, {("orders", 0): COUNT})
+        rows = read(before, "orders", 0, COUNT)
+
+    # The reader of docs/ finds the same in the bucket.
+    records = only(read_all(url).values())
+    assert [(r.offset, r.key, r.value) for r in records] == [
+        (offset, key, value) for offset, _, key, value in rows
+    ]
+
+    after = node("after")
+    document = called(
+        "restore", "--from", url, "--metadata", after.metadata_store, "--json"
+    ).document
+    assert document["ok"]
+    with after:
+        assert read(after, "orders", 0, COUNT) == rows
+        produce(after.address, "orders", 0, values(1, 1))
+        assert read(after, "orders", 0, COUNT + 1)[-1][3] == values(1, 1)[0]
+        seal(after, [("orders", 0)])
+        wait_tiered(after, {("orders", 0): COUNT + 1})
+    checked = called(
+        "verify", "--objects", url, "--metadata", after.metadata_store, "--json"
+    ).document
+    assert checked["ok"], checked

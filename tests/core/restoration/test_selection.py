@@ -1,0 +1,165 @@
+"""Which segments count, where the bucket alone says so."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.restoration.selection import (
+    BrokenSegment,
+    CompleteSegment,
+    Selection,
+    select_segments,
+)
+from tidelog_core.tier.integrity import NO_HASH
+
+TOPIC_ID = UUID(int=1)
+
+
+def segment(
+    base: int,
+    end: int,
+    after: CompleteSegment | None = None,
+    *,
+    epoch: int = 1,
+    epochs: tuple[tuple[int, int], ...] | None = None,
+    previous_hash: bytes | None = None,
+) -> CompleteSegment:
+    """Return a segment that continues the chain of another."""
+    segment_id = uuid4()
+    meta = SegmentMeta(
+        topic_id=TOPIC_ID,
+        partition=0,
+        base_offset=base,
+        end_offset=end,
+        leader_epoch=epoch,
+        segment_id=segment_id,
+        state=SegmentState.COPY_FINISHED,
+        size_bytes=100,
+        index_size_bytes=10,
+        max_timestamp_ms=0,
+        leader_epochs=((1, base),) if epochs is None else epochs,
+        chained_hash=(segment_id.bytes * 2).hex(),
+        created_ms=0,
+    )
+    if previous_hash is None:
+        previous_hash = NO_HASH if after is None else after.chained_hash
+    name = f"{base}-{end}-{epoch}"
+    return CompleteSegment(meta, f"{name}.log", f"{name}.index", previous_hash)
+
+
+def chain(*ranges: tuple[int, int]) -> list[CompleteSegment]:
+    found: list[CompleteSegment] = []
+    for base, end in ranges:
+        found.append(segment(base, end, found[-1] if found else None))
+    return found
+
+
+def broken(base: int, end: int | None, *, is_unfinished: bool = False) -> BrokenSegment:
+    return BrokenSegment("wrong", "it is wrong", base, end, 7, is_unfinished=is_unfinished)
+
+
+def ranges(selection: Selection) -> list[tuple[int, int]]:
+    return [(s.meta.base_offset, s.meta.end_offset) for s in selection.segments]
+
+
+def remarks(selection: Selection) -> tuple[list[str], list[str]]:
+    return [r.object for r in selection.left_out], [r.object for r in selection.problems]
+
+
+def test_a_whole_chain_is_the_log() -> None:
+    selection = select_segments(chain((0, 10), (10, 20), (20, 30))[::-1])
+    assert ranges(selection) == [(0, 10), (10, 20), (20, 30)]
+    assert (selection.log_start_offset, selection.leader_epoch_max) == (0, 1)
+    assert remarks(selection) == ([], [])
+
+
+def test_a_log_whose_beginning_is_deleted_starts_later() -> None:
+    selection = select_segments(chain((0, 10), (10, 20), (20, 30))[1:])
+    assert selection.log_start_offset == 10
+    assert remarks(selection) == ([], [])
+
+
+def test_overlapping_segments_all_count_and_the_chain_may_pass_one_by() -> None:
+    """A new leader had rolled elsewhere: [50, 250) follows [0, 100) in the chain."""
+    first, second = chain((0, 100), (100, 200))
+    wide = segment(50, 250, first, epoch=2)
+    last = segment(250, 300, second, epoch=2)
+    selection = select_segments([first, second, wide, last])
+    assert ranges(selection) == [(0, 100), (50, 250), (100, 200), (250, 300)]
+    assert remarks(selection) == ([], [])
+
+
+def test_a_copy_that_was_made_again_counts_once() -> None:
+    first = segment(0, 10)
+    crashed, again = segment(10, 20, first), segment(10, 20, first, epoch=2)
+    last = segment(20, 30, again, epoch=2)
+    selection = select_segments([first, crashed, again, last])
+    assert ranges(selection) == [(0, 10), (10, 20), (20, 30)]
+    assert again in selection.segments
+    assert remarks(selection) == (["10-20-1.index"], [])
+    # At the end of the log nothing tells which was the one, and it does not matter.
+    assert ranges(select_segments([first, crashed, again])) == [(0, 10), (10, 20)]
+
+
+def test_what_an_unclean_election_has_undone_is_left_out() -> None:
+    first = segment(0, 10)
+    undone = segment(10, 40, first)
+    truth = segment(10, 30, first, epoch=3, epochs=((1, 10), (3, 15)))
+    selection = select_segments([first, undone, truth])
+    assert ranges(selection) == [(0, 10), (10, 30)]
+    assert remarks(selection) == (["10-40-1.index"], [])
+    assert selection.leader_epoch_max == 3
+
+
+def test_a_new_chain_tells_that_what_lies_before_was_deleted() -> None:
+    old = chain((0, 10), (10, 20))
+    new = segment(20, 30)
+    selection = select_segments([*old, new])
+    assert ranges(selection) == [(20, 30)]
+    assert selection.log_start_offset == 20
+    assert remarks(selection) == (["0-10-1.index", "10-20-1.index"], [])
+
+
+def test_what_lies_before_a_gap_is_left_out_and_told() -> None:
+    first, _, third = chain((0, 10), (10, 20), (20, 30))
+    selection = select_segments([first, third])
+    assert ranges(selection) == [(20, 30)]
+    assert selection.log_start_offset == 20
+    assert remarks(selection) == (["0-10-1.index"], ["20-30-1.log"])
+
+
+def test_a_broken_chain_is_told_and_the_segment_kept() -> None:
+    first = segment(0, 10)
+    forged = segment(10, 20, previous_hash=b"x" * 32)
+    selection = select_segments([first, forged])
+    assert ranges(selection) == [(0, 10), (10, 20)]
+    assert remarks(selection) == ([], ["10-20-1.index"])
+
+
+def test_a_broken_segment_is_a_problem_unless_others_have_its_records() -> None:
+    whole = chain((10, 20), (20, 30))
+    for one, is_problem in (
+        (broken(30, 40), True),
+        (broken(12, 18), False),
+        (broken(0, 10), False),  # below the log start: its deletion was under way
+        (broken(15, None), True),
+    ):
+        selection = select_segments(whole, [one])
+        assert ranges(selection) == [(10, 20), (20, 30)]
+        assert bool(selection.problems) is is_problem
+        assert bool(selection.left_out) is not is_problem
+        assert selection.leader_epoch_max == 7
+
+
+def test_a_copy_that_was_not_finished_is_no_problem() -> None:
+    selection = select_segments(chain((0, 10)), [broken(10, None, is_unfinished=True)])
+    assert remarks(selection) == (["wrong"], [])
+
+
+def test_offsets_of_what_cannot_be_read_are_not_given_away_where_nothing_else_is_left() -> None:
+    selection = select_segments([], [broken(10, None), broken(20, 30)])
+    assert selection.segments == ()
+    assert selection.log_start_offset == 30
+    assert len(selection.problems) == 2
+    assert select_segments([]).log_start_offset == 0

@@ -1,0 +1,359 @@
+"""``docs/read_segments.py`` against what the project writes: a page and a script, no shared code."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import base64
+import dataclasses
+import json
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog_core.log.values import AbortedTransaction, AppendOrigin
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.records.batch import Record, build_batch
+from tidelog_core.records.codecs import CompressionType, compress
+from tidelog_core.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_end_transaction_marker,
+)
+from tidelog_core.tier.index_build import BuiltIndex, build_index_file
+from tidelog_core.tier.integrity import NO_HASH
+from tidelog_core.tier.keys import segment_keys, topic_manifest_key
+from tidelog_core.tier.manifest import TopicManifest
+from tidelog_node.replicas import Replica
+
+from tests.core.tier.segments import TOPIC_ID, batch, write_source
+from tests.docs.reader import SCRIPT, only, read_all, reader, run
+from tests.node.node_process import NodeProcess
+from tests.node.tier.tier_node import running_node
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORDS_PER_CODEC = 60
+SEGMENT_BYTES = 4000
+DEADLINE_SECONDS = 30.0
+NOW_MS = 1_700_000_000_000
+
+Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def test_the_reader_is_short_and_imports_nothing_of_the_project() -> None:
+    source = SCRIPT.read_text()
+    assert len(source.splitlines()) <= 200
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or ".").partition(".")[0])
+    assert names <= {
+        "base64", "boto3", "collections", "cramjam", "crc32c", "gzip", "hashlib", "json",
+        "pathlib", "re", "struct", "sys", "uuid",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
+    """A bucket that a node has tiered records of every codec to, and what a consumer read."""
+    folder = tmp_path_factory.mktemp("bucket")
+    config = {"remote.task.interval.ms": "50"}
+    store = f"file://{folder}/objects"
+    with NodeProcess(folder / "node", object_store=store, config=config) as node:
+        admin = AdminClient({"bootstrap.servers": node.address})
+        configs = {"segment.bytes": str(SEGMENT_BYTES)}
+        admin.create_topics([NewTopic("t", 1, 1, config=configs)])["t"].result(10)
+        produce(node.address)
+        rows = consume(node.address, RECORDS_PER_CODEC * len(CODECS))
+        # One record more, nearly as large as a segment, seals what is there and stays behind itself.
+        late = Producer({"bootstrap.servers": node.address})
+        late.produce("t", bytes(SEGMENT_BYTES - 150))
+        assert late.flush(20) == 0
+        wait_tiered(folder / "objects", len(rows), node)
+    return folder / "objects", rows
+
+
+def produce(address: str) -> None:
+    for codec in CODECS:
+        producer = Producer(
+            {"bootstrap.servers": address, "compression.type": codec, "batch.num.messages": 7}
+        )
+        for number in range(RECORDS_PER_CODEC):
+            producer.produce(
+                "t",
+                key=None if number % 3 == 0 else b"key %d" % number,
+                value=None if number % 7 == 0 else codec.encode() * (number + 1),
+                headers=[("a", b"1"), ("é", None), ("a", b"")] if number % 2 else None,
+                timestamp=NOW_MS - number,
+            )
+        assert producer.flush(20) == 0
+
+
+def consume(address: str, count: int) -> list[Row]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "g", "check.crcs": True})
+    consumer.assign([TopicPartition("t", 0, 0)])
+    rows: list[Row] = []
+    while len(rows) < count:
+        for message in consumer.consume(count, timeout=10):
+            assert message.error() is None, message.error()
+            offset, timestamp = message.offset(), message.timestamp()[1]
+            headers = [(name, value) for name, value in message.headers() or []]
+            assert offset is not None
+            rows.append((offset, timestamp, message.key(), message.value(), headers))
+    consumer.close()
+    return rows
+
+
+def wait_tiered(objects: Path, end_offset: int, node: NodeProcess) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        found, get = reader.open_bucket(str(objects))
+        ends = [
+            s.end for segments in reader.read_bucket(found, get, str).values() for s in segments
+        ]
+        if max(ends, default=0) == end_offset:
+            return
+        assert time.monotonic() < deadline, f"tiered up to {ends}:\n{node.log[-3000:]}"
+        time.sleep(0.1)
+
+
+def test_it_reads_what_a_consumer_reads(tiered: tuple[Path, list[Row]]) -> None:
+    objects, rows = tiered
+    ((folder, partition), records) = only(read_all(objects).items())
+    assert folder.rpartition("/")[2].startswith("t-")
+    assert partition == 0
+    assert [tuple(record) for record in records] == rows
+    found, get = reader.open_bucket(str(objects))
+    segments = only(reader.read_bucket(found, get, str).values())
+    assert len(segments) > 3
+    codecs = {flags & 7 for segment in segments for *_, flags in segment.batches}
+    assert codecs == set(range(5))
+
+
+def test_it_runs_alone_and_prints_records_as_json(tiered: tuple[Path, list[Row]]) -> None:
+    objects, rows = tiered
+    done = run(f"file://{objects}", "t")
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(r["partition"], r["offset"], r["timestamp"]) for r in printed] == [
+        (0, offset, timestamp) for offset, timestamp, *_ in rows
+    ]
+    value = rows[-1][3]
+    assert value is not None
+    assert base64.b64decode(printed[-1]["value"]) == value
+    listed = run(objects)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert listed.stdout.startswith("t-0 [0, ")
+
+
+def test_it_reads_the_framing_of_snappy_java_and_several_gzip_members() -> None:
+    """The project's own producers write snappy so; librdkafka writes it raw."""
+    data = b"some text " * 10_000
+    for codec in CompressionType:
+        assert reader.decompress(codec, compress(codec, data)) == data
+    twice = compress(CompressionType.GZIP, data) + compress(CompressionType.GZIP, data)
+    assert reader.decompress(1, twice) == data * 2
+
+
+def test_read_committed_leaves_out_what_was_aborted(tmp_path: Path) -> None:
+    """Also where the abort marker lies in a later segment than the records."""
+
+    async def write() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            for producer_id, name in ((7, "gone"), (8, "kept")):
+                append(replica, [f"{name} 1"], producer_id=producer_id)
+            append(replica, ["plain 1"])
+            replica.log.roll()
+            append(replica, ["gone 2"], producer_id=7, sequence=1)
+            end(replica, ControlType.ABORT, producer_id=7)
+            end(replica, ControlType.COMMIT, producer_id=8)
+            append(replica, ["kept after"], producer_id=7, sequence=2)
+            end(replica, ControlType.COMMIT, producer_id=7)
+            replica.log.roll()
+            replica.log.flush()
+            await node.wait_copied(replica, 2)
+
+    asyncio.run(write())
+    objects = tmp_path / "objects"
+    committed = only(read_all(objects).values())
+    assert [record.value for record in committed] == [b"kept 1", b"plain 1", b"kept after"]
+    everything = only(read_all(objects, committed=False).values())
+    assert [record.value for record in everything] == [
+        b"gone 1", b"kept 1", b"plain 1", b"gone 2", b"kept after",
+    ]  # fmt: skip
+
+
+def append(
+    replica: Replica, values: list[str], *, producer_id: int = -1, sequence: int = 0
+) -> None:
+    is_transactional = producer_id >= 0
+    records = [Record(n, NOW_MS, None, value.encode()) for n, value in enumerate(values)]
+    data = build_batch(
+        records,
+        producer_id=producer_id,
+        producer_epoch=0 if is_transactional else -1,
+        base_sequence=sequence if is_transactional else -1,
+        is_transactional=is_transactional,
+    )
+    replica.append(bytearray(data))
+
+
+def end(replica: Replica, kind: ControlType, *, producer_id: int) -> None:
+    marker = build_end_transaction_marker(
+        EndTransactionMarker(kind, 0),
+        producer_id=producer_id,
+        producer_epoch=0,
+        timestamp_ms=NOW_MS,
+    )
+    origin = AppendOrigin.COORDINATOR
+    replica.log.append_as_leader(bytearray(marker), leader_epoch=0, origin=origin)
+    replica.log.advance_high_watermark(replica.log.log_end_offset)
+
+
+def put_segment(
+    objects: Path,
+    bases: range,
+    *,
+    previous: bytes = NO_HASH,
+    leader_epoch: int = 3,
+    value_size: int = 20,
+    epochs: tuple[tuple[int, int], ...] | None = None,
+) -> BuiltIndex:
+    """Put a segment with a batch of ten records at each of the offsets; return its index."""
+    sources = objects.parent / f"source-{uuid4()}"
+    sources.mkdir()
+    end_offset = bases[-1] + 10
+    source = write_source(
+        sources,
+        [batch(base, value_size=value_size) for base in bases],
+        base_offset=bases[0],
+        end_offset=end_offset,
+        previous_hash=previous,
+        segment_id=uuid4(),
+        aborted=(AbortedTransaction(1, 0, 1, 1),),
+    )
+    source = dataclasses.replace(
+        source,
+        leader_epoch=leader_epoch,
+        leader_epochs=((1, bases[0]),) if epochs is None else epochs,
+    )
+    built = build_index_file(source)
+    meta = SegmentMeta(
+        topic_id=TOPIC_ID,
+        partition=4,
+        base_offset=bases[0],
+        end_offset=end_offset,
+        leader_epoch=leader_epoch,
+        segment_id=source.segment_id,
+        state=SegmentState.COPY_FINISHED,
+        size_bytes=source.size_bytes,
+        index_size_bytes=len(built.data),
+        max_timestamp_ms=built.max_timestamp_ms,
+        leader_epochs=source.leader_epochs,
+        chained_hash=built.chained_hash.hex(),
+        created_ms=0,
+    )
+    keys = segment_keys("cluster", "t", meta)
+    (objects / keys.log).parent.mkdir(parents=True, exist_ok=True)
+    (objects / keys.log).write_bytes(source.path.read_bytes())
+    (objects / keys.index).write_bytes(built.data)
+    manifest = TopicManifest(name="t", topic_id=TOPIC_ID, partition_count=5, created_ms=0)
+    (objects / topic_manifest_key("cluster", "t", TOPIC_ID)).write_bytes(manifest.to_bytes())
+    return built
+
+
+def offsets_of(objects: Path) -> list[int]:
+    return [record.offset for record in only(read_all(objects).values())]
+
+
+def test_overlapping_segments_are_read_once(tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    first = put_segment(objects, range(0, 100, 10))
+    second = put_segment(objects, range(100, 200, 10), previous=first.chained_hash)
+    # A new leader had rolled elsewhere, and copied from where the tier held a part.
+    put_segment(objects, range(50, 250, 10), previous=first.chained_hash, leader_epoch=4)
+    put_segment(objects, range(250, 300, 10), previous=second.chained_hash, leader_epoch=4)
+    assert offsets_of(objects) == list(range(300))
+
+
+def test_what_a_replaced_leader_left_behind_is_passed_over(tmp_path: Path) -> None:
+    """After an unclean election the same offsets have other records, in a later epoch."""
+    objects = tmp_path / "objects"
+    first = put_segment(objects, range(0, 100, 10))
+    put_segment(objects, range(100, 300, 10), previous=first.chained_hash, value_size=7)
+    put_segment(
+        objects,
+        range(100, 200, 10),
+        previous=first.chained_hash,
+        leader_epoch=5,
+        epochs=((1, 100), (5, 110)),
+    )
+    records = only(read_all(objects).values())
+    assert [record.offset for record in records] == list(range(200))
+    assert {len(record.value) for record in records} == {20}
+
+
+def test_segments_before_a_new_chain_are_deleted_ones(tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    put_segment(objects, range(0, 100, 10))
+    put_segment(objects, range(100, 200, 10))
+    assert offsets_of(objects) == list(range(100, 200))
+
+
+def test_missing_offsets_and_a_broken_chain_are_told(tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    first = put_segment(objects, range(0, 100, 10))
+    put_segment(objects, range(200, 300, 10), previous=first.chained_hash)
+    put_segment(objects, range(300, 400, 10), previous=b"x" * 32)
+    told: list[str] = []
+    read_all(objects, told.append)
+    assert [text.partition(": ")[2] for text in told] == [
+        "offsets [100, 200) are missing before it",
+        "it does not continue the chain of hashes",
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+def test_every_changed_byte_is_told(tmp_path: Path, suffix: str) -> None:
+    objects = tmp_path / "objects"
+    put_segment(objects, range(0, 20, 10))
+    path = only(objects.rglob(f"*{suffix}"))
+    whole = path.read_bytes()
+    read_all(objects)
+    padding = 0
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x10
+        path.write_bytes(damaged)
+        told: list[str] = []
+        try:
+            read_all(objects, told.append)
+        except reader.Corrupt as error:
+            told.append(str(error))
+        if told:
+            assert told[0].startswith(str(path.relative_to(objects)))
+        else:
+            # Between sections lie zeros that nothing depends on.
+            assert whole[position] == 0
+            padding += 1
+    assert padding == 0 if suffix == ".log" else padding < 64
+
+
+def test_a_cut_or_missing_object_is_told_and_ends_with_a_failure(tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    first = put_segment(objects, range(0, 100, 10))
+    put_segment(objects, range(100, 200, 10), previous=first.chained_hash)
+    victim = sorted(objects.rglob("*.log"))[1]
+    victim.write_bytes(victim.read_bytes()[:-1])
+    done = run(objects)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{victim.relative_to(objects)}: ")
+    assert "t-4 [0, 100) 100 records" in done.stdout
+    victim.unlink()
+    assert str(victim.relative_to(objects)) in run(objects, "t", "4").stderr
