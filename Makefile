@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TOOLS := .cache/tools/.installed
 PYTEST_FLAGS ?=
 
-.PHONY: help setup tools demo test test-slow lint format types bench chaos clean
+.PHONY: help setup tools demo test test-slow lint format types template bench chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
+
+template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build functions and layer; no Docker, no account
+	$(BIN)/python -m tools.sam
 
 bench: $(STAMP) $(TOOLS)  ## what nodes, replication, offset commits and take-overs cost; writes bench/results
 	$(BIN)/python -m bench.node
