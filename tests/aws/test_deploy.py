@@ -1,0 +1,134 @@
+"""The template deployed for real, by ``sam deploy``, to MiniStack; then nodes run against it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from tidelog import Admin, NewTopic, Producer
+
+from tests.aws.conftest import PYTHON_VERSION
+from tests.node.node_process import NodeProcess
+from tools import sam
+
+STACK = "tidelog-test"
+TOPIC = "flights"
+SEGMENT_BYTES = 20_000
+WAIT_SECONDS_MAX = 60.0
+
+pytestmark = pytest.mark.usefixtures("aws_credentials")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What ``sam deploy`` has made."""
+
+    endpoint: str
+    outputs: Mapping[str, str]
+
+    @property
+    def bucket(self) -> str:
+        return self.outputs["ObjectStore"].removeprefix("s3://").partition("/")[0]
+
+    def client(self, service: str) -> Any:
+        return boto3.client(service, endpoint_url=self.endpoint, region_name=sam.REGION)
+
+    def segments(self) -> set[str]:
+        """Return the keys of the index objects in the bucket."""
+        s3 = self.client("s3")
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
+        keys = [found["Key"] for page in pages for found in page.get("Contents", [])]
+        s3.close()
+        assert all(key.startswith("tidelog/") for key in keys)
+        return {key for key in keys if key.endswith(".index")}
+
+    def node(self, data_dir: Path, broker_id: int) -> NodeProcess:
+        """Return a node of the cluster, not yet started."""
+        return NodeProcess(
+            data_dir,
+            broker_id=broker_id,
+            metadata_store=self.outputs["MetadataStore"],
+            object_store=self.outputs["ObjectStore"],
+            environment={"AWS_ENDPOINT_URL": self.endpoint},
+            # What expires in here, the function has to expire.
+            config={"log.retention.check.interval.ms": "3600000"},
+        )
+
+
+@pytest.fixture(scope="module")
+def deployment(built_template: Path, ministack_endpoint: str) -> Iterator[Deployment]:
+    environment = {
+        "AWS_ENDPOINT_URL": ministack_endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+    }
+    sam.sam(
+        *("deploy", "--template-file", built_template, "--stack-name", STACK),
+        *("--resolve-s3", "--region", sam.REGION),
+        *("--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"),
+        *("--parameter-overrides", f"PythonVersion={PYTHON_VERSION} RetentionPeriodMs=-1"),
+        environment=environment,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        cloudformation = boto3.client("cloudformation", region_name=sam.REGION)
+        (stack,) = cloudformation.describe_stacks(StackName=STACK)["Stacks"]
+        cloudformation.close()
+    assert stack["StackStatus"] == "CREATE_COMPLETE"
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
+    yield Deployment(ministack_endpoint, outputs)
+
+
+def eventually(what: str, is_so: Callable[[], bool]) -> None:
+    """Return when it is so; fails after ``WAIT_SECONDS_MAX``."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS_MAX} s: {what}"
+        time.sleep(0.2)
+
+
+def produce(address: str, count: int) -> None:
+    """Write records of 1 KB to partition 0, acknowledged by all replicas."""
+    with Producer(address, acks="all", linger_ms=0).sync() as producer:
+        for _ in range(count):
+            producer.send(TOPIC, b"x" * 1000, partition=0).result()
+
+
+def test_the_deployed_cluster_tiers_its_segments_and_expires_them_by_events(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    first, second = (deployment.node(tmp_path / f"node-{id}", id) for id in (1, 2))
+    with first as one, second, Admin(one.address).sync() as admin:
+        configs = {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
+        admin.create_topic(
+            NewTopic(TOPIC, num_partitions=1, replication_factor=2, configs=configs)
+        )
+        produce(one.address, 120)
+        eventually("segments in the bucket", lambda: len(deployment.segments()) >= 5)
+        before = deployment.segments()
+        admin.alter_configs("topic", TOPIC, {"retention.bytes": str(2 * SEGMENT_BYTES)})
+
+        def are_gone() -> bool:
+            # Every segment that follows is an event, and the last one is kept.
+            produce(one.address, 20)
+            return not before & deployment.segments()
+
+        eventually("old segments deleted", are_gone)
+        assert deployment.segments()
+        start = next(iter(admin.list_offsets({(TOPIC, 0): "earliest"}).values()))
+        assert start.offset > 0
+    sqs = deployment.client("sqs")
+    (letters,) = (
+        sqs.get_queue_attributes(
+            QueueUrl=deployment.outputs["DeadLetters"], AttributeNames=["All"]
+        )["Attributes"]["ApproximateNumberOfMessages"],
+    )
+    sqs.close()
+    assert letters == "0"
