@@ -41,7 +41,7 @@ def install() -> None:
     run([sys.executable, "-m", "venv", "--clear", _VENV])
     program = _VENV / "bin"
     run([program / "pip", "install", "--quiet", "--disable-pip-version-check", "uv"])
-    uv = [program / "uv", "pip", "install", "--quiet"]
+    uv: list[str | Path] = [program / "uv", "pip", "install", "--quiet"]
     run([*uv, "--python", program / "python", f"aws-sam-cli=={SAM_VERSION}"])
     client = f"awslambdaric=={RUNTIME_CLIENT_VERSION}"
     run([*uv, "--python", sys.executable, "--target", _RUNTIME_CLIENT, client])
@@ -63,7 +63,9 @@ def validate() -> None:
     """
     sam("validate", "--lint", "--template-file", TEMPLATE, "--region", REGION)
     nested = [str(path) for path in sorted(INFRA.glob("*.yaml"))]
-    _run(["cfn-lint", "--regions", REGION, "--", *nested])
+    # They reach CloudFormation through `sam package` only, which resolves aliases and paths.
+    resolved = ("W1101", "W3002")
+    _run(["cfn-lint", "--regions", REGION, "--ignore-checks", *resolved, "--", *nested])
 
 
 def build(build_dir: Path = BUILD_DIR, *, python_version: str = PYTHON_VERSION) -> Path:
