@@ -45,6 +45,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 logger = logging.getLogger("tidelog_launch")
 
 IDS_PER_ZONE_MAX = 100
+# Known from a tag that the group gives its machines, because a tag can change without theirs
+# being replaced.
+INSTANCE_COUNT = "tags/instance/tidelog-instances-per-zone"
 CLAIM_SECONDS = 120
 RENEWALS_PER_CLAIM = 4
 RETRY_SECONDS = 5.0
@@ -164,18 +167,21 @@ class Launch:
 
     table: str
     zone_number: int
-    id_count: int  # of the zone
-    process: int
+    processes_per_instance: int
+    process: int  # which of them, from 0
     port_first: int
     data_dir: Path
     metadata_url: str
     claim_seconds: int
     node_arguments: Sequence[str]
 
-    def candidates(self) -> list[int]:
-        """Return the zone's ids; those whose logs this machine has come first."""
+    def candidates(self, instance_count: int) -> list[int]:
+        """Return the ids of a zone of so many machines; those with logs here come first."""
         first = self.zone_number * IDS_PER_ZONE_MAX + 1
-        ids = range(first, first + self.id_count)
+        count = instance_count * self.processes_per_instance
+        if not 1 <= count < IDS_PER_ZONE_MAX:
+            raise ValueError(f"a zone has from 1 to {IDS_PER_ZONE_MAX - 1} nodes, not {count}")
+        ids = range(first, first + count)
         return sorted(ids, key=lambda broker_id: (not self.logs_of(broker_id).exists(), broker_id))
 
     def logs_of(self, broker_id: int) -> Path:
@@ -207,7 +213,8 @@ def main() -> int:
         owner=f"{metadata.get('instance-id')}/{launch.process}",
         claim_seconds=launch.claim_seconds,
     )
-    broker_id = _claim(ids, launch, wants_stop)
+    candidates = launch.candidates(int(metadata.get(INSTANCE_COUNT)))
+    broker_id = _claim(ids, candidates, wants_stop, launch.claim_seconds)
     if broker_id is None:
         return 0
     command = launch.command(
@@ -226,18 +233,20 @@ def main() -> int:
     )
 
 
-def _claim(ids: BrokerIds, launch: Launch, wants_stop: Sequence[int]) -> int | None:
+def _claim(
+    ids: BrokerIds, candidates: Sequence[int], wants_stop: Sequence[int], claim_seconds: int
+) -> int | None:
     """Return an id as soon as there is one; ``None`` if the process is to stop before."""
     while not wants_stop:
         try:
-            broker_id = ids.claim(launch.candidates())
+            broker_id = ids.claim(candidates)
         except (ClientError, BotoCoreError) as error:
             logger.warning("the table of broker ids is away: %s", error)
         else:
             if broker_id is not None:
                 return broker_id
-            logger.info("all %d broker ids are in use, waits for one", launch.id_count)
-        time.sleep(min(RETRY_SECONDS, launch.claim_seconds / RENEWALS_PER_CLAIM))
+            logger.info("all %d broker ids are in use, waits for one", len(candidates))
+        time.sleep(min(RETRY_SECONDS, claim_seconds / RENEWALS_PER_CLAIM))
     return None
 
 
@@ -303,7 +312,6 @@ def _parse(arguments: Sequence[str]) -> Launch:
     parser = argparse.ArgumentParser(prog="tidelog_launch", description="Run one node process.")
     parser.add_argument("--table", required=True, help="the table of broker ids")
     parser.add_argument("--zone-number", type=int, required=True, help="1, 2 or 3")
-    parser.add_argument("--instances-per-zone", type=int, required=True)
     parser.add_argument("--processes-per-instance", type=int, required=True)
     parser.add_argument("--process", type=int, required=True, help="which of them, from 0")
     parser.add_argument("--port-first", type=int, default=9092, help="of process 0 (9092)")
@@ -312,13 +320,10 @@ def _parse(arguments: Sequence[str]) -> Launch:
     parser.add_argument("--claim-seconds", type=int, default=CLAIM_SECONDS)
     parser.add_argument("node_arguments", nargs="*", help="of tidelog_node, after --")
     given = parser.parse_args(arguments)
-    id_count = given.instances_per_zone * given.processes_per_instance
-    if not 1 <= id_count < IDS_PER_ZONE_MAX:
-        parser.error(f"a zone has from 1 to {IDS_PER_ZONE_MAX - 1} nodes, not {id_count}")
     return Launch(
         table=given.table,
         zone_number=given.zone_number,
-        id_count=id_count,
+        processes_per_instance=given.processes_per_instance,
         process=given.process,
         port_first=given.port_first,
         data_dir=given.data_dir,

@@ -72,7 +72,8 @@ def deployment(built_template: Path, ministack_endpoint: str) -> Deployment:
         *("deploy", "--template-file", built_template, "--stack-name", STACK),
         *("--resolve-s3", "--region", sam.REGION),
         *("--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"),
-        *("--parameter-overrides", f"PythonVersion={PYTHON_VERSION}"),
+        *("--parameter-overrides", f"PythonVersion={PYTHON_VERSION} InstancesPerZone=1"),
+        "NodeBundle=bundles/tidelog-node.tar.gz",
         environment=environment,
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -99,6 +100,34 @@ def produce(address: str, count: int) -> None:
     with Producer(address, acks="all", linger_ms=0).sync() as producer:
         for _ in range(count):
             producer.send(TOPIC, b"x" * 1000, partition=0).result()
+
+
+def test_every_zone_has_a_group_of_machines_of_its_own(deployment: Deployment) -> None:
+    autoscaling = deployment.client("autoscaling")
+    groups = autoscaling.describe_auto_scaling_groups()["AutoScalingGroups"]
+    autoscaling.close()
+    ec2 = deployment.client("ec2")
+    subnets = ec2.describe_subnets(SubnetIds=[group["VPCZoneIdentifier"] for group in groups])
+    ec2.close()
+    assert len({subnet["AvailabilityZone"] for subnet in subnets["Subnets"]}) == 3
+    assert [group["DesiredCapacity"] for group in groups] == [1, 1, 1]
+
+
+def test_the_bucket_tells_eventbridge_and_the_table_can_be_restored(
+    deployment: Deployment,
+) -> None:
+    s3 = deployment.client("s3")
+    told = s3.get_bucket_notification_configuration(Bucket=deployment.bucket)
+    assert "EventBridgeConfiguration" in told
+    policy = s3.get_bucket_policy(Bucket=deployment.bucket)["Policy"]
+    assert "aws:SecureTransport" in policy
+    s3.close()
+    dynamodb = deployment.client("dynamodb")
+    table = deployment.outputs["MetadataStore"].removeprefix("dynamodb://").partition("?")[0]
+    backups = dynamodb.describe_continuous_backups(TableName=table)
+    dynamodb.close()
+    recovery = backups["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
+    assert recovery["PointInTimeRecoveryStatus"] == "ENABLED"
 
 
 @pytest.mark.skipif(

@@ -128,6 +128,7 @@ class Instance:
             "instance-id": name,
             "local-ipv4": "127.0.0.1",
             "placement/availability-zone": "us-east-1a",
+            "tags/instance/tidelog-instances-per-zone": "1",
             "autoscaling/target-lifecycle-state": "InService",
         }
         self.data_dir = directory / name
@@ -150,8 +151,8 @@ class Instance:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, LAUNCHER, "--table", self._table, "--zone-number", "2"),
-                    *("--instances-per-zone", "1", "--processes-per-instance", "1"),
-                    *("--process", "0", "--port-first", str(free_port())),
+                    *("--processes-per-instance", "1", "--process", "0"),
+                    *("--port-first", str(free_port())),
                     *("--data-dir", self.data_dir, "--claim-seconds", str(CLAIM_SECONDS)),
                     *("--metadata-url", f"http://127.0.0.1:{self._metadata.server_port}"),
                     *("--", *self._stores),
@@ -295,6 +296,7 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
     launch = launcher._parse(words)
     command = launch.command(101, address="10.0.0.1", zone="us-east-1a")
     assert command[1:3] == ["-m", "tidelog_node"]
+    assert launch.candidates(2)[0] == 101
     environment = dict(
         pair.split("=", 1)
         for line in re.findall(r"Environment=(.*)", text)
@@ -305,6 +307,18 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
     assert settings.port == launch.port_first + 1
     assert settings.metadata_store_url == "dynamodb://t?region=us-east-1"
     assert settings.config_overrides["min.insync.replicas"] == "2"
+
+
+def test_the_machines_get_the_tag_that_the_launcher_reads(launcher: ModuleType) -> None:
+    ((_, group),) = resources("AWS::AutoScaling::AutoScalingGroup")
+    ((_, machine),) = resources("AWS::EC2::LaunchTemplate")
+    tags = {tag["Key"]: tag for tag in group["Properties"]["Tags"]}
+    tag = tags[launcher.INSTANCE_COUNT.removeprefix("tags/instance/")]
+    assert tag["PropagateAtLaunch"] is True
+    options = machine["Properties"]["LaunchTemplateData"]["MetadataOptions"]
+    assert options["InstanceMetadataTags"] == "enabled"
+    # A change of their number must not replace them all.
+    assert "InstancesPerZone" not in _user_data()
 
 
 def test_the_machines_script_is_valid_bash(tmp_path: Path) -> None:
