@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tools.venv_server import VenvServer
 
 VERSION = "1.5.33"  # young: exactly this one is tried
@@ -16,3 +18,8 @@ _SERVER = VenvServer(
 )
 install = _SERVER.install
 serve = _SERVER.serve
+
+# Every caller may do what its policies allow, and no more. Root's access key is «test».
+serve_with_iam = dataclasses.replace(
+    _SERVER, environment={**_SERVER.environment, "AUTH": "true"}
+).serve

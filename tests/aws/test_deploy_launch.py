@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import uuid
@@ -26,9 +27,10 @@ import boto3
 import pytest
 from tidelog_node.settings import parse_settings
 
+from tests.aws.conftest import PYTHON_VERSION
 from tests.aws.test_template import read_template, resources
 from tests.node.node_process import free_port
-from tools import sam
+from tools import node_bundle, sam
 from tools.places import ROOT
 
 LAUNCHER = ROOT / "infra" / "node" / "tidelog_launch.py"
@@ -135,7 +137,7 @@ class Instance:
         self._log_path = directory / f"{name}.log"
         self._metadata = _metadata_service(self.values)
         self._table = table
-        self._environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
+        self.environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
         self._stores = ["--metadata-store", f"sqlite://{directory}/metadata.db"]
         self._stores += ["--object-store", f"file://{directory}/objects"]
         self._stores += ["--set", "broker.session.timeout.ms=2000"]
@@ -145,19 +147,19 @@ class Instance:
     def log(self) -> str:
         return self._log_path.read_text(errors="replace")
 
-    def start(self) -> None:
+    def start(self, *, python: str = sys.executable, launcher: Path = LAUNCHER) -> None:
         self.data_dir.mkdir(exist_ok=True)
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, LAUNCHER, "--table", self._table, "--zone-number", "2"),
+                    *(python, launcher, "--table", self._table, "--zone-number", "2"),
                     *("--processes-per-instance", "1", "--process", "0"),
                     *("--port-first", str(free_port())),
                     *("--data-dir", self.data_dir, "--claim-seconds", str(CLAIM_SECONDS)),
                     *("--metadata-url", f"http://127.0.0.1:{self._metadata.server_port}"),
                     *("--", *self._stores),
                 ],
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -274,6 +276,27 @@ def test_a_launcher_that_is_stopped_stops_its_node_and_keeps_its_id(
         assert owners(dynamodb, table) == {201: "i-1/0"}
         instance.start()
         instance.await_node(count=2)
+
+
+@pytest.mark.slow
+def test_a_machine_runs_from_the_bundle_alone(
+    tmp_path: Path, table: str, dynamodb_local_endpoint: str
+) -> None:
+    path = tmp_path / "bundle.tar.gz"
+    node_bundle.write_bundle(path, python_version=PYTHON_VERSION)
+    with tarfile.open(path) as bundle:
+        bundle.extractall(tmp_path / "opt", filter="data")
+    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+        instance = machine("i-1")
+        instance.environment["PYTHONPATH"] = str(tmp_path / "opt" / "packages")
+        # That of the machine, which knows none of the packages that the tests have.
+        python = str(Path(sys.base_prefix) / "bin" / f"python{PYTHON_VERSION}")
+        instance.start(python=python, launcher=tmp_path / "opt" / LAUNCHER.name)
+        instance.await_node()
+
+
+def test_functions_and_machines_run_the_same_python() -> None:
+    assert node_bundle.PYTHON_VERSION == sam.PYTHON_VERSION
 
 
 def _user_data() -> str:

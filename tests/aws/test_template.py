@@ -100,6 +100,14 @@ def test_the_layer_is_built_for_lambdas_machines(tmp_path: Path) -> None:
     assert all(re.search(r"-(any|manylinux\w*_x86_64)$", tag) for tag in tags), tags
 
 
+def test_no_built_template_has_aliases_for_cloudformation_takes_none(built_template: Path) -> None:
+    built = sorted(built_template.parent.rglob("template.yaml"))
+    assert len(built) == len([sam.TEMPLATE, *sam.INFRA.glob("*.yaml")]) + 2  # zones are three
+    for path in built:
+        events = yaml.parse(path.read_text())
+        assert not [event for event in events if isinstance(event, yaml.AliasEvent)], path
+
+
 def test_the_layer_holds_the_versions_that_are_tested(built_template: Path) -> None:
     constraints = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").split()
     layer = built_template.parent / "CoreLayer" / "python"
