@@ -332,6 +332,17 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
     assert settings.config_overrides["min.insync.replicas"] == "2"
 
 
+def test_functions_have_the_settings_of_the_nodes() -> None:
+    given = read_template(sam.TEMPLATE)["Globals"]["Function"]["Environment"]["Variables"]
+    functions = {
+        name: str(value["If"][1] if "If" in value else f"${{{value['Ref']}}}")
+        for name, value in given.items()
+        if name.startswith("TIDELOG_CONFIG_")
+    }
+    nodes = dict(re.findall(r"Environment=(TIDELOG_CONFIG_\w+)=(\S+)", _user_data()))
+    assert functions == nodes
+
+
 def test_the_machines_get_the_tag_that_the_launcher_reads(launcher: ModuleType) -> None:
     ((_, group),) = resources("AWS::AutoScaling::AutoScalingGroup")
     ((_, machine),) = resources("AWS::EC2::LaunchTemplate")
