@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 TOOLS := .cache/tools/.installed
 PYTEST_FLAGS ?=
 
-.PHONY: help setup tools demo test test-slow lint format types bench chaos clean
+.PHONY: help setup tools demo test test-slow lint format types template node-bundle bench chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,12 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
+
+template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build functions and layer; no Docker, no account
+	$(BIN)/python -m tools.sam
+
+node-bundle: $(STAMP)  ## dist/tidelog-node.tar.gz, what the cluster's machines run
+	$(BIN)/python -m tools.node_bundle
 
 bench: $(STAMP) $(TOOLS)  ## what nodes, replication, offset commits and take-overs cost; writes bench/results
 	$(BIN)/python -m bench.node

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import sys
 
-from tools import dynamodb_local, kafka_broker, kafka_java, kafkajs, kcat, localstack, ministack
+from tools import (
+    dynamodb_local,
+    kafka_broker,
+    kafka_java,
+    kafkajs,
+    kcat,
+    localstack,
+    ministack,
+    sam,
+)
 from tools.places import ToolAbsent
 
-TOOLS = (dynamodb_local, ministack, localstack, kcat, kafkajs, kafka_java, kafka_broker)
+TOOLS = (dynamodb_local, ministack, localstack, kcat, kafkajs, kafka_java, kafka_broker, sam)
 
 
 def main() -> None:

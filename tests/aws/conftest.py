@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
-from tools import dynamodb_local, localstack, ministack
+from tools import dynamodb_local, localstack, ministack, sam
 from tools.places import ToolAbsent
 
 
@@ -27,6 +29,18 @@ def ministack_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 def localstack_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a LocalStack server."""
     yield from _serve_or_skip(localstack.serve(tmp_path_factory.mktemp("localstack")))
+
+
+PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.fixture(scope="session")
+def built_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The template with functions and layer built, for the Python that runs the tests."""
+    try:
+        return sam.build(tmp_path_factory.mktemp("sam"), python_version=PYTHON_VERSION)
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
 
 
 def _serve_or_skip(server: AbstractContextManager[str]) -> Iterator[str]:

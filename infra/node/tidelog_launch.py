@@ -1,0 +1,337 @@
+"""Run one node process on a machine of the cluster: take a broker id, start, renew, drain.
+
+Theory of operation. Broker ids of a zone are ``100 * zone + 1`` and up, as many as the zone
+is to have processes, so that a machine that replaces another gets the id of the one that is
+gone, and with it the partitions. An id is taken with a conditional write to a table:
+
+    broker_id   the id
+    owner       «<instance id>/<process>»
+    expires_at  Unix time in seconds; also the table's TTL
+
+and renewed while the node runs. A claim that is not renewed lapses, and anybody may take the
+id then. That two processes act under one id is not this table's to prevent (clocks of two
+machines are compared here, and either may be wrong): the node's own lease in the metadata
+table does that, without clocks. All this does is to hand ids out quickly, each once.
+
+A process that is started again on the same machine gets its own id back, and a data
+directory of its own for every id, so a disk is never given to another broker.
+
+SIGTERM, or the auto scaling group's wish to terminate the instance, stops the node in order:
+it hands over what it leads. An instance that goes gives its ids back.
+
+Exit status: the node's; 0 after SIGTERM and before the instance is terminated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+logger = logging.getLogger("tidelog_launch")
+
+IDS_PER_ZONE_MAX = 100
+# Known from a tag that the group gives its machines, because a tag can change without theirs
+# being replaced.
+INSTANCE_COUNT = "tags/instance/tidelog-instances-per-zone"
+CLAIM_SECONDS = 120
+RENEWALS_PER_CLAIM = 4
+RETRY_SECONDS = 5.0
+LOOK_SECONDS = 2.0  # between two looks at the node and at the instance's state
+STOP_SECONDS_MAX = 75.0  # of the 90 that systemd and the lifecycle hook give
+METADATA_SECONDS_MAX = 2.0
+METADATA_TOKEN_SECONDS = 300
+
+
+class ClaimLost(Exception):
+    """The id is another's: the claim had lapsed."""
+
+
+class BrokerIds:
+    """The table of broker ids in use, as one process sees it."""
+
+    def __init__(self, client: Any, table: str, *, owner: str, claim_seconds: int) -> None:
+        """``client`` is a DynamoDB client of boto3."""
+        self._client = client
+        self._table = table
+        self._owner = owner
+        self._claim_seconds = claim_seconds
+
+    def claim(self, candidates: Sequence[int]) -> int | None:
+        """Return the first id that could be taken, ``None`` where all are in use.
+
+        One that this process has already comes first.
+        """
+        owned = [broker_id for broker_id in candidates if self._owner_of(broker_id) == self._owner]
+        for broker_id in [*owned, *candidates]:
+            try:
+                self.renew(broker_id, also_if_lapsed=True)
+            except ClaimLost:
+                continue
+            return broker_id
+        return None
+
+    def renew(self, broker_id: int, *, also_if_lapsed: bool = False) -> None:
+        """Keep the id for another ``claim_seconds``. Raises ``ClaimLost``."""
+        now = int(time.time())
+        condition = "#owner = :me"
+        values = {":me": {"S": self._owner}, ":until": {"N": str(now + self._claim_seconds)}}
+        if also_if_lapsed:
+            condition += " OR attribute_not_exists(#owner) OR expires_at < :now"
+            values[":now"] = {"N": str(now)}
+        self._write(
+            self._client.update_item,
+            broker_id,
+            UpdateExpression="SET #owner = :me, expires_at = :until",
+            ConditionExpression=condition,
+            ExpressionAttributeNames={"#owner": "owner"},
+            ExpressionAttributeValues=values,
+        )
+
+    def release(self, broker_id: int) -> None:
+        """Give the id back. Raises ``ClaimLost``."""
+        self._write(
+            self._client.delete_item,
+            broker_id,
+            ConditionExpression="#owner = :me",
+            ExpressionAttributeNames={"#owner": "owner"},
+            ExpressionAttributeValues={":me": {"S": self._owner}},
+        )
+
+    def _owner_of(self, broker_id: int) -> str | None:
+        found = self._client.get_item(
+            TableName=self._table, Key=self._key(broker_id), ConsistentRead=True
+        )
+        owner: str | None = found.get("Item", {}).get("owner", {}).get("S")
+        return owner
+
+    def _write(self, call: Any, broker_id: int, **request: Any) -> None:
+        try:
+            call(TableName=self._table, Key=self._key(broker_id), **request)
+        except ClientError as error:
+            if error.response["Error"]["Code"] == "ConditionalCheckFailedException":
+                raise ClaimLost(f"broker id {broker_id} is not {self._owner}'s") from None
+            raise
+
+    @staticmethod
+    def _key(broker_id: int) -> dict[str, dict[str, str]]:
+        return {"broker_id": {"N": str(broker_id)}}
+
+
+class InstanceMetadata:
+    """What the instance is told about itself. Source: EC2 user guide, IMDSv2."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def get(self, name: str) -> str:
+        """Return one value. Raises ``OSError`` where there is none."""
+        token = self._call(
+            "/latest/api/token",
+            method="PUT",
+            headers={"X-aws-ec2-metadata-token-ttl-seconds": str(METADATA_TOKEN_SECONDS)},
+        )
+        return self._call(f"/latest/meta-data/{name}", headers={"X-aws-ec2-metadata-token": token})
+
+    def is_terminating(self) -> bool:
+        """Return whether the auto scaling group wants the instance gone."""
+        try:
+            return self.get("autoscaling/target-lifecycle-state") == "Terminated"
+        except OSError:
+            return False  # Not in a group, or no answer this time.
+
+    def _call(self, path: str, *, headers: dict[str, str], method: str = "GET") -> str:
+        request = urllib.request.Request(self._url + path, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=METADATA_SECONDS_MAX) as answer:
+            text: str = answer.read().decode()
+            return text
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the command line asks for."""
+
+    table: str
+    zone_number: int
+    processes_per_instance: int
+    process: int  # which of them, from 0
+    port_first: int
+    data_dir: Path
+    metadata_url: str
+    claim_seconds: int
+    node_arguments: Sequence[str]
+
+    def candidates(self, instance_count: int) -> list[int]:
+        """Return the ids of a zone of so many machines; those with logs here come first."""
+        first = self.zone_number * IDS_PER_ZONE_MAX + 1
+        count = instance_count * self.processes_per_instance
+        if not 1 <= count < IDS_PER_ZONE_MAX:
+            raise ValueError(f"a zone has from 1 to {IDS_PER_ZONE_MAX - 1} nodes, not {count}")
+        ids = range(first, first + count)
+        return sorted(ids, key=lambda broker_id: (not self.logs_of(broker_id).exists(), broker_id))
+
+    def logs_of(self, broker_id: int) -> Path:
+        """Return the data directory of the broker."""
+        return self.data_dir / f"broker-{broker_id}"
+
+    def command(self, broker_id: int, *, address: str, zone: str) -> list[str]:
+        """Return the node's command line."""
+        return [
+            *(sys.executable, "-m", "tidelog_node", "--broker-id", str(broker_id)),
+            *("--host", address, "--port", str(self.port_first + self.process)),
+            *("--data-dir", str(self.logs_of(broker_id)), "--rack", zone),
+            *self.node_arguments,
+        ]
+
+
+def main() -> int:
+    """Run until the node ends or is to end."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("botocore").setLevel("WARNING")
+    launch = _parse(sys.argv[1:])
+    wants_stop: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: wants_stop.append(number))
+    metadata = InstanceMetadata(launch.metadata_url)
+    ids = BrokerIds(
+        boto3.client("dynamodb", config=Config(connect_timeout=3, read_timeout=5)),
+        launch.table,
+        owner=f"{metadata.get('instance-id')}/{launch.process}",
+        claim_seconds=launch.claim_seconds,
+    )
+    candidates = launch.candidates(int(metadata.get(INSTANCE_COUNT)))
+    broker_id = _claim(ids, candidates, wants_stop, launch.claim_seconds)
+    if broker_id is None:
+        return 0
+    command = launch.command(
+        broker_id,
+        address=metadata.get("local-ipv4"),
+        zone=metadata.get("placement/availability-zone"),
+    )
+    logger.info("broker id %d taken", broker_id)
+    return _run(
+        command,
+        ids,
+        broker_id,
+        metadata=metadata,
+        wants_stop=wants_stop,
+        claim_seconds=launch.claim_seconds,
+    )
+
+
+def _claim(
+    ids: BrokerIds, candidates: Sequence[int], wants_stop: Sequence[int], claim_seconds: int
+) -> int | None:
+    """Return an id as soon as there is one; ``None`` if the process is to stop before."""
+    while not wants_stop:
+        try:
+            broker_id = ids.claim(candidates)
+        except (ClientError, BotoCoreError) as error:
+            logger.warning("the table of broker ids is away: %s", error)
+        else:
+            if broker_id is not None:
+                return broker_id
+            logger.info("all %d broker ids are in use, waits for one", len(candidates))
+        time.sleep(min(RETRY_SECONDS, claim_seconds / RENEWALS_PER_CLAIM))
+    return None
+
+
+def _run(
+    command: Sequence[str],
+    ids: BrokerIds,
+    broker_id: int,
+    *,
+    metadata: InstanceMetadata,
+    wants_stop: Sequence[int],
+    claim_seconds: int,
+) -> int:
+    """Run the node and keep its id until it ends; return the exit status."""
+    node = subprocess.Popen(command)
+    renewal_seconds = claim_seconds / RENEWALS_PER_CLAIM
+    renewed = time.monotonic()
+    is_terminating = False
+    while node.poll() is None and not wants_stop:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            node.wait(min(LOOK_SECONDS, renewal_seconds))
+        is_terminating = metadata.is_terminating()
+        if is_terminating:
+            logger.info("the instance is to be terminated, the node stops")
+            break
+        if time.monotonic() - renewed < renewal_seconds:
+            continue
+        try:
+            ids.renew(broker_id)
+            renewed = time.monotonic()
+        except ClaimLost as error:
+            logger.error("%s, the node stops", error)
+            _stop(node)
+            return 1
+        except (ClientError, BotoCoreError) as error:
+            # The node's own lease tells whether it may go on meanwhile.
+            logger.warning("the claim of broker id %d was not renewed: %s", broker_id, error)
+    was_running = node.poll() is None
+    status = _stop(node)
+    if is_terminating:
+        _release(ids, broker_id)
+    return 0 if was_running and status == 0 else status or 1
+
+
+def _stop(node: subprocess.Popen[bytes]) -> int:
+    """Have the node leave in order, and return its exit status."""
+    node.terminate()
+    try:
+        return node.wait(STOP_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        logger.error("the node does not stop, killed")
+        node.kill()
+        return node.wait()
+
+
+def _release(ids: BrokerIds, broker_id: int) -> None:
+    try:
+        ids.release(broker_id)
+    except (ClaimLost, ClientError, BotoCoreError) as error:
+        logger.warning("broker id %d has to lapse: %s", broker_id, error)
+
+
+def _parse(arguments: Sequence[str]) -> Launch:
+    parser = argparse.ArgumentParser(prog="tidelog_launch", description="Run one node process.")
+    parser.add_argument("--table", required=True, help="the table of broker ids")
+    parser.add_argument("--zone-number", type=int, required=True, help="1, 2 or 3")
+    parser.add_argument("--processes-per-instance", type=int, required=True)
+    parser.add_argument("--process", type=int, required=True, help="which of them, from 0")
+    parser.add_argument("--port-first", type=int, default=9092, help="of process 0 (9092)")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--metadata-url", default="http://169.254.169.254")
+    parser.add_argument("--claim-seconds", type=int, default=CLAIM_SECONDS)
+    parser.add_argument("node_arguments", nargs="*", help="of tidelog_node, after --")
+    given = parser.parse_args(arguments)
+    return Launch(
+        table=given.table,
+        zone_number=given.zone_number,
+        processes_per_instance=given.processes_per_instance,
+        process=given.process,
+        port_first=given.port_first,
+        data_dir=given.data_dir,
+        metadata_url=given.metadata_url,
+        claim_seconds=given.claim_seconds,
+        node_arguments=given.node_arguments,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

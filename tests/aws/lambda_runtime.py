@@ -1,0 +1,112 @@
+"""A built function under Lambda's own runtime client, invoked over HTTP.
+
+    with BuiltFunction(build_dir, "RetentionFunction", "a.b.handle", environment) as function:
+        answer = function.invoke({"source": "aws.s3", ...})
+
+The process sees what it would see on Lambda: the function's folder, its layer and the
+runtime client, and none of the packages that the tests have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.node.node_process import free_port
+from tools import sam
+
+START_SECONDS_MAX = 30.0
+INVOKE_SECONDS_MAX = 60.0
+PATH = "2015-03-31/functions/function/invocations"  # the emulator knows one function only
+
+
+class BuiltFunction:
+    """One function's process behind the runtime interface emulator."""
+
+    def __init__(
+        self, build_dir: Path, name: str, handler: str, environment: Mapping[str, str]
+    ) -> None:
+        self._function = build_dir / name
+        self._packages = [self._function, build_dir / "CoreLayer" / "python", sam.runtime_client()]
+        self._handler = handler
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = free_port()
+
+    def invoke(self, event: object) -> Any:
+        """Return what the handler returned, or its error as Lambda gives it."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}/{PATH}",
+            data=json.dumps(event).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=INVOKE_SECONDS_MAX) as answer:
+            return json.loads(answer.read())
+
+    def __enter__(self) -> BuiltFunction:
+        # Without site-packages: a package that the layer lacks must be missed.
+        client = [sys.executable, "-S", "-m", "awslambdaric", self._handler]
+        self._process = subprocess.Popen(
+            [
+                str(sam.runtime_emulator()),
+                *("--runtime-interface-emulator-address", f"127.0.0.1:{self._port}"),
+                *("--runtime-api-address", f"127.0.0.1:{free_port()}"),
+                *client,
+            ],
+            cwd=self._function,
+            env={
+                "PATH": os.environ.get("PATH", os.defpath),
+                "PYTHONPATH": os.pathsep.join(map(str, self._packages)),
+                "AWS_LAMBDA_FUNCTION_NAME": "function",
+                "AWS_LAMBDA_FUNCTION_TIMEOUT": "60",
+                "LAMBDA_TASK_ROOT": str(self._function),
+                **self._environment,
+            },
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            self._await_listening()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _await_listening(self) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            assert self._process.poll() is None, "the emulator ended"
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self._port}/", timeout=5).close()
+            except urllib.error.HTTPError as error:
+                error.close()  # It answers; what, does not matter.
+                return
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+        raise TimeoutError("the emulator does not listen")
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        os.killpg(process.pid, 9)  # the emulator leaves its runtime behind otherwise
+        process.wait()

@@ -1,0 +1,56 @@
+"""The formula of docs/deploy.md, and the example that it gives there."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tools.aws_cost import PRICES, SECONDS, WORKLOADS, Workload, machine_count, monthly_cost, table
+from tools.places import ROOT
+
+
+def bill(load: Workload) -> dict[str, float]:
+    return {line.what: line.dollars for line in monthly_cost(load, PRICES)}
+
+
+def test_the_documents_example_is_what_the_formula_gives() -> None:
+    assert table() in (ROOT / "docs" / "deploy.md").read_text()
+
+
+def test_every_price_of_the_formula_is_stated_in_the_document() -> None:
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    stated = {f"{value:g}" for value in dataclasses.asdict(PRICES).values()}
+    missing = [value for value in stated if f" {value} " not in text]
+    assert not missing
+
+
+def test_a_bill_by_hand() -> None:
+    """1 MB/s for a month is 2,628 GB; 7 days of it are 604.8 GB."""
+    lines = bill(Workload(produced_mb_per_s=1.0))
+    assert math.isclose(lines["S3 storage"], 604.8 * 0.023)
+    assert math.isclose(lines["transfer between zones"], 2628 * (2 + 2 / 3) * 0.02)
+    assert math.isclose(lines["machines"], 3 * (730 * 0.172 + 1.28))
+    assert math.isclose(lines["S3 requests"], 2628_000 / 512 * 2 * 0.005 / 1000)
+
+
+def test_machines_come_in_threes_and_grow_with_the_load() -> None:
+    counts = [
+        machine_count(Workload(produced_mb_per_s=rate), PRICES)
+        for rate in (0.001, 1.0, 10.0, 50.0, 100.0, 500.0)
+    ]
+    assert counts == sorted(counts)
+    assert counts[0] == 3
+    assert all(count % 3 == 0 for count in counts)
+
+
+def test_what_a_load_does_not_need_costs_nothing() -> None:
+    idle = dataclasses.replace(WORKLOADS[0], offset_commits_per_s=0.0, produced_mb_per_s=0.0)
+    lines = bill(idle)
+    assert lines["DynamoDB, offset commits"] == 0
+    assert lines["S3 storage"] == 0
+    assert lines["transfer between zones"] == 0
+    assert lines["machines"] > 0
+
+
+def test_produced_seconds_are_those_of_a_month_of_730_hours() -> None:
+    assert SECONDS == 2_628_000

@@ -1,0 +1,362 @@
+"""The launcher on a machine of the cluster: real processes, DynamoDB's table, real nodes.
+
+Only the instance metadata service is played here, by a small HTTP server.
+"""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import boto3
+import pytest
+from tidelog_node.settings import parse_settings
+
+from tests.aws.conftest import PYTHON_VERSION
+from tests.aws.test_template import read_template, resources
+from tests.node.node_process import free_port
+from tools import node_bundle, sam
+from tools.places import ROOT
+
+LAUNCHER = ROOT / "infra" / "node" / "tidelog_launch.py"
+WAIT_SECONDS_MAX = 60.0
+CLAIM_SECONDS = 4
+
+pytestmark = pytest.mark.usefixtures("aws_credentials")
+
+
+@pytest.fixture(scope="module")
+def launcher() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tidelog_launch", LAUNCHER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def dynamodb(dynamodb_local_endpoint: str) -> Iterator[Any]:
+    client = boto3.client("dynamodb", endpoint_url=dynamodb_local_endpoint, region_name=sam.REGION)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def table(dynamodb: Any) -> str:
+    """A table as the template has it."""
+    properties = dict(resources("AWS::DynamoDB::Table"))["BrokerIdTable"]["Properties"]
+    name = f"ids-{uuid.uuid4().hex}"
+    taken = ("BillingMode", "AttributeDefinitions", "KeySchema")
+    dynamodb.create_table(TableName=name, **{key: properties[key] for key in taken})
+    return name
+
+
+def owners(dynamodb: Any, table: str) -> dict[int, str]:
+    found = dynamodb.scan(TableName=table, ConsistentRead=True)["Items"]
+    return {int(item["broker_id"]["N"]): item["owner"]["S"] for item in found}
+
+
+def eventually(what: str, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS_MAX} s: {what}"
+        time.sleep(0.05)
+
+
+def test_processes_that_start_together_get_different_ids(
+    launcher: ModuleType, dynamodb: Any, table: str
+) -> None:
+    def claim(number: int) -> int | None:
+        ids = launcher.BrokerIds(dynamodb, table, owner=f"i-{number}/0", claim_seconds=60)
+        claimed: int | None = ids.claim([101, 102, 103, 104, 105, 106])
+        return claimed
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(claim, range(8)))
+    assert sorted(broker_id for broker_id in taken if broker_id is not None) == list(
+        range(101, 107)
+    )
+    assert taken.count(None) == 2
+
+
+def test_a_process_that_starts_again_gets_its_own_id(
+    launcher: ModuleType, dynamodb: Any, table: str
+) -> None:
+    one, two = (
+        launcher.BrokerIds(dynamodb, table, owner=f"i-1/{process}", claim_seconds=60)
+        for process in (0, 1)
+    )
+    assert (one.claim([101, 102]), two.claim([101, 102])) == (101, 102)
+    one.release(101)
+    assert two.claim([101, 102]) == 102
+
+
+def test_a_lapsed_claim_can_be_taken_and_is_lost_for_its_owner(
+    launcher: ModuleType, dynamodb: Any, table: str
+) -> None:
+    gone = launcher.BrokerIds(dynamodb, table, owner="i-1/0", claim_seconds=-1)
+    successor = launcher.BrokerIds(dynamodb, table, owner="i-2/0", claim_seconds=60)
+    assert gone.claim([101]) == 101
+    assert successor.claim([101]) == 101
+    with pytest.raises(launcher.ClaimLost):
+        gone.renew(101)
+    with pytest.raises(launcher.ClaimLost):
+        gone.release(101)
+    assert owners(dynamodb, table) == {101: "i-2/0"}
+
+
+class Instance:
+    """One machine: its metadata service, its disk, its launcher."""
+
+    def __init__(self, name: str, directory: Path, *, endpoint: str, table: str) -> None:
+        self.values = {
+            "instance-id": name,
+            "local-ipv4": "127.0.0.1",
+            "placement/availability-zone": "us-east-1a",
+            "tags/instance/tidelog-instances-per-zone": "1",
+            "autoscaling/target-lifecycle-state": "InService",
+        }
+        self.data_dir = directory / name
+        self._log_path = directory / f"{name}.log"
+        self._metadata = _metadata_service(self.values)
+        self._table = table
+        self.environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
+        self._stores = ["--metadata-store", f"sqlite://{directory}/metadata.db"]
+        self._stores += ["--object-store", f"file://{directory}/objects"]
+        self._stores += ["--set", "broker.session.timeout.ms=2000"]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
+    def start(self, *, python: str = sys.executable, launcher: Path = LAUNCHER) -> None:
+        self.data_dir.mkdir(exist_ok=True)
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(python, launcher, "--table", self._table, "--zone-number", "2"),
+                    *("--processes-per-instance", "1", "--process", "0"),
+                    *("--port-first", str(free_port())),
+                    *("--data-dir", self.data_dir, "--claim-seconds", str(CLAIM_SECONDS)),
+                    *("--metadata-url", f"http://127.0.0.1:{self._metadata.server_port}"),
+                    *("--", *self._stores),
+                ],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def await_node(self, *, count: int = 1) -> None:
+        """Return when a node has got ready for the ``count``-th time."""
+
+        def is_ready() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log
+            return len(re.findall(r"tidelog node 201 ready", self.log)) >= count
+
+        eventually("a node is ready", is_ready)
+
+    def vanish(self) -> None:
+        """Lose the machine: nothing of it runs on."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.vanish()
+        self._metadata.shutdown()
+        self._metadata.server_close()
+
+
+def _metadata_service(values: dict[str, str]) -> http.server.ThreadingHTTPServer:
+    token = uuid.uuid4().hex
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self._answer(200, token)
+
+        def do_GET(self) -> None:
+            if self.headers["X-aws-ec2-metadata-token"] != token:
+                self._answer(401, "")
+                return
+            value = values.get(self.path.removeprefix("/latest/meta-data/"))
+            self._answer(404 if value is None else 200, value or "")
+
+        def _answer(self, status: int, body: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@contextmanager
+def machines(directory: Path, endpoint: str, table: str) -> Iterator[Callable[[str], Instance]]:
+    made: list[Instance] = []
+
+    def make(name: str) -> Instance:
+        made.append(Instance(name, directory, endpoint=endpoint, table=table))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for instance in made:
+            instance.close()
+
+
+def test_a_machine_that_replaces_a_lost_one_becomes_its_broker(
+    tmp_path: Path, dynamodb: Any, table: str, dynamodb_local_endpoint: str
+) -> None:
+    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+        first, second = machine("i-1"), machine("i-2")
+        first.start()
+        first.await_node()
+        second.start()
+        eventually("it waits", lambda: "waits for one" in second.log)
+        assert owners(dynamodb, table) == {201: "i-1/0"}
+        first.vanish()
+        second.await_node()
+        assert owners(dynamodb, table) == {201: "i-2/0"}
+        assert (second.data_dir / "broker-201").is_dir()
+
+
+def test_an_instance_that_is_to_be_terminated_drains_and_gives_its_id_back(
+    tmp_path: Path, dynamodb: Any, table: str, dynamodb_local_endpoint: str
+) -> None:
+    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+        instance = machine("i-1")
+        instance.start()
+        instance.await_node()
+        instance.values["autoscaling/target-lifecycle-state"] = "Terminated"
+        assert instance.process is not None
+        assert instance.process.wait(WAIT_SECONDS_MAX) == 0, instance.log
+        assert "node stopped" in instance.log
+        assert owners(dynamodb, table) == {}
+
+
+def test_a_launcher_that_is_stopped_stops_its_node_and_keeps_its_id(
+    tmp_path: Path, dynamodb: Any, table: str, dynamodb_local_endpoint: str
+) -> None:
+    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+        instance = machine("i-1")
+        instance.start()
+        instance.await_node()
+        assert instance.process is not None
+        instance.process.terminate()
+        assert instance.process.wait(WAIT_SECONDS_MAX) == 0, instance.log
+        assert "node stopped" in instance.log
+        assert owners(dynamodb, table) == {201: "i-1/0"}
+        instance.start()
+        instance.await_node(count=2)
+
+
+@pytest.mark.slow
+def test_a_machine_runs_from_the_bundle_alone(
+    tmp_path: Path, table: str, dynamodb_local_endpoint: str
+) -> None:
+    path = tmp_path / "bundle.tar.gz"
+    node_bundle.write_bundle(path, python_version=PYTHON_VERSION)
+    with tarfile.open(path) as bundle:
+        bundle.extractall(tmp_path / "opt", filter="data")
+    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+        instance = machine("i-1")
+        instance.environment["PYTHONPATH"] = str(tmp_path / "opt" / "packages")
+        # That of the machine, which knows none of the packages that the tests have.
+        python = str(Path(sys.base_prefix) / "bin" / f"python{PYTHON_VERSION}")
+        instance.start(python=python, launcher=tmp_path / "opt" / LAUNCHER.name)
+        instance.await_node()
+
+
+def test_functions_and_machines_run_the_same_python() -> None:
+    assert node_bundle.PYTHON_VERSION == sam.PYTHON_VERSION
+
+
+def _user_data() -> str:
+    template = read_template(ROOT / "infra" / "zone.yaml")
+    data = template["Resources"]["Instance"]["Properties"]["LaunchTemplateData"]["UserData"]
+    text: str = data["Fn::Base64"]["Sub"]
+    return text
+
+
+def test_the_machines_units_say_only_what_launcher_and_node_understand(
+    launcher: ModuleType, tmp_path: Path
+) -> None:
+    """The variables of the unit and the words behind ``--`` are parsed as on the machine."""
+    text = re.sub(r"\$\{\w*(Number|Zone|Instance|First|Ms)\}", "1", _user_data())
+    text = text.replace("${MetadataStore}", "dynamodb://t?region=us-east-1")
+    text = text.replace("${ObjectStore}", "s3://bucket/tidelog")
+    start = re.search(r"ExecStart=\S+ \S+ (.*?)\n\s*#", text, re.DOTALL)
+    assert start is not None
+    words = start[1].replace("\\\n", " ").replace("%i", "1").split()
+    launch = launcher._parse(words)
+    command = launch.command(101, address="10.0.0.1", zone="us-east-1a")
+    assert command[1:3] == ["-m", "tidelog_node"]
+    assert launch.candidates(2)[0] == 101
+    environment = dict(
+        pair.split("=", 1)
+        for line in re.findall(r"Environment=(.*)", text)
+        for pair in line.split()
+    )
+    settings = parse_settings(command[3:], environment)
+    assert settings.broker_id == 101
+    assert settings.port == launch.port_first + 1
+    assert settings.metadata_store_url == "dynamodb://t?region=us-east-1"
+    assert settings.config_overrides["min.insync.replicas"] == "2"
+
+
+def test_functions_have_the_settings_of_the_nodes() -> None:
+    given = read_template(sam.TEMPLATE)["Globals"]["Function"]["Environment"]["Variables"]
+    functions = {
+        name: str(value["If"][1] if "If" in value else f"${{{value['Ref']}}}")
+        for name, value in given.items()
+        if name.startswith("TIDELOG_CONFIG_")
+    }
+    nodes = dict(re.findall(r"Environment=(TIDELOG_CONFIG_\w+)=(\S+)", _user_data()))
+    assert functions == nodes
+
+
+def test_the_machines_get_the_tag_that_the_launcher_reads(launcher: ModuleType) -> None:
+    ((_, group),) = resources("AWS::AutoScaling::AutoScalingGroup")
+    ((_, machine),) = resources("AWS::EC2::LaunchTemplate")
+    tags = {tag["Key"]: tag for tag in group["Properties"]["Tags"]}
+    tag = tags[launcher.INSTANCE_COUNT.removeprefix("tags/instance/")]
+    assert tag["PropagateAtLaunch"] is True
+    options = machine["Properties"]["LaunchTemplateData"]["MetadataOptions"]
+    assert options["InstanceMetadataTags"] == "enabled"
+    # A change of their number must not replace them all.
+    assert "InstancesPerZone" not in _user_data()
+
+
+def test_the_machines_script_is_valid_bash(tmp_path: Path) -> None:
+    script = tmp_path / "user-data.sh"
+    rendered = re.sub(r"\$\{(\w[\w:]*)\}", "value", _user_data())
+    script.write_text(rendered.replace("${!", "${"))
+    subprocess.run(["bash", "-n", script], check=True)

@@ -1,0 +1,254 @@
+"""The AWS templates, and the functions that are built from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.aws.lambda_runtime import BuiltFunction
+from tools import sam
+from tools.places import ROOT, ToolAbsent
+
+FUNCTIONS = ("admin", "retention", "scrub")
+SCHEDULED = {"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads ``!Ref x`` as ``{"Ref": "x"}``, the other short forms likewise."""
+
+
+def _short_form(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    value: Any
+    if isinstance(node, yaml.ScalarNode):
+        value = loader.construct_scalar(node)
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        assert isinstance(node, yaml.MappingNode)
+        value = loader.construct_mapping(node, deep=True)
+    return {suffix: value}
+
+
+_Loader.add_multi_constructor("!", _short_form)
+
+
+def read_template(path: Path) -> Any:
+    """Return the template as it is written."""
+    return yaml.load(path.read_text(), Loader=_Loader)
+
+
+def resources(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield id and resource of every resource of the kind, of all templates."""
+    for path in (sam.TEMPLATE, *sorted(sam.INFRA.glob("*.yaml"))):
+        for name, resource in read_template(path)["Resources"].items():
+            if resource["Type"] == kind:
+                yield name, resource
+
+
+def statements(role: str) -> list[dict[str, Any]]:
+    """Return what the role's policies say."""
+    found = dict(resources("AWS::IAM::Role"))[role]["Properties"]
+    assert "ManagedPolicyArns" not in found
+    return [
+        statement
+        for policy in found["Policies"]
+        for statement in policy["PolicyDocument"]["Statement"]
+    ]
+
+
+def actions(role: str, service: str) -> set[str]:
+    """Return the actions of a service that the role is allowed."""
+    listed = [
+        [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        for statement in statements(role)
+    ]
+    return {one for some in listed for one in some if one.startswith(f"{service}:")}
+
+
+def test_every_template_is_valid() -> None:
+    try:
+        sam.validate()
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
+
+
+def test_the_built_version_of_python_is_the_deployed_one() -> None:
+    assert read_template(sam.TEMPLATE)["Parameters"]["PythonVersion"]["Default"] == (
+        sam.PYTHON_VERSION
+    )
+
+
+@pytest.mark.slow
+def test_the_layer_is_built_for_lambdas_machines(tmp_path: Path) -> None:
+    try:
+        built = sam.build(tmp_path)
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
+    tags = [
+        line.removeprefix("Tag: ")
+        for path in built.parent.glob("CoreLayer/python/*.dist-info/WHEEL")
+        for line in path.read_text().splitlines()
+        if line.startswith("Tag: ")
+    ]
+    python = "cp" + sam.PYTHON_VERSION.replace(".", "")
+    assert any(tag.startswith(f"{python}-{python}-manylinux") for tag in tags)
+    assert all(re.search(r"-(any|manylinux\w*_x86_64)$", tag) for tag in tags), tags
+
+
+def test_no_built_template_has_aliases_for_cloudformation_takes_none(built_template: Path) -> None:
+    built = sorted(built_template.parent.rglob("template.yaml"))
+    assert len(built) == len([sam.TEMPLATE, *sam.INFRA.glob("*.yaml")]) + 2  # zones are three
+    for path in built:
+        events = yaml.parse(path.read_text())
+        assert not [event for event in events if isinstance(event, yaml.AliasEvent)], path
+
+
+def test_the_layer_holds_the_versions_that_are_tested(built_template: Path) -> None:
+    constraints = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").split()
+    layer = built_template.parent / "CoreLayer" / "python"
+    installed = {
+        "{}=={}".format(*path.name.removesuffix(".dist-info").lower().split("-", 1))
+        for path in layer.glob("*.dist-info")
+    }
+    assert {line.replace("_", "-") for line in installed} <= set(constraints)
+    assert len(installed) > 5
+
+
+def test_function_and_layer_fit_into_lambda(built_template: Path) -> None:
+    """Source: Lambda quotas, deployment package with layers unzipped, 250 MB."""
+    files = [path for path in built_template.parent.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 250_000_000
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_built_function_answers_under_lambdas_runtime_client(
+    name: str, built_template: Path, tmp_path: Path
+) -> None:
+    event, expected = EVENTS[name]
+    environment = {
+        "TIDELOG_METADATA": f"sqlite://{tmp_path}/metadata.db",
+        "TIDELOG_OBJECTS": f"file://{tmp_path}/objects",
+    }
+    function = BuiltFunction(
+        built_template.parent, f"{name.title()}Function", handler_of(name), environment
+    )
+    with function:
+        answer = function.invoke(event)
+    assert expected.items() <= answer.items(), answer
+
+
+EVENTS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "admin": (
+        {
+            "version": "2.0",
+            "routeKey": "$default",
+            "rawPath": "/no-such-path",
+            "rawQueryString": "",
+            "headers": {"accept": "application/json"},
+            "requestContext": {
+                "http": {"method": "GET", "path": "/no-such-path", "sourceIp": "127.0.0.1"},
+                "authorizer": {"iam": {"userArn": "arn:aws:iam::000000000000:user/admin"}},
+                "requestId": "1",
+                "stage": "$default",
+            },
+            "isBase64Encoded": False,
+        },
+        {"statusCode": 404},
+    ),
+    "retention": (SCHEDULED, {"partition_count": 0, "is_finished": True}),
+    "scrub": (SCHEDULED, {"is_finished": True}),
+}
+
+
+def handler_of(name: str) -> str:
+    """Return the handler that the template gives the function."""
+    functions = dict(resources("AWS::Serverless::Function"))
+    handler = functions[f"{name.title()}Function"]["Properties"]["Handler"]
+    assert handler == f"tidelog_functions.{name}.handler.handle"
+    return str(handler)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_keeps_its_log_for_a_limited_time(name: str) -> None:
+    function = dict(resources("AWS::Serverless::Function"))[f"{name.title()}Function"]
+    log = function["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
+    assert dict(resources("AWS::Logs::LogGroup"))[log]["Properties"]["RetentionInDays"]
+
+
+def test_every_log_group_has_a_retention() -> None:
+    groups = dict(resources("AWS::Logs::LogGroup"))
+    assert groups
+    assert all("RetentionInDays" in group["Properties"] for group in groups.values())
+
+
+@pytest.mark.parametrize("name", ["retention", "scrub"])
+def test_what_an_event_driven_function_cannot_do_goes_to_the_dead_letters(name: str) -> None:
+    function = dict(resources("AWS::Serverless::Function"))[f"{name.title()}Function"]
+    properties = function["Properties"]
+    queue = {"GetAtt": "DeadLetters.Arn"}
+    assert properties["EventInvokeConfig"]["DestinationConfig"]["OnFailure"]["Destination"] == queue
+    assert properties["Events"]
+    for event in properties["Events"].values():
+        assert event["Properties"]["DeadLetterConfig"]["Arn"] == queue
+
+
+@pytest.mark.parametrize("role", ["RetentionRole", "ScrubRole"])
+def test_retention_and_scrub_delete_below_the_prefix_only_and_write_no_object(role: str) -> None:
+    assert actions(role, "s3") == {"s3:ListBucket", "s3:GetObject", "s3:DeleteObject"}
+    for statement in statements(role):
+        if "s3:DeleteObject" in statement["Action"]:
+            assert statement["Resource"] == {"Sub": "${Data.Outputs.BucketArn}/${Prefix}/*"}
+
+
+def test_admin_cannot_write_to_the_bucket() -> None:
+    assert actions("AdminRole", "s3") <= {"s3:GetObject", "s3:ListBucket"}
+
+
+def test_no_role_is_allowed_everything_of_anything() -> None:
+    for role, _ in resources("AWS::IAM::Role"):
+        for statement in statements(role):
+            assert "*" not in str(statement["Action"]), (role, statement)
+            if statement["Resource"] == "*":
+                # PutMetricData knows no resources; a namespace stands in for one.
+                assert statement["Action"] == "cloudwatch:PutMetricData"
+                assert "cloudwatch:namespace" in statement["Condition"]["StringEquals"]
+
+
+def test_the_bucket_is_private_encrypted_and_speaks_tls_only() -> None:
+    ((_, bucket),) = resources("AWS::S3::Bucket")
+    assert all(bucket["Properties"]["PublicAccessBlockConfiguration"].values())
+    assert "BucketEncryption" in bucket["Properties"]
+    assert bucket["DeletionPolicy"] == "Retain"
+    ((_, policy),) = resources("AWS::S3::BucketPolicy")
+    (statement,) = policy["Properties"]["PolicyDocument"]["Statement"]
+    assert statement["Effect"] == "Deny"
+    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    assert statement["Action"] == "s3:*"
+
+
+def test_every_table_can_be_restored_to_a_point_in_time() -> None:
+    tables = dict(resources("AWS::DynamoDB::Table"))
+    assert tables["MetadataTable"]["DeletionPolicy"] == "Retain"
+    for table in tables.values():
+        recovery = table["Properties"]["PointInTimeRecoverySpecification"]
+        assert recovery["PointInTimeRecoveryEnabled"] is True
+
+
+def test_the_staging_rule_covers_the_object_stores_staging_keys() -> None:
+    from tidelog_core.objects.key_rules import STAGING
+
+    ((_, bucket),) = resources("AWS::S3::Bucket")
+    rules = bucket["Properties"]["LifecycleConfiguration"]["Rules"]
+    assert {"Sub": f"${{Prefix}}/{STAGING}/"} in [rule.get("Prefix") for rule in rules]
+
+
+def test_the_metadata_table_has_the_keys_that_the_store_uses() -> None:
+    from tidelog_core.metadata.dynamodb_items import TABLE_DEFINITION
+
+    table = dict(resources("AWS::DynamoDB::Table"))["MetadataTable"]["Properties"]
+    assert TABLE_DEFINITION.items() <= table.items()

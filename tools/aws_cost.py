@@ -1,0 +1,177 @@
+"""What a cluster costs on AWS in a month: a formula over prices, a load and measured figures.
+
+``python -m tools.aws_cost`` prints the table of docs/deploy.md; with other prices or another
+load, change ``PRICES`` or ``WORKLOADS``, or call ``monthly_cost``. Pure; US dollars; a GB is
+10^9 bytes; a month has 730 hours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HOURS = 730.0  # a month
+SECONDS = HOURS * 3600
+ZONES = 3
+
+# What a node and a segment do, as the code has it and bench/README.md has measured it.
+REPLICAS = 3
+PRODUCED_GB_PER_CPU_SECOND = 0.28  # of all nodes' CPU, acks=all, three replicas
+FETCHED_GB_PER_CPU_SECOND = 4.7
+LEASE_WRITES_PER_SECOND = 1 / 3  # of a node: broker.heartbeat.interval.ms
+POLLS_PER_SECOND = 5 + 2  # of a node: metadata.poll.interval.ms, and everyone's leases
+WRITES_PER_SEGMENT = 30  # write units from COPY_STARTED until the item is gone
+OBJECTS_PER_SEGMENT = 2
+WRITES_PER_OFFSET_COMMIT = 4  # an item and a check, in a transaction twice each
+FUNCTION_GB = 0.5
+FUNCTION_SECONDS_PER_SEGMENT = 1.5
+SWEEPS_PER_HOUR, SWEEP_SECONDS = 4, 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """US dollars, without taxes, discounts and free tiers."""
+
+    instance_hour: float
+    instance_cpus: int
+    instance_network_mb_per_s: float  # what it keeps up for ever, each way
+    instance_disk_gb: float
+    zone_transfer_gb: float  # both directions together
+    storage_gb_month: float
+    put_thousand: float
+    write_million: float  # DynamoDB on demand, write units
+    read_million: float
+    function_gb_second: float
+    function_call_million: float
+    event_million: float
+    endpoint_hour: float  # one interface endpoint in one zone
+    balancer_hour: float
+    fixed_month: float  # root volumes aside: logs, alarms, dashboard
+    volume_month: float  # of one machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the clients do. Megabytes are as sent: compressed where the producer does it."""
+
+    produced_mb_per_s: float
+    readers: float = 2.0  # how often everything is read soon after
+    retention_days: float = 7.0
+    segment_mb: float = 512.0  # mean size of a sealed segment; small where partitions are idle
+    local_hours: float = 1.0  # log.local.retention.ms
+    offset_commits_per_s: float = 10.0
+    produced_elsewhere: float = 2 / 3  # share that reaches its leader from another zone
+    read_elsewhere: float = 0.0  # share read across zones; 0 with client.rack set
+    utilisation: float = 0.5  # of network, CPU and disk: a zone may be lost
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the bill."""
+
+    what: str
+    dollars: float
+
+
+PRICES = Prices(
+    instance_hour=0.172,
+    instance_cpus=2,
+    instance_network_mb_per_s=97.0,
+    instance_disk_gb=468.0,
+    zone_transfer_gb=0.02,
+    storage_gb_month=0.023,
+    put_thousand=0.005,
+    write_million=0.625,
+    read_million=0.125,
+    function_gb_second=0.0000166667,
+    function_call_million=0.20,
+    event_million=1.00,
+    endpoint_hour=0.01,
+    balancer_hour=0.0225,
+    fixed_month=12.0,
+    volume_month=1.28,
+)
+WORKLOADS = tuple(Workload(produced_mb_per_s=rate) for rate in (1.0, 10.0, 100.0))
+
+
+def machine_count(load: Workload, prices: Prices) -> int:
+    """Return the machines that the load needs: of network, CPU and disk the scarcest decides.
+
+    The same number in every zone, one at least.
+    """
+    rate = load.produced_mb_per_s
+    sent = rate * (REPLICAS - 1 + load.readers + 1)  # followers, readers, the bucket
+    received = rate * REPLICAS
+    cpus = rate / 1000 / PRODUCED_GB_PER_CPU_SECOND
+    cpus += rate * load.readers / 1000 / FETCHED_GB_PER_CPU_SECOND
+    disk_gb = rate * REPLICAS * load.local_hours * 3600 / 1000
+    needed = max(
+        sent / prices.instance_network_mb_per_s,
+        received / prices.instance_network_mb_per_s,
+        cpus / prices.instance_cpus,
+        disk_gb / prices.instance_disk_gb,
+    )
+    return max(1, math.ceil(needed / load.utilisation / ZONES)) * ZONES
+
+
+def monthly_cost(load: Workload, prices: Prices) -> list[Line]:
+    """Return the bill of a month in which the load never changes, retention reached."""
+    machines = machine_count(load, prices)
+    nodes = machines * prices.instance_cpus
+    produced_gb = load.produced_mb_per_s * SECONDS / 1000
+    stored_gb = load.produced_mb_per_s * load.retention_days * 86_400 / 1000
+    segments = produced_gb * 1000 / load.segment_mb
+    crossing_gb = produced_gb * (
+        REPLICAS - 1 + load.produced_elsewhere + load.readers * load.read_elsewhere
+    )
+    writes = nodes * LEASE_WRITES_PER_SECOND * SECONDS + segments * WRITES_PER_SEGMENT
+    commits = load.offset_commits_per_s * SECONDS * WRITES_PER_OFFSET_COMMIT
+    reads = nodes * POLLS_PER_SECOND * SECONDS
+    sweeps = SWEEPS_PER_HOUR * HOURS
+    function_seconds = segments * FUNCTION_SECONDS_PER_SEGMENT + sweeps * SWEEP_SECONDS
+    events = segments * OBJECTS_PER_SEGMENT
+    return [
+        Line("machines", machines * (prices.instance_hour * HOURS + prices.volume_month)),
+        Line("transfer between zones", crossing_gb * prices.zone_transfer_gb),
+        Line("S3 storage", stored_gb * prices.storage_gb_month),
+        Line("S3 requests", segments * OBJECTS_PER_SEGMENT * prices.put_thousand / 1000),
+        Line(
+            "DynamoDB, nodes and segments",
+            (writes * prices.write_million + reads * prices.read_million) / 1e6,
+        ),
+        Line("DynamoDB, offset commits", commits * prices.write_million / 1e6),
+        Line(
+            "functions and events",
+            function_seconds * FUNCTION_GB * prices.function_gb_second
+            + (segments + sweeps) * prices.function_call_million / 1e6
+            + events * prices.event_million / 1e6,
+        ),
+        Line(
+            "endpoints and load balancer",
+            HOURS * (2 * ZONES * prices.endpoint_hour + prices.balancer_hour),
+        ),
+        Line("logs, alarms, dashboard", prices.fixed_month),
+    ]
+
+
+def table(workloads: Sequence[Workload] = WORKLOADS, prices: Prices = PRICES) -> str:
+    """Return the bills side by side, as Markdown."""
+    bills = [monthly_cost(load, prices) for load in workloads]
+    rates = [f"{load.produced_mb_per_s:g} MB/s" for load in workloads]
+    rows = [["$ a month", *rates], ["---", *("---:" for _ in workloads)]]
+    rows += [
+        [lines[0].what, *(f"{line.dollars:,.2f}" for line in lines)]
+        for lines in zip(*bills, strict=True)
+    ]
+    totals = [sum(line.dollars for line in bill) for bill in bills]
+    rows.append(["**all**", *(f"**{total:,.2f}**" for total in totals)])
+    produced = [load.produced_mb_per_s * SECONDS / 1000 for load in workloads]
+    per_gb = [total / gb for total, gb in zip(totals, produced, strict=True)]
+    rows.append(["a GB produced", *(f"{dollars:.4f}" for dollars in per_gb)])
+    rows.append(["machines", *(str(machine_count(load, prices)) for load in workloads)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,60 @@
+"""What a machine of the cluster runs, in one file: ``python -m tools.node_bundle``.
+
+    packages/            the node and everything it needs, for Amazon Linux 2023 on x86-64
+    tidelog_launch.py    what systemd starts
+
+The machines have no way to a package registry, so they get all of it from a bucket.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from tools.places import ROOT
+
+PYTHON_VERSION = "3.12"  # that of the machines, as template.yaml has it
+PLATFORMS = (
+    "manylinux_2_28_x86_64",
+    "manylinux_2_17_x86_64",
+    "manylinux2014_x86_64",
+    "manylinux1_x86_64",
+)
+REQUIREMENTS = ("aioboto3", "aiohttp", "cramjam", "crc32c", "kio", "lz4", "obstore")
+SOURCES = ("core/tidelog_core", "sdk/tidelog", "cache_node/tidelog_node")
+BUNDLE = ROOT / "dist" / "tidelog-node.tar.gz"
+
+
+def write_bundle(path: Path, *, python_version: str = PYTHON_VERSION) -> None:
+    """Write the bundle for machines with this Python."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        packages = Path(scratch) / "packages"
+        options = [option for name in PLATFORMS for option in ("--platform", name)]
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"),
+                *("--disable-pip-version-check", "--only-binary=:all:", "--implementation", "cp"),
+                *("--python-version", python_version, *options, "--target", str(packages)),
+                *("-c", str(ROOT / "constraints.txt"), *REQUIREMENTS),
+            ],
+            check=True,
+        )
+        for source in SOURCES:
+            shutil.copytree(
+                ROOT / source,
+                packages / Path(source).name,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
+        with tarfile.open(path, "w:gz") as bundle:
+            bundle.add(packages, "packages")
+            bundle.add(ROOT / "infra" / "node" / "tidelog_launch.py", "tidelog_launch.py")
+
+
+if __name__ == "__main__":
+    write_bundle(BUNDLE)
+    print(BUNDLE.relative_to(ROOT))

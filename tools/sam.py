@@ -1,0 +1,145 @@
+"""AWS SAM's command line, and Lambda's own runtime client for Python.
+
+Both have an environment of their own: ``sam`` pins what the project pins otherwise, and a
+function must find no package but its layer's and the runtime's. The emulator of Lambda's
+runtime interface (``aws-lambda-rie``) comes inside the wheel of ``aws-sam-cli``.
+
+``python -m tools.sam`` validates and lints every template, and builds what they deploy. No
+Docker is needed, no AWS account is asked, and nothing is fetched but packages from PyPI.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tools.places import ROOT, TOOLS_DIR, ToolAbsent, run
+
+SAM_VERSION = "1.170.0"
+RUNTIME_CLIENT_VERSION = "4.2.2"
+TEMPLATE = ROOT / "template.yaml"
+INFRA = ROOT / "infra"
+WORK_DIR = ROOT / ".cache" / "sam"
+BUILD_DIR = WORK_DIR / "build"
+SECONDS_MAX = 900.0  # of one command
+REGION = "us-east-1"  # validation and build want one, whichever
+PYTHON_VERSION = "3.12"  # of the functions, as template.yaml has it
+
+_VENV = TOOLS_DIR / "sam-venv"
+_RUNTIME_CLIENT = TOOLS_DIR / f"awslambdaric-{RUNTIME_CLIENT_VERSION}"
+_STAMP = _VENV / f".installed-{SAM_VERSION}-{RUNTIME_CLIENT_VERSION}"
+
+
+def install() -> None:
+    """Make ``sam``, ``runtime_emulator`` and ``runtime_client`` work."""
+    if _STAMP.exists():
+        return
+    run([sys.executable, "-m", "venv", "--clear", _VENV])
+    program = _VENV / "bin"
+    run([program / "pip", "install", "--quiet", "--disable-pip-version-check", "uv"])
+    uv: list[str | Path] = [program / "uv", "pip", "install", "--quiet"]
+    run([*uv, "--python", program / "python", f"aws-sam-cli=={SAM_VERSION}"])
+    client = f"awslambdaric=={RUNTIME_CLIENT_VERSION}"
+    run([*uv, "--python", sys.executable, "--target", _RUNTIME_CLIENT, client])
+    _STAMP.touch()
+
+
+def sam(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run ``sam`` in the project's folder and return what it said.
+
+    Raises ``ToolAbsent`` where it is not installed, ``SamFailed`` where it failed.
+    """
+    return _run(["sam", *map(str, arguments)], environment or {})
+
+
+def validate() -> None:
+    """Raise ``SamFailed`` with what SAM's schema and cfn-lint find wrong in any template.
+
+    ``sam validate`` looks at the root alone, so cfn-lint gets the nested stacks by itself.
+    """
+    sam("validate", "--lint", "--template-file", TEMPLATE, "--region", REGION)
+    nested = [str(path) for path in sorted(INFRA.glob("*.yaml"))]
+    # They reach CloudFormation through `sam package` only, which resolves aliases and paths.
+    resolved = ("W1101", "W3002")
+    _run(["cfn-lint", "--regions", REGION, "--ignore-checks", *resolved, "--", *nested])
+
+
+def build(build_dir: Path = BUILD_DIR, *, python_version: str = PYTHON_VERSION) -> Path:
+    """Build functions and layer; return the built template, nested stacks beside it.
+
+    They are built where they lie, because they take the packages of other folders along.
+    """
+    sam(
+        *("build", "--template-file", TEMPLATE, "--build-dir", build_dir),
+        *("--build-in-source", "--region", REGION),
+        *("--parameter-overrides", f"PythonVersion={python_version}"),
+        environment={"PYTHON": sys.executable, "PYTHON_VERSION": python_version},
+    )
+    return build_dir / "template.yaml"
+
+
+def runtime_emulator() -> Path:
+    """Return the program that gives a runtime client its events over HTTP."""
+    _require_installed()
+    machine = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    found = sorted(_VENV.glob(f"lib/python*/site-packages/samcli/local/rapid/*-rie-{machine}"))
+    if not found:
+        raise ToolAbsent(f"the runtime interface emulator is not there for {machine}")
+    return found[0]
+
+
+def runtime_client() -> Path:
+    """Return the folder that holds the package ``awslambdaric`` and what it needs."""
+    _require_installed()
+    return _RUNTIME_CLIENT
+
+
+class SamFailed(Exception):
+    """``sam`` ended with an error; its words are the text."""
+
+
+_ENVIRONMENT = {
+    "SAM_CLI_TELEMETRY": "0",
+    "__SAM_CLI_APP_DIR": str(WORK_DIR / "app"),  # it would write into the home directory
+}
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str] = _ENVIRONMENT) -> str:
+    _require_installed()
+    done = subprocess.run(
+        [_VENV / "bin" / command[0], *command[1:]],
+        cwd=ROOT,
+        env={**os.environ, **_ENVIRONMENT, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    if done.returncode != 0:
+        raise SamFailed(f"{' '.join(command)} failed with exit code {done.returncode}:\n{said}")
+    return said
+
+
+def _require_installed() -> None:
+    if not _STAMP.exists():
+        raise ToolAbsent("aws-sam-cli is not installed: run `make tools`")
+
+
+def main() -> None:
+    """Validate and build, and say so."""
+    validate()
+    print("the templates are valid", flush=True)
+    print(f"built: {build().relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (SamFailed, ToolAbsent) as error:
+        sys.exit(str(error))
