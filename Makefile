@@ -53,11 +53,12 @@ template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build funct
 node-bundle: $(STAMP)  ## dist/tidelog-node.tar.gz, what the cluster's machines run
 	$(BIN)/python -m tools.node_bundle
 
-bench: $(STAMP) $(TOOLS)  ## what nodes, replication, offset commits and take-overs cost; writes bench/results
+bench: $(STAMP) $(TOOLS)  ## what nodes, replication, commits, take-overs and cold reads cost; writes bench/results
 	$(BIN)/python -m bench.node
 	$(BIN)/python -m bench.replicated
 	$(BIN)/python -m bench.offset_commits
 	$(BIN)/python -m bench.take_over
+	$(BIN)/python -m bench.cold_reads
 
 chaos: $(STAMP)  ## a cluster under faults, then the checker: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
 	$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS_FLAGS)
