@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,6 +15,8 @@ def read_with_spark(metadata: str, objects: str, *, topic: str) -> Content:
     import tidelog_spark
     from pyspark.sql import SparkSession
 
+    # Or Spark's workers run whatever python3 is on the path, which has none of this.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("tidelog-demo")
