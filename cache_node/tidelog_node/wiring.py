@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
@@ -247,7 +247,7 @@ async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cl
         store=cluster.store,
         node_config=cluster.node_config,
         broker_id=settings.broker_id,
-        clock_ms=_wall_clock_ms,
+        clock_ms=wall_clock_ms,
         executor=executor,
         objects_url=settings.object_store_url,
         socket=settings.data_dir / TIER_SOCKET,
@@ -307,7 +307,7 @@ def _control_routes(
         "store": cluster.store,
         "node_config": cluster.node_config,
         "broker_id": settings.broker_id,
-        "clock_ms": _wall_clock_ms,
+        "clock_ms": wall_clock_ms,
     }
     member = cluster.member
     live: dict[str, Any] = {
@@ -347,10 +347,6 @@ async def _register(settings: NodeSettings, cluster: _Cluster, port: int) -> Non
         rack=settings.rack,
     )
     await cluster.view.refresh()
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class _Background:

@@ -8,7 +8,6 @@ TIDELOG_CONFIG_<NAME>   a node setting, as the nodes have it: topics without a s
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -107,8 +106,3 @@ async def open_stores(
             await objects.close()
     finally:
         await store.close()
-
-
-def wall_clock_ms() -> int:
-    """Return the Unix time."""
-    return time.time_ns() // 1_000_000

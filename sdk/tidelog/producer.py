@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size_bytes_max
 
@@ -179,7 +180,7 @@ class Producer:
             headers = _check_headers(headers)
         size_bytes = self._size(key, value, headers)  # type: ignore[arg-type]
         if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+            timestamp_ms = wall_clock_ms()
         elif timestamp_ms < 0:
             raise InvalidRequest(f"timestamp_ms must not be negative, is {timestamp_ms}")
         accumulator = self._accumulator

@@ -20,6 +20,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.groups import validate_group_id
 from tidelog_core.admin.offset_pages import read_offsets
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
@@ -78,7 +79,7 @@ class GroupCoordinator:
         node_config: Callable[[], NodeConfig],
         broker_id: int,
         clock: Callable[[], float] | None = None,
-        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_clock_ms: Callable[[], int] = wall_clock_ms,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         leads: Callable[[Partition], bool] | None = None,
         can_serve: Callable[[], bool] = lambda: True,

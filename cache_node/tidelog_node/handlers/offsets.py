@@ -7,7 +7,6 @@ Source: ``KafkaApis`` and ``OffsetMetadataManager`` of Kafka.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,6 +26,7 @@ from kio.schema.offset_fetch.v9 import request as fetch_request_v9
 from kio.schema.offset_fetch.v9 import response as fetch_response_v9
 from kio.schema.offset_fetch.v10 import request as fetch_request
 from kio.schema.offset_fetch.v10 import response as fetch_response
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import CommittedOffset
@@ -77,7 +77,7 @@ class OffsetHandlers:
         coordinator: GroupCoordinator,
         view: ClusterView,
         node_config: Callable[[], NodeConfig],
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._coordinator = coordinator
         self._view = view

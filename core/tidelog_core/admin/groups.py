@@ -36,7 +36,6 @@ import asyncio
 import dataclasses
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 from uuid import UUID
@@ -48,6 +47,7 @@ from tidelog_core.admin.offset_pages import (
     read_page,
     read_pages,
 )
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import (
     CorruptItem,
     GroupIdNotFound,
@@ -89,10 +89,6 @@ def validate_group_id(group_id: str) -> None:
         )
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _readable(item: Item) -> list[GroupRecord]:
     """Return the item's group, or nothing where it is damaged: that must not hide the others."""
     try:
@@ -110,7 +106,7 @@ class GroupAdmin:
         *,
         store: MetadataStore,
         view: ClusterView,
-        clock_ms: Callable[[], int] = _now_ms,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._store = store
         self._view = view

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import TypeVar
 from uuid import UUID, uuid4
@@ -31,6 +30,7 @@ from tidelog_core.admin.topics import (
     plan_more_partitions,
     plan_topic,
 )
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     StoreUnavailable,
@@ -52,10 +52,6 @@ ATTEMPTS_MAX = 10
 RETRY_DELAY_MAX = 0.05  # seconds
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class ClusterAdmin:
     """Changes topics and settings. Any number of nodes may do so at once."""
 
@@ -65,7 +61,7 @@ class ClusterAdmin:
         store: MetadataStore,
         view: ClusterView,
         node_config: Callable[[], NodeConfig],
-        clock_ms: Callable[[], int] = _now_ms,
+        clock_ms: Callable[[], int] = wall_clock_ms,
         new_topic_id: Callable[[], UUID] = uuid4,
         live: Callable[[ClusterImage], Set[int]] = lambda image: image.brokers.keys(),
         see_peers: Callable[[], Awaitable[None]] | None = None,

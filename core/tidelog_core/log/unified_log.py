@@ -13,11 +13,11 @@ timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange, StorageError
 from tidelog_core.log.append_checks import (
@@ -69,14 +69,9 @@ from tidelog_core.records.batch import (
     WritableBuffer,
 )
 
-__all__ = ["PRODUCER_ID_EXPIRATION_MS", "UnifiedLog", "remove_deleted_logs", "wall_clock_ms"]
+__all__ = ["PRODUCER_ID_EXPIRATION_MS", "UnifiedLog", "remove_deleted_logs"]
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
-
-
-def wall_clock_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class UnifiedLog:

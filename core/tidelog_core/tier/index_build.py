@@ -22,9 +22,9 @@ from tidelog_core.tier.index_file import (
     ABORTED_ROW,
     BATCH_ROW,
     CHAIN,
-    FLAGS_MASK,
     LEADER_EPOCH_ROW,
     SectionKind,
+    batch_row,
     crc32c_of,
     pack_index_file,
 )
@@ -93,15 +93,7 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
         next_offset = header.next_offset
         max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
         record_count += header.record_count
-        rows += BATCH_ROW.pack(
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp_ms,
-            position,
-            header.size_bytes,
-            header.record_count,
-            header.attributes & FLAGS_MASK,
-        )
+        rows += BATCH_ROW.pack(*batch_row(position, header))
     with memoryview(log) as view:
         log_sha256 = hashlib.sha256(view).digest()
     link = ChainLink(

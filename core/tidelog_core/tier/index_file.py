@@ -22,14 +22,14 @@ from crc32c import crc32c
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.time_index import TimeIndex
 from tidelog_core.log.values import AbortedTransaction
-from tidelog_core.records.batch import Buffer
+from tidelog_core.records.batch import BatchHeader, Buffer
 from tidelog_core.tier.key_filter import KeyFilter
 
 MAGIC = b"TLINDEX\0"
 VERSION = 1
 ALIGNMENT = 8
 SECTION_COUNT_MAX = 64
-FLAGS_MASK = 0xFFFF  # a batch's attributes, which are a signed number in its header
+_FLAGS_MASK = 0xFFFF  # a batch's attributes, which are a signed number in its header
 REQUIRED_FLAG = 1  # a reader that does not know the section must refuse the file
 
 HEADER = Struct("<8sHHIqqQQqIIii16s16sQ")
@@ -78,6 +78,19 @@ class BatchRow(NamedTuple):
     size_bytes: int
     record_count: int
     flags: int  # the batch's attributes: codec, LogAppendTime, transactional, control
+
+
+def batch_row(position: int, header: BatchHeader) -> BatchRow:
+    """Return the row of the batch that begins at the position of the segment."""
+    return BatchRow(
+        header.base_offset,
+        header.last_offset,
+        header.max_timestamp_ms,
+        position,
+        header.size_bytes,
+        header.record_count,
+        header.attributes & _FLAGS_MASK,
+    )
 
 
 class BatchTable(Sequence[BatchRow]):

@@ -20,8 +20,8 @@ from struct import Struct
 from uuid import UUID
 
 from tidelog_core.errors import CorruptObject, CorruptRecordBatch, UnsupportedMagic
-from tidelog_core.records.batch import BatchHeader, Buffer, check_crc, iter_headers
-from tidelog_core.tier.index_file import FLAGS_MASK, BatchRow, IndexFile, crc32c_of
+from tidelog_core.records.batch import Buffer, check_crc, iter_headers
+from tidelog_core.tier.index_file import IndexFile, batch_row, crc32c_of
 
 HASH_SIZE_BYTES = 32
 NO_HASH = bytes(HASH_SIZE_BYTES)
@@ -95,7 +95,7 @@ def _verify_batches(key: str, log: Buffer, index: IndexFile) -> None:
     record_count = 0
     try:
         for position, header in iter_headers(log):
-            if next(rows, None) != _row_of(position, header):
+            if next(rows, None) != batch_row(position, header):
                 raise CorruptObject(key, f"the batch at {position} is not in the batch table")
             if header.base_offset < next_offset or header.next_offset > index.end_offset:
                 raise CorruptObject(
@@ -112,19 +112,6 @@ def _verify_batches(key: str, log: Buffer, index: IndexFile) -> None:
         raise CorruptObject(key, "the batch table has more batches than the log")
     if record_count != index.record_count:
         raise CorruptObject(key, f"it has {record_count} records instead of {index.record_count}")
-
-
-def _row_of(position: int, header: BatchHeader) -> BatchRow:
-    """Return the row that the batch table must have for a batch."""
-    return BatchRow(
-        header.base_offset,
-        header.last_offset,
-        header.max_timestamp_ms,
-        position,
-        header.size_bytes,
-        header.record_count,
-        header.attributes & FLAGS_MASK,
-    )
 
 
 def continues_chain(

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import TidelogError
 
 from tidelog_functions.bucket import bucket_of
-from tidelog_functions.invocation import Context, wall_clock_ms
+from tidelog_functions.invocation import Context
 from tidelog_functions.local.events import Event, object_created, scheduled
 from tidelog_functions.local.watch import IndexWatch
 

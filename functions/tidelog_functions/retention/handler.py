@@ -21,8 +21,9 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Topic
 from tidelog_core.metadata.store import MetadataStore
@@ -39,7 +40,6 @@ from tidelog_functions.invocation import (
     TimeLimit,
     open_stores,
     parse_function_settings,
-    wall_clock_ms,
 )
 from tidelog_functions.retention.cluster_pass import (
     PARTITIONS_AT_ONCE,
@@ -103,10 +103,11 @@ async def _run(
             clock_ms=wall_clock_ms,
             limit=limit,
         )
-    summary = _summary(result)
+    problems = problems_of(result.failed.items())
+    summary = _summary(result, problems)
     logger.info("retention applied %s", json.dumps(summary))
-    if result.failed:
-        raise PartitionsFailed(problems_of(result.failed.items()))
+    if problems:
+        raise PartitionsFailed(problems)
     return summary
 
 
@@ -167,7 +168,7 @@ async def _step_of(
     return deleted_topic_step(retention, topic)
 
 
-def _summary(result: PassResult) -> dict[str, object]:
+def _summary(result: PassResult, problems: Mapping[str, str]) -> dict[str, object]:
     done = result.done
     return {
         "partition_count": result.partition_count,
@@ -177,5 +178,5 @@ def _summary(result: PassResult) -> dict[str, object]:
         "topic_deleted_count": done.topic_deleted_count,
         "next_deletion_ms": done.next_deletion_ms,
         "is_finished": result.is_finished,
-        "failed": problems_of(result.failed.items()),
+        "failed": problems,
     }

@@ -23,6 +23,7 @@ import logging
 import os
 from collections.abc import Callable
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.metadata import records
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
@@ -41,7 +42,6 @@ from tidelog_functions.invocation import (
     TimeLimit,
     open_stores,
     parse_function_settings,
-    wall_clock_ms,
 )
 from tidelog_functions.scrub.settings import ScrubSettings, parse_scrub_settings
 from tidelog_functions.scrub.sweep import Report, Sweep
@@ -79,11 +79,11 @@ async def _run(
             clock_ms=wall_clock_ms,
             limit=limit,
         )
-    summary = dataclasses.asdict(dataclasses.replace(report, failed={}))
-    summary["failed"] = problems_of(report.failed.items())
+    problems = problems_of(report.failed.items())
+    summary = dataclasses.asdict(dataclasses.replace(report, failed={})) | {"failed": problems}
     logger.info("bucket scrubbed %s", json.dumps(summary))
-    if report.failed:
-        raise PartitionsFailed(problems_of(report.failed.items()))
+    if problems:
+        raise PartitionsFailed(problems)
     return summary
 
 
