@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -18,74 +17,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.errors import InvalidConfig
 from tidelog_node.supervisor import ClusterSettings
 
-NODE_COUNT = 3
-SECONDS_MAX = 40.0
-PROGRAM = """
-import sys
-from pathlib import Path
-from tidelog_node.supervisor import ClusterSettings, run_cluster
-settings = ClusterSettings(data_dir=Path(sys.argv[1]), port=int(sys.argv[2]), node_count=3)
-sys.exit(run_cluster(settings, announce=lambda line: print(line, flush=True)))
-"""
-
-
-def free_ports(count: int) -> int:
-    """Return the first of so many free ports in a row."""
-    for port in range(20_000 + os.getpid() % 5000, 30_000, count):
-        try:
-            for number in range(port, port + count):
-                with socket.socket() as sock:
-                    sock.bind(("127.0.0.1", number))
-        except OSError:
-            continue
-        return port
-    raise RuntimeError("no free ports")
-
-
-class Cluster:
-    """The parent process and where its nodes listen."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self.port = free_ports(NODE_COUNT)
-        self.log_path = data_dir.with_suffix(".log")
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(data_dir), str(self.port)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], SECONDS_MAX)
-        self.line = self.process.stdout.readline().decode() if ready else ""
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def node_pids(self) -> list[int]:
-        return self.pids_of("tidelog_node")
-
-    def pids_of(self, module: str) -> list[int]:
-        """Return the children that run the module."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        pids = map(int, children.read_text().split())
-        return [
-            pid
-            for pid in pids
-            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        ]
+from tests.node.cluster_process import (
+    CLUSTER_PROGRAM,
+    NODE_COUNT,
+    SECONDS_MAX,
+    Cluster,
+    free_ports,
+    is_running,
+    running_cluster,
+)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    running = Cluster(tmp_path / "cluster")
-    try:
+    with running_cluster(tmp_path / "cluster") as running:
         yield running
-    finally:
-        running.process.terminate()
-        running.process.wait(SECONDS_MAX)
-        assert running.process.stdout is not None
-        running.process.stdout.close()
 
 
 def test_three_nodes_serve_one_cluster_and_stop_together(cluster: Cluster) -> None:
@@ -143,7 +89,7 @@ def test_a_cluster_of_which_a_node_cannot_start_ends(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", port + 1))
         taken.listen()
         ended = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(tmp_path / "cluster"), str(port)],
+            [sys.executable, "-c", CLUSTER_PROGRAM, str(tmp_path / "cluster"), str(port)],
             capture_output=True,
             timeout=SECONDS_MAX,
             check=False,
@@ -162,13 +108,6 @@ def test_nodes_stop_in_order_when_their_parent_is_killed(cluster: Cluster) -> No
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert cluster.log_path.read_text().count("node stopped") == NODE_COUNT
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_wrong_settings_are_all_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
-from tests.node.test_supervisor import Cluster, is_running
+from tests.node.cluster_process import Cluster, is_running, running_cluster
 
 SECONDS_MAX = 60.0
 CONFIGS = {"retention.ms": "1000", "file.delete.delay.ms": "0", "segment.bytes": "4000"}
@@ -25,14 +25,8 @@ CONFIGS = {"retention.ms": "1000", "file.delete.delay.ms": "0", "segment.bytes":
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Three nodes, whose own retention is due every five minutes, as they come."""
-    running = Cluster(tmp_path / "cluster")
-    try:
+    with running_cluster(tmp_path / "cluster") as running:
         yield running
-    finally:
-        running.process.terminate()
-        running.process.wait(SECONDS_MAX)
-        assert running.process.stdout is not None
-        running.process.stdout.close()
 
 
 def eventually(condition: Callable[[], bool]) -> None:

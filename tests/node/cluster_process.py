@@ -1,0 +1,89 @@
+"""Three nodes under one parent, as ``tidelog up --nodes 3`` runs them."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NODE_COUNT = 3
+SECONDS_MAX = 40.0
+CLUSTER_PROGRAM = """
+import sys
+from pathlib import Path
+from tidelog_node.supervisor import ClusterSettings, run_cluster
+settings = ClusterSettings(data_dir=Path(sys.argv[1]), port=int(sys.argv[2]), node_count=3)
+sys.exit(run_cluster(settings, announce=lambda line: print(line, flush=True)))
+"""
+
+
+def free_ports(count: int) -> int:
+    """Return the first of so many free ports in a row."""
+    for port in range(20_000 + os.getpid() % 5000, 30_000, count):
+        try:
+            for number in range(port, port + count):
+                with socket.socket() as sock:
+                    sock.bind(("127.0.0.1", number))
+        except OSError:
+            continue
+        return port
+    raise RuntimeError("no free ports")
+
+
+class Cluster:
+    """The parent process and where its nodes listen."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.port = free_ports(NODE_COUNT)
+        self.log_path = data_dir.with_suffix(".log")
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CLUSTER_PROGRAM, str(data_dir), str(self.port)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], SECONDS_MAX)
+        self.line = self.process.stdout.readline().decode() if ready else ""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def node_pids(self) -> list[int]:
+        return self.pids_of("tidelog_node")
+
+    def pids_of(self, module: str) -> list[int]:
+        """Return the children that run the module."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        pids = map(int, children.read_text().split())
+        return [
+            pid
+            for pid in pids
+            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        ]
+
+
+@contextmanager
+def running_cluster(data_dir: Path) -> Iterator[Cluster]:
+    """Give a cluster for the length of the block."""
+    running = Cluster(data_dir)
+    try:
+        yield running
+    finally:
+        running.process.terminate()
+        running.process.wait(SECONDS_MAX)
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
