@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TOOLS := .cache/tools/.installed
 PYTEST_FLAGS ?=
+# A file's tests stay together: what they share is started once. Most of them wait for servers.
+TEST_WORKERS ?= 2
 
 .PHONY: help setup tools demo test test-slow lint format types template node-bundle bench chaos clean
 
@@ -30,7 +32,7 @@ demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, ev
 	$(BIN)/python -m tools.demo
 
 test: $(STAMP) $(TOOLS)  ## the default suite, under 15 minutes on 2 cores
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
 
 test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)

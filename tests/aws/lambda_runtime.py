@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.node.node_process import free_port
+from tests.ports import free_port
 from tools import sam
 
 START_SECONDS_MAX = 30.0

@@ -29,7 +29,7 @@ from tidelog_node.settings import parse_settings
 
 from tests.aws.conftest import PYTHON_VERSION
 from tests.aws.test_template import read_template, resources
-from tests.node.node_process import free_port
+from tests.ports import free_port
 from tools import node_bundle, sam
 from tools.places import ROOT
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import select
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.ports import free_ports
 
 NODE_COUNT = 3
 SECONDS_MAX = 40.0
@@ -20,19 +20,6 @@ from tidelog_node.supervisor import ClusterSettings, run_cluster
 settings = ClusterSettings(data_dir=Path(sys.argv[1]), port=int(sys.argv[2]), node_count=3)
 sys.exit(run_cluster(settings, announce=lambda line: print(line, flush=True)))
 """
-
-
-def free_ports(count: int) -> int:
-    """Return the first of so many free ports in a row."""
-    for port in range(20_000 + os.getpid() % 5000, 30_000, count):
-        try:
-            for number in range(port, port + count):
-                with socket.socket() as sock:
-                    sock.bind(("127.0.0.1", number))
-        except OSError:
-            continue
-        return port
-    raise RuntimeError("no free ports")
 
 
 class Cluster:

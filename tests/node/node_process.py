@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,16 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tests.ports import free_port
+
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class NodeProcess:

@@ -22,10 +22,10 @@ from tests.node.cluster_process import (
     NODE_COUNT,
     SECONDS_MAX,
     Cluster,
-    free_ports,
     is_running,
     running_cluster,
 )
+from tests.ports import free_ports
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tests.node.node_process import free_port
+from tests.ports import free_port
 
 Rule = Callable[[int, bytes], bool]
 

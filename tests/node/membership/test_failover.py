@@ -19,7 +19,7 @@ from kio.schema.alter_partition_reassignments.v1 import request as alter_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_partition_reassignments.v0 import request as list_request
 
-from tests.node.node_process import NodeProcess, free_port
+from tests.node.node_process import NodeProcess
 from tests.node.replication.replicated_cluster import (
     LEASE_MS,
     ReplicatedCluster,
@@ -28,6 +28,7 @@ from tests.node.replication.replicated_cluster import (
     stopped,
 )
 from tests.node.wire_client import WireClient, a_batch, frame, produce_body
+from tests.ports import free_port
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.node.node_process import NodeProcess, free_port
+from tests.node.node_process import NodeProcess
 
 SETTLE_SECONDS_MAX = 40.0
 LEASE_MS = 2_000
@@ -39,12 +39,10 @@ class ReplicatedCluster:
         racks: bool = False,
         metadata_store: str,
     ) -> None:
-        ports = _free_ports(3)
         self.nodes = {
             broker_id: NodeProcess(
                 folder / f"node{broker_id}",
                 broker_id=broker_id,
-                port=ports[broker_id - 1],
                 metadata_store=metadata_store,
                 object_store=f"file://{folder}/objects",
                 config={**CONFIG, **(config or {})},
@@ -190,14 +188,6 @@ class ReplicatedCluster:
         return "\n".join(
             f"--- node {broker_id}\n{node.log[-4000:]}" for broker_id, node in self.nodes.items()
         )
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago, no two the same."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return list(ports)
 
 
 @contextmanager

@@ -12,22 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.node_process import free_port
+from tests.ports import free_ports
 from tests.sdk.cli.command import COMMAND, environment, tidelog
 
 READY_SECONDS_MAX = 60
-
-
-def free_ports() -> int:
-    """Return a port that is free, as is the next one."""
-    while True:
-        port = free_port()
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 @contextmanager
@@ -58,7 +46,7 @@ def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Pop
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_cluster_of_two_serves_and_stops_in_order(tmp_path: Path, number: signal.Signals) -> None:
     """Records outlive it: the same directory brings them back."""
-    data_dir, port = tmp_path / "data", free_ports()
+    data_dir, port = tmp_path / "data", free_ports(2)
     with running(data_dir, port, "--nodes", "2") as process:
         second = f"127.0.0.1:{port + 1}"
         tidelog("produce", "t", bootstrap=second, given=b"hello\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.node_process import free_port
+from tests.ports import free_port
 from tests.sdk.cli.command import called, tidelog
 
 
