@@ -51,6 +51,11 @@ class Pair:
     kafka: Peer
     tidelog: Peer
 
+    def close(self) -> None:
+        """Close the connections to both."""
+        self.kafka.close()
+        self.tidelog.close()
+
 
 def compared(case: Case) -> Callable[[Pair], None]:
     """Return the test that runs ``case`` against both brokers and compares."""

@@ -32,4 +32,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         except ToolAbsent as absent:
             pytest.skip(str(absent))
         node = stack.enter_context(NodeProcess(root / "tidelog", config=CONFIG))
-        yield Pair(Peer("kafka", port), Peer("tidelog", node.port))
+        peers = Pair(Peer("kafka", port), Peer("tidelog", node.port))
+        yield peers
+        peers.close()
