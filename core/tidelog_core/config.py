@@ -20,6 +20,7 @@ from tidelog_core.errors import InvalidConfig
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 UNLIMITED = -1
+LZ4_LEVEL_DEFAULT = 9  # the fast compressor, as in Kafka; the other levels are what they say
 LOCAL_AS_TOTAL = -2  # local.retention.*: «whatever retention.* says»
 
 SettingType = Literal["boolean", "int", "long", "double", "string", "list"]
@@ -44,7 +45,7 @@ class Setting:
     doc: str
     at_least: float | None
     at_most: float | None
-    one_of: tuple[str, ...]
+    one_of: tuple[Value, ...]
     is_read_only: bool  # nodes: fixed at start
 
     def parse(self, text: str) -> Value:
@@ -52,7 +53,7 @@ class Setting:
         value = _parse_as(self.type, text.strip())
         for part in value if isinstance(value, tuple) else (value,):
             if self.one_of and part not in self.one_of:
-                raise ValueError(f"must be one of {', '.join(self.one_of)}")
+                raise ValueError(f"must be one of {', '.join(map(str, self.one_of))}")
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.at_least is not None and value < self.at_least:
                 raise ValueError(f"must be at least {self.at_least}")
@@ -77,7 +78,7 @@ def _setting(
     *,
     at_least: float | None = None,
     at_most: float | None = None,
-    one_of: tuple[str, ...] = (),
+    one_of: tuple[Value, ...] = (),
     is_read_only: bool = False,
 ) -> Any:
     if type == "int":
@@ -102,7 +103,10 @@ class TopicConfig:
     """The settings of one topic, after defaults are applied."""
 
     cleanup_policy: tuple[str, ...] = _setting("cleanup.policy", "list", ("delete",), "How old data goes: by age and size (delete), by key (compact), or both.", one_of=("delete", "compact"))
+    compression_gzip_level: int = _setting("compression.gzip.level", "int", -1, "The level of what is compressed to gzip here; -1 is the codec's own default.", one_of=(-1, 1, 2, 3, 4, 5, 6, 7, 8, 9))
+    compression_lz4_level: int = _setting("compression.lz4.level", "int", LZ4_LEVEL_DEFAULT, "The level of what is compressed to lz4 here; 9 is the fast compressor.", at_least=1, at_most=17)
     compression_type: str = _setting("compression.type", "string", "producer", "The codec that batches are stored in; `producer` keeps each as it came.", one_of=("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd"))
+    compression_zstd_level: int = _setting("compression.zstd.level", "int", 3, "The level of what is compressed to zstd here.", at_least=-131_072, at_most=22)
     delete_retention_ms: int = _setting("delete.retention.ms", "long", 86_400_000, "How long a compacted topic keeps a tombstone, milliseconds.", at_least=0)
     file_delete_delay_ms: int = _setting("file.delete.delay.ms", "long", 60_000, "How long a removed segment stays readable for those who already hold it, milliseconds.", at_least=0)
     flush_messages: int = _setting("flush.messages", "long", INT64_MAX, "fsync the log after this many records.", at_least=1)
@@ -138,7 +142,10 @@ class NodeConfig:
     background_threads: int = _setting("background.threads", "int", 4, "Threads for fsync and other blocking file work.", at_least=1, at_most=64, is_read_only=True)
     broker_heartbeat_interval_ms: int = _setting("broker.heartbeat.interval.ms", "int", 3000, "How often a node renews its lease, milliseconds; never less often than three times in broker.session.timeout.ms.", at_least=1, is_read_only=True)
     broker_session_timeout_ms: int = _setting("broker.session.timeout.ms", "int", 9000, "How long a node's lease lasts, milliseconds: without a renewal it stops serving before, and others take its partitions over after. The same on every node.", at_least=100, is_read_only=True)
+    compression_gzip_level: int = _setting("compression.gzip.level", "int", -1, "Default of the topic setting of that name.", one_of=(-1, 1, 2, 3, 4, 5, 6, 7, 8, 9))
+    compression_lz4_level: int = _setting("compression.lz4.level", "int", LZ4_LEVEL_DEFAULT, "Default of the topic setting of that name.", at_least=1, at_most=17)
     compression_type: str = _setting("compression.type", "string", "producer", "Default of the topic setting of that name.", one_of=("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd"))
+    compression_zstd_level: int = _setting("compression.zstd.level", "int", 3, "Default of the topic setting of that name.", at_least=-131_072, at_most=22)
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", "long", 600_000, "A connection that is silent this long is closed, milliseconds.", at_least=1, is_read_only=True)
     controlled_shutdown_enable: bool = _setting("controlled.shutdown.enable", "boolean", True, "Whether a node that stops in order first hands what it leads to replicas that are in sync.")
     default_replication_factor: int = _setting("default.replication.factor", "int", 1, "Replicas of a topic created without saying how many.", at_least=1)
@@ -192,7 +199,10 @@ class NodeConfig:
 # The node setting that supplies the default of a topic setting.
 TOPIC_DEFAULT_FROM_NODE: Mapping[str, str] = {
     "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
     "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
     "local.retention.bytes": "log.local.retention.bytes",
     "local.retention.ms": "log.local.retention.ms",
     "max.message.bytes": "message.max.bytes",

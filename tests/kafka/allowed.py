@@ -22,9 +22,6 @@ _HEADER_ONLY = "Tidelog looks at batch headers and CRCs, and at records only whe
 _REFUSED_METADATA = "a refused request still learns which brokers there are"
 _EMPTY_GROUP = "a group needs a name: Kafka deprecated the empty one with KIP-289"
 _NO_SUCH_SETTING = (
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.zstd.level",
     "follower.replication.throttled.replicas",
     "leader.replication.throttled.replicas",
     "remote.log.copy.disable",

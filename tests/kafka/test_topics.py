@@ -154,6 +154,12 @@ def test_settings_at_creation(peer: Peer) -> Observations:
         "lags": [("min.compaction.lag.ms", "10"), ("max.compaction.lag.ms", "5")],
         "spaces": [("retention.ms", " 1000 ")],
         "version": [("message.format.version", "2.0")],
+        "gzip level": [("compression.gzip.level", "0")],
+        "gzip default": [("compression.gzip.level", "-1")],
+        "lz4 level": [("compression.lz4.level", "18")],
+        "lz4 best": [("compression.lz4.level", "17")],
+        "zstd level": [("compression.zstd.level", "-131073")],
+        "zstd fast": [("compression.zstd.level", "-131072")],
     }
     for label, configs in cases.items():
         name = "set-" + label.replace(" ", "-").replace("'", "")

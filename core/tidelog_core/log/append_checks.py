@@ -8,7 +8,7 @@ Source: ``UnifiedLog.append`` and ``LogValidator`` of Apache Kafka.
 
 from __future__ import annotations
 
-from tidelog_core.config import TopicConfig
+from tidelog_core.config import LZ4_LEVEL_DEFAULT, TopicConfig
 from tidelog_core.errors import (
     CorruptRecordBatch,
     InvalidTimestamp,
@@ -30,6 +30,8 @@ from tidelog_core.records.batch import (
 )
 
 LOG_APPEND_TIME = "LogAppendTime"
+
+LZ4_LEVEL_MAX = 16  # of the library; Kafka allows 17, which is the same
 
 _CODEC_NAMES = {"uncompressed": "NONE", "none": "NONE"}
 
@@ -145,10 +147,23 @@ def _target_codec(config: TopicConfig) -> CompressionType:
     return CompressionType[_CODEC_NAMES.get(name, name.upper())]
 
 
+def _target_level(config: TopicConfig, target: CompressionType) -> int | None:
+    match target:
+        case CompressionType.GZIP if config.compression_gzip_level >= 0:
+            return config.compression_gzip_level
+        case CompressionType.LZ4 if config.compression_lz4_level != LZ4_LEVEL_DEFAULT:
+            return min(config.compression_lz4_level, LZ4_LEVEL_MAX)
+        case CompressionType.ZSTD:
+            return config.compression_zstd_level
+        case _:
+            return None
+
+
 def _converted(
     buffer: WritableBuffer, batches: list[PositionedHeader], config: TopicConfig
 ) -> CheckedBatches:
     target = _target_codec(config)
+    level = _target_level(config, target)
     converted = bytearray()
     checked: list[PositionedHeader] = []
     for position, header in batches:
@@ -156,7 +171,7 @@ def _converted(
         if header.compression is target:
             converted += memoryview(buffer)[position : position + header.size_bytes]
         else:
-            converted += convert_compression(buffer, target, position=position)
+            converted += convert_compression(buffer, target, level=level, position=position)
         new_header = parse_header(converted, start)
         if new_header.size_bytes > config.max_message_bytes:
             raise _message_too_large(new_header.size_bytes, config)

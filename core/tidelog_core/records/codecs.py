@@ -43,7 +43,7 @@ class CompressionType(IntEnum):
 LEVELS: dict[CompressionType, tuple[range, int]] = {
     CompressionType.GZIP: (range(1, 10), 6),
     CompressionType.LZ4: (range(1, 17), 0),
-    CompressionType.ZSTD: (range(-7, 23), 3),
+    CompressionType.ZSTD: (range(-131_072, 23), 3),
 }
 
 

@@ -156,6 +156,26 @@ def test_topic_with_a_codec_converts_batches(
     log.close()
 
 
+@pytest.mark.parametrize(
+    ("codec", "weak", "strong"),
+    [("gzip", "1", "9"), ("lz4", "1", "17"), ("zstd", "-131072", "22")],
+)
+def test_topic_with_a_codec_converts_at_its_level(
+    tmp_path: Path, codec: str, weak: str, strong: str
+) -> None:
+    text = b" ".join(b"%d" % (number * number % 9973) for number in range(4000))
+    sizes_bytes = []
+    for level in (weak, strong):
+        settings = {f"compression_{codec}_level": int(level)}
+        log = open_log(tmp_path / f"log{level}", compression_type=codec, **settings)
+        append(log, bytearray(build_batch([Record(0, NOW_MS, None, text)])))
+        stored = content_of(log)
+        assert decode_records(stored)[0].value == text
+        sizes_bytes.append(len(stored))
+        log.close()
+    assert sizes_bytes[1] < sizes_bytes[0]
+
+
 def test_segment_rolls_by_size_time_and_full_index(tmp_path: Path) -> None:
     clock = Clock()
     log = open_log(tmp_path / "log", clock, segment_bytes=300, segment_ms=1000)
