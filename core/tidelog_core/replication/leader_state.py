@@ -437,6 +437,11 @@ class LeaderState(Generic[Token]):
         self._count()
         self.advance(now_ms)
 
+    def succeed(self, before: LeaderState[Token]) -> None:
+        """Owe what this broker owed in the leader epoch just before, in which it led too."""
+        self._acks, before._acks = before._acks, self._acks
+        self._release()
+
     def depose(self) -> None:
         """End this leadership: someone else leads, or this broker must not any more."""
         self.is_deposed = True

@@ -2,7 +2,9 @@
 
 The only place where one turns into the other. A leadership that ends fails the acks that
 it owes, a following that ends uses no more answers, and both happen before the new part
-begins, in one synchronous step.
+begins, in one synchronous step. Where this broker leads the very next leader epoch too (a
+reassignment has ended, say), nobody else has led in between and the log is as it was: what
+was owed is owed on.
 """
 
 from __future__ import annotations
@@ -82,8 +84,11 @@ class PartitionState(Generic[Token]):
         if self.leader is not None and self.leader.leader_epoch == partition.leader_epoch:
             self.leader.on_partition(partition, now_ms)
             return RoleChange.NONE
+        before, leader = self.leader, self._make_leader(partition, log, rules, now_ms)
+        if before is not None and partition.leader_epoch == before.leader_epoch + 1:
+            leader.succeed(before)
         self._end_parts()
-        self.leader = self._make_leader(partition, log, rules, now_ms)
+        self.leader = leader
         return RoleChange.BECAME_LEADER
 
     def _make_leader(

@@ -35,6 +35,32 @@ def test_a_replica_follows_then_leads_then_follows() -> None:
     assert isinstance(ack.error, NotLeaderOrFollower)
 
 
+def test_a_leader_that_leads_on_in_the_next_epoch_owes_on() -> None:
+    state = PartitionState[str](1)
+    take(state, make_partition(epoch=5, version=7), leads=True)
+    assert state.leader is not None
+    state.leader.on_append(1, 0)
+    state.leader.owe_ack(1, "a")
+    moved = make_partition((1, 2), isr=(1,), epoch=6, version=8)
+    assert take(state, moved, leads=True) is RoleChange.BECAME_LEADER
+    assert state.take_released() == []
+    state.leader.on_append(1, 0)
+    (ack,) = state.take_released()
+    assert (ack.token, ack.error) == ("a", None)
+
+
+def test_a_leader_that_missed_an_epoch_owes_nothing_on() -> None:
+    """Somebody else may have led in between."""
+    state = PartitionState[str](1)
+    take(state, make_partition(epoch=5, version=7), leads=True)
+    assert state.leader is not None
+    state.leader.on_append(1, 0)
+    state.leader.owe_ack(1, "a")
+    take(state, make_partition(epoch=7, version=9), leads=True)
+    (ack,) = state.take_released()
+    assert isinstance(ack.error, NotLeaderOrFollower)
+
+
 def test_a_record_of_the_same_epoch_goes_to_the_part_that_is_played() -> None:
     state = PartitionState[str](1)
     take(state, make_partition(), leads=True)
