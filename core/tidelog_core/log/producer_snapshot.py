@@ -1,13 +1,19 @@
 """The producers' state at an offset, as a file.
 
-Layout, big-endian: magic ``TLPS`` (4 bytes), version 1 (2), CRC-32C (4) of all
+Layout, big-endian: magic ``TLPS`` (4 bytes), version 1 or 2 (2), CRC-32C (4) of all
 that follows, end offset (8), producer count (4), then for each producer: id (8),
 epoch (2), coordinator epoch (4), last seen (8, milliseconds), first offset of its
 open transaction or -1 (8), batch count (1), and for each batch: last sequence (4),
 last offset (8), offset delta (4), timestamp (8).
 
-Kafka keeps only a producer's last batch in its snapshot. All five are kept here, so
-that requests that were in flight over a restart are still recognized when repeated.
+Version 2 goes on with the transactions that had ended above the high watermark: their
+count (4), then for each its first offset (8) and its marker's (8). Without any, version
+1 is written, which older nodes read as well.
+
+Kafka keeps only a producer's last batch in its snapshot, and no transaction that has
+ended. All five batches are kept here, so that requests that were in flight over a restart
+are still recognized when repeated; and a leader that comes back does not show a
+transaction whose marker it may yet lose.
 """
 
 from __future__ import annotations
@@ -26,10 +32,13 @@ from tidelog_core.log.producer_state import (
 
 _MAGIC = b"TLPS"
 _VERSION = 1
+_UNREPLICATED_VERSION = 2
 _PREFIX = Struct(">4sHI")
 _HEAD = Struct(">qI")
 _PRODUCER = Struct(">qhiqqB")
 _BATCH = Struct(">iqiq")
+_COUNT = Struct(">I")
+_TRANSACTION = Struct(">qq")
 
 
 class CorruptSnapshot(Exception):
@@ -51,24 +60,34 @@ def encode_snapshot(state: ProducerState) -> bytes:
             )
         )
         parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
+    version = _VERSION
+    if unreplicated := list(state.unreplicated()):
+        version = _UNREPLICATED_VERSION
+        parts.append(_COUNT.pack(len(unreplicated)))
+        parts.extend(_TRANSACTION.pack(*transaction) for transaction in unreplicated)
     body = b"".join(parts)
-    return _PREFIX.pack(_MAGIC, _VERSION, crc32c(body)) + body
+    return _PREFIX.pack(_MAGIC, version, crc32c(body)) + body
 
 
 def decode_snapshot(content: bytes, *, expiration_ms: int) -> ProducerState:
     """Return the state in a snapshot file. Raises ``CorruptSnapshot``."""
     try:
         magic, version, crc = _PREFIX.unpack_from(content)
-        if magic != _MAGIC or version != _VERSION:
+        if magic != _MAGIC or version not in (_VERSION, _UNREPLICATED_VERSION):
             raise CorruptSnapshot(f"magic {magic!r} version {version}")
         if crc32c(content[_PREFIX.size :]) != crc:
             raise CorruptSnapshot("the CRC does not match")
-        return _decode_body(content, expiration_ms=expiration_ms)
+        state, position = _decode_producers(content, expiration_ms=expiration_ms)
+        if version == _UNREPLICATED_VERSION:
+            position = _decode_unreplicated(content, position, state)
     except StructError as error:
         raise CorruptSnapshot(str(error)) from error
+    if position != len(content):
+        raise CorruptSnapshot(f"{len(content) - position} bytes too many")
+    return state
 
 
-def _decode_body(content: bytes, *, expiration_ms: int) -> ProducerState:
+def _decode_producers(content: bytes, *, expiration_ms: int) -> tuple[ProducerState, int]:
     end_offset, producer_count = _HEAD.unpack_from(content, _PREFIX.size)
     position = _PREFIX.size + _HEAD.size
     state = ProducerState(end_offset=end_offset, expiration_ms=expiration_ms)
@@ -89,6 +108,13 @@ def _decode_body(content: bytes, *, expiration_ms: int) -> ProducerState:
             entry.batches.append(RetainedBatch(*_BATCH.unpack_from(content, position)))
             position += _BATCH.size
         state.load(producer_id, entry)
-    if position != len(content):
-        raise CorruptSnapshot(f"{len(content) - position} bytes too many")
-    return state
+    return state, position
+
+
+def _decode_unreplicated(content: bytes, position: int, state: ProducerState) -> int:
+    (count,) = _COUNT.unpack_from(content, position)
+    position += _COUNT.size
+    for _ in range(count):
+        state.load_unreplicated(*_TRANSACTION.unpack_from(content, position))
+        position += _TRANSACTION.size
+    return position

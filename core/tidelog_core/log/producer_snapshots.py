@@ -7,7 +7,7 @@ empty state where the local log starts: it only takes longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tidelog_core.errors import CorruptRecordBatch
@@ -40,6 +40,17 @@ def remove_snapshots(directory: Path, *, below: int = 0, above: int | None = Non
     """Remove the snapshots at offsets smaller than ``below`` or greater than ``above``."""
     for offset in list(_snapshot_offsets(directory)):
         if offset < below or (above is not None and offset > above):
+            snapshot_path(directory, offset).unlink(missing_ok=True)
+
+
+def remove_stray_snapshots(directory: Path, *, keep: Collection[int]) -> None:
+    """Remove all snapshots but those at the offsets to keep.
+
+    Every close in order leaves one within the active segment; once that is sealed, those
+    at its two ends serve as well.
+    """
+    for offset in list(_snapshot_offsets(directory)):
+        if offset not in keep:
             snapshot_path(directory, offset).unlink(missing_ok=True)
 
 

@@ -152,6 +152,14 @@ class ProducerState:
         if entry.transaction_first_offset != NO_OFFSET:
             self._ongoing[entry.transaction_first_offset] = producer_id
 
+    def unreplicated(self) -> Iterator[tuple[int, int]]:
+        """Iterate over the first and last offsets of what has ended above the high watermark."""
+        return iter(self._unreplicated.items())
+
+    def load_unreplicated(self, first_offset: int, last_offset: int) -> None:
+        """Put in a transaction from a snapshot that had ended above the high watermark."""
+        self._unreplicated[first_offset] = last_offset
+
     def find_duplicate(self, header: BatchHeader) -> RetainedBatch | None:
         """Return the retained batch that a client's batch repeats."""
         entry = self._producers.get(header.producer_id)

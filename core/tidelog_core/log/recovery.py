@@ -57,7 +57,7 @@ from tidelog_core.log.paths import (
 from tidelog_core.log.producer_snapshots import (
     note_batch,
     producers_at,
-    remove_snapshots,
+    remove_stray_snapshots,
     write_snapshot,
 )
 from tidelog_core.log.producer_state import ProducerState
@@ -125,7 +125,9 @@ def open_log(
         epochs = opening.epochs
         epochs.truncate_from_end(local.end_offset + 1)
         epochs.truncate_from_start(start_offset)
-        remove_snapshots(directory, below=local.start_offset, above=local.end_offset)
+        remove_stray_snapshots(
+            directory, keep={local.end_offset, *(s.base_offset for s in local.segments)}
+        )
         (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     recovery_point = min(opening.recovery_point, local.end_offset)
     return OpenedLog(local, producers, epochs, start_offset, recovery_point, is_new)

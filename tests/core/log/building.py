@@ -6,21 +6,31 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from struct import pack_into
 from typing import Any
 
+from crc32c import crc32c
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendInfo, AppendOrigin
 from tidelog_core.model import TopicPartition
-from tidelog_core.records.batch import BatchHeader, Record, build_batch, iter_headers
+from tidelog_core.records.batch import BatchHeader, Record, build_batch, iter_headers, patch
 from tidelog_core.records.control import (
     ControlType,
     EndTransactionMarker,
     build_end_transaction_marker,
 )
+from tidelog_core.records.header import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+)
 
 PARTITION = TopicPartition("topic", 0)
 NOW_MS = 1_700_000_000_000
+BATCH_LENGTH_POSITION = 8
+RECORD_COUNT_POSITION = 57
 
 
 class Clock:
@@ -70,6 +80,21 @@ def marker(
     )
 
 
+def without_records(content: bytearray) -> bytearray:
+    """Return what compaction leaves of a batch whose records are all gone: the header."""
+    header = content[:HEADER_SIZE]
+    pack_into(">i", header, BATCH_LENGTH_POSITION, HEADER_SIZE - LOG_OVERHEAD)
+    pack_into(">i", header, RECORD_COUNT_POSITION, 0)
+    pack_into(">I", header, CRC_POSITION, crc32c(header[ATTRIBUTES_POSITION:]))
+    return header
+
+
+def placed(content: bytearray, base_offset: int, leader_epoch: int = 0) -> bytearray:
+    """Return a batch as a leader has it: with its offset and epoch."""
+    patch(content, 0, base_offset=base_offset, leader_epoch=leader_epoch)
+    return content
+
+
 def append(log: UnifiedLog, content: bytearray, *, epoch: int = 0) -> AppendInfo:
     """Append as the only replica: the high watermark follows."""
     info = log.append_as_leader(content, leader_epoch=epoch)
@@ -84,6 +109,37 @@ def end_transaction(log: UnifiedLog, **options: Any) -> AppendInfo:
     )
     log.advance_high_watermark(log.log_end_offset)
     return info
+
+
+def send(
+    log: UnifiedLog, sequence: int, *, count: int = 1, epoch: int = 0, **more: Any
+) -> AppendInfo:
+    """Append a batch of an idempotent producer: number 5, unless ``more`` says which."""
+    more = {"producer_id": 5, **more}
+    return append(log, batch(count, producer_epoch=epoch, base_sequence=sequence, **more))
+
+
+def transact(
+    log: UnifiedLog, producer_id: int, sequence: int = 0, *, epoch: int = 0, count: int = 1
+) -> AppendInfo:
+    """Append a batch of a producer's transaction."""
+    return send(
+        log, sequence, producer_id=producer_id, epoch=epoch, count=count, is_transactional=True
+    )
+
+
+def snapshot_offsets(directory: Path) -> list[int]:
+    """Return the offsets that have a producer snapshot, ascending."""
+    return sorted(int(path.stem) for path in directory.glob("*.snapshot"))
+
+
+def aborted_in(
+    log: UnifiedLog, start_offset: int, up_to: int | None = None
+) -> list[tuple[int, int]]:
+    """Return producer and first offset of each aborted transaction told with one read."""
+    up_to = log.last_stable_offset if up_to is None else up_to
+    read = log.read(start_offset, max_bytes=2**30, up_to=up_to, include_aborted=True)
+    return [(t.producer_id, t.first_offset) for t in read.aborted_transactions]
 
 
 def read_bytes(log: UnifiedLog, offset: int, *, up_to: int | None = None, **options: Any) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import AppendInfo, TransactionCoordinatorFenced
+from tidelog_core.log.values import TransactionCoordinatorFenced
 
 from tests.core.log.building import (
     NOW_MS,
@@ -19,17 +19,12 @@ from tests.core.log.building import (
     copy_of,
     end_transaction,
     open_log,
+    send,
+    transact,
 )
 
 DAY_MS = 86_400_000
 SEQUENCE_MAX = 2**31 - 1
-
-
-def send(
-    log: UnifiedLog, sequence: int, *, count: int = 1, epoch: int = 0, **more: Any
-) -> AppendInfo:
-    more = {"producer_id": 5, **more}
-    return append(log, batch(count, producer_epoch=epoch, base_sequence=sequence, **more))
 
 
 @pytest.fixture
@@ -156,10 +151,6 @@ def test_truncation_takes_the_producers_back(tmp_path: Path) -> None:
     log.truncate_to(0)
     assert log.producer_count == 0
     log.close()
-
-
-def transact(log: UnifiedLog, producer_id: int, sequence: int = 0) -> AppendInfo:
-    return send(log, sequence, producer_id=producer_id, is_transactional=True)
 
 
 def test_last_stable_offset_waits_for_the_oldest_open_transaction(log: UnifiedLog) -> None:
