@@ -50,16 +50,30 @@ def class_path() -> str | None:
 
 
 @contextmanager
-def serve(folder: Path, config: Mapping[str, str] | None = None) -> Iterator[int]:
+def serve(
+    folder: Path,
+    config: Mapping[str, str] | None = None,
+    *,
+    second_listener: tuple[int, int] | None = None,
+) -> Iterator[int]:
     """Run an empty broker with its data below ``folder``; give its port.
 
-    ``config`` is for ``server.properties``. Raises ``ToolAbsent``.
+    ``config`` is for ``server.properties``. ``second_listener`` is one more port and the
+    port that clients who come there are told (a proxy's). Raises ``ToolAbsent``.
     """
     java = _java()
     folder.mkdir(parents=True, exist_ok=True)
     port, controller_port = _free_ports(2)
     properties = folder / "server.properties"
-    lines = _properties(folder / "data", port, controller_port) | dict(config or {})
+    lines = _properties(folder / "data", port, controller_port)
+    if second_listener is not None:
+        own_port, told_port = second_listener
+        lines["listeners"] += f",SECOND://127.0.0.1:{own_port}"
+        lines["advertised.listeners"] += f",SECOND://127.0.0.1:{told_port}"
+        lines["listener.security.protocol.map"] = ",".join(
+            f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", "SECOND")
+        )
+    lines |= dict(config or {})
     properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
     shutil.rmtree(folder / "data", ignore_errors=True)
     run([*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", properties])

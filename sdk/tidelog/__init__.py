@@ -32,12 +32,24 @@ if TYPE_CHECKING:
         TopicListing,
     )
     from tidelog.consumer import Consumer
-    from tidelog.consuming.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+    from tidelog.consuming.records import (
+        ConsumerRecord,
+        GroupMetadata,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+    )
     from tidelog.consuming.subscription import RebalanceListener
     from tidelog.errors import TidelogError
     from tidelog.producer import Producer
     from tidelog.producing.batch import Delivery, RecordMetadata
-    from tidelog.sync import SyncAdmin, SyncConsumer, SyncDelivery, SyncProducer
+    from tidelog.producing.transactions import Transaction
+    from tidelog.sync import (
+        SyncAdmin,
+        SyncConsumer,
+        SyncDelivery,
+        SyncProducer,
+        SyncTransaction,
+    )
 
 __all__ = [
     "Admin",
@@ -51,6 +63,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "GroupMember",
+    "GroupMetadata",
     "ListedOffset",
     "LogDir",
     "LogDirReplica",
@@ -67,10 +80,12 @@ __all__ = [
     "SyncConsumer",
     "SyncDelivery",
     "SyncProducer",
+    "SyncTransaction",
     "TidelogError",
     "TopicDescription",
     "TopicListing",
     "TopicPartition",
+    "Transaction",
 ]
 
 _NAMES_OF = {
@@ -97,6 +112,7 @@ _NAMES_OF = {
     "tidelog.consumer": ("Consumer",),
     "tidelog.consuming.records": (
         "ConsumerRecord",
+        "GroupMetadata",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
     ),
@@ -107,11 +123,13 @@ _NAMES_OF = {
         "Delivery",
         "RecordMetadata",
     ),
+    "tidelog.producing.transactions": ("Transaction",),
     "tidelog.sync": (
         "SyncAdmin",
         "SyncConsumer",
         "SyncDelivery",
         "SyncProducer",
+        "SyncTransaction",
     ),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

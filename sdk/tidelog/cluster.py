@@ -49,6 +49,17 @@ class Lane(Enum):
     TAIL = "tail"  # fetches that wait for records
     CATCH_UP = "catch-up"  # fetches of records that are there
     GROUP = "group"
+    TRANSACTION = "transaction"  # must not wait behind produce requests of the same producer
+
+
+class CoordinatorKind(Enum):
+    """What a node coordinates; the value is the protocol's key type."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+    def __str__(self) -> str:
+        return "group" if self is CoordinatorKind.GROUP else "transactional id"
 
 
 @dataclass(slots=True)
@@ -308,13 +319,15 @@ class Cluster:
                 failure = error
         raise failure or ConnectionFailed("no node is known")
 
-    async def find_coordinator(self, group_id: str) -> int:
-        """Return the node that coordinates the group. One attempt."""
-        request = build(FindCoordinatorRequest, key_type=0, coordinator_keys=(group_id,))
+    async def find_coordinator(
+        self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP
+    ) -> int:
+        """Return the node that coordinates the group or transactional id. One attempt."""
+        request = build(FindCoordinatorRequest, key_type=kind.value, coordinator_keys=(key,))
         response = await self.request(FIND_COORDINATOR, request)
         answer = response.coordinators[0]
         if answer.error_code is not ErrorCode.none:
-            raise error_for(answer.error_code, answer.error_message, about=f"group {group_id!r}")
+            raise error_for(answer.error_code, answer.error_message, about=f"{kind} {key!r}")
         node = Node(int(answer.node_id), answer.host, int(answer.port), None)
         self._nodes.setdefault(node.node_id, node)
         return node.node_id

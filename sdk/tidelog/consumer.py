@@ -15,10 +15,16 @@ from tidelog.cluster import Cluster
 from tidelog.consuming.committing import Commits
 from tidelog.consuming.fetcher import Fetcher
 from tidelog.consuming.group_life import GroupLife
-from tidelog.consuming.locating import Locator, check_offset
+from tidelog.consuming.locating import Locator, check_offset, check_offsets
 from tidelog.consuming.membership import Membership
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
-from tidelog.consuming.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from tidelog.consuming.records import (
+    ConsumerRecord,
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    Offsets,
+)
 from tidelog.consuming.subscription import RebalanceListener, Subscription
 from tidelog.errors import ClientClosed, InvalidRequest, RequestTimedOut
 from tidelog.groups import Coordinator
@@ -385,6 +391,22 @@ class Consumer:
         self._changed.set()
         self._fetcher.wake()
 
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the position of every partition that has one: what ``commit()`` commits."""
+        return {
+            state.partition: state.to_commit(state.position)
+            for state in self._positions
+            if state.position != UNKNOWN
+        }
+
+    def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
+        """Read on from what is committed; all partitions if none is named.
+
+        For records that were read for a transaction that was aborted. Waits, in the next
+        poll, for transactions that have offsets of the group pending.
+        """
+        self._reset(partitions, None)
+
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Read on from the first record there is; all partitions if none is named."""
         self._reset(partitions, EARLIEST_TIMESTAMP)
@@ -429,31 +451,27 @@ class Consumer:
 
     # --- commits ---
 
-    async def commit(
-        self, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None
-    ) -> None:
+    async def commit(self, offsets: Offsets | None = None) -> None:
         """Commit offsets of next records; by default the position of every partition.
 
         Durable on return. Raises ``CommitFailed`` if the group has moved on,
         ``RebalanceInProgress`` if it is about to, ``InvalidRequest`` without a ``group_id``.
         """
         await self._begin()
-        given: dict[TopicPartition, OffsetAndMetadata] = {}
-        if offsets is None:
-            given = {
-                state.partition: state.to_commit(state.position)
-                for state in self._positions
-                if state.position != UNKNOWN
-            }
-        else:
-            for partition, offset in offsets.items():
-                if not isinstance(offset, OffsetAndMetadata):
-                    offset = OffsetAndMetadata(offset)  # noqa: PLW2901 - the same, spelled out
-                check_offset(offset.offset)
-                given[TopicPartition(*partition)] = offset
+        given = self.positions() if offsets is None else check_offsets(offsets)
         if self._commits is None:
             raise InvalidRequest("commit needs a group_id")
         await self._commits.commit(given)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return which member of its group this is, for ``Transaction.send_offsets``.
+
+        Raises ``CommitFailed`` if it is no member now, ``InvalidRequest`` without a
+        ``group_id``.
+        """
+        if self._commits is None:
+            raise InvalidRequest("group_metadata needs a group_id")
+        return self._commits.group_metadata()
 
     async def committed(
         self, partitions: Iterable[tuple[str, int]]
@@ -524,7 +542,7 @@ class Consumer:
     def _state(self, partition: tuple[str, int]) -> PartitionState:
         return self._positions.state(TopicPartition(*partition))
 
-    def _reset(self, partitions: Sequence[tuple[str, int]], timestamp: int) -> None:
+    def _reset(self, partitions: Sequence[tuple[str, int]], timestamp: int | None) -> None:
         states = [self._state(partition) for partition in partitions] or list(self._positions)
         for state in states:
             state.forget(timestamp)

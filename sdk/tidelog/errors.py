@@ -18,11 +18,13 @@ from tidelog_core.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidReplicationFactor,
     InvalidRequest,
     InvalidTimestamp,
     InvalidTopic,
+    InvalidTxnState,
     LeaderNotAvailable,
     MessageTooLarge,
     NotCoordinator,
@@ -32,6 +34,7 @@ from tidelog_core.errors import (
     PolicyViolation,
     TidelogError,
     TopicAlreadyExists,
+    TransactionalIdAuthorizationFailed,
     UnknownLeaderEpoch,
     UnknownProducerId,
     UnknownTopicId,
@@ -57,11 +60,14 @@ __all__ = [
     "InvalidConfig",
     "InvalidPartitions",
     "InvalidProducerEpoch",
+    "InvalidProducerIdMapping",
     "InvalidRecord",
     "InvalidReplicationFactor",
     "InvalidRequest",
     "InvalidTimestamp",
     "InvalidTopic",
+    "InvalidTransactionTimeout",
+    "InvalidTxnState",
     "LeaderNotAvailable",
     "LogTruncation",
     "MalformedResponse",
@@ -76,11 +82,15 @@ __all__ = [
     "OutOfOrderSequence",
     "PartitionNotKnown",
     "PolicyViolation",
+    "ProducerFenced",
     "RebalanceInProgress",
     "RequestTimedOut",
     "SeveralFailed",
     "TidelogError",
     "TopicAlreadyExists",
+    "TransactionAborted",
+    "TransactionOutcomeUnknown",
+    "TransactionalIdAuthorizationFailed",
     "UnknownLeaderEpoch",
     "UnknownMemberId",
     "UnknownProducerId",
@@ -163,6 +173,45 @@ class DeliveryTimedOut(TidelogError):
     def __init__(self, message: str, *, may_be_written: bool) -> None:
         super().__init__(message)
         self.may_be_written = may_be_written
+
+
+class ProducerFenced(TidelogError):
+    """Another producer has begun under the same ``transactional_id``, or this one was given up.
+
+    The coordinator gives up on a producer whose transaction is open for
+    ``transaction_timeout_ms``, unless its cluster has KIP-890: there the transaction alone
+    is aborted. Nothing more can be done with this producer than to close it.
+    """
+
+    code = ErrorCode.producer_fenced
+
+
+class TransactionAborted(TidelogError):
+    """The transaction cannot be committed; nothing of it is seen by who reads committed data.
+
+    ``cause`` is what went wrong first. The producer is fit for the next transaction.
+    """
+
+    code = ErrorCode.transaction_abortable
+
+    def __init__(self, message: str, *, cause: TidelogError | None = None) -> None:
+        super().__init__(message if cause is None else f"{message}: {cause}")
+        self.cause = cause
+
+
+class TransactionOutcomeUnknown(TidelogError):
+    """The commit was sent and not answered: all of the transaction is committed, or none.
+
+    Which of the two, the next transaction waits for.
+    """
+
+    code = ErrorCode.request_timed_out
+
+
+class InvalidTransactionTimeout(TidelogError):
+    """The node does not allow a ``transaction_timeout_ms`` as long as this."""
+
+    code = ErrorCode.invalid_transaction_timeout
 
 
 class NoOffsetForPartition(TidelogError):
@@ -260,6 +309,7 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
         core.FencedLeaderEpoch,
         core.InvalidPartitions,
         core.InvalidProducerEpoch,
+        core.InvalidProducerIdMapping,
         core.InvalidRecord,
         core.InvalidReplicaAssignment,
         core.InvalidReplicationFactor,
@@ -276,6 +326,7 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
         core.RecordListTooLarge,
         core.StorageError,
         core.TopicAlreadyExists,
+        core.TransactionalIdAuthorizationFailed,
         core.UnknownLeaderEpoch,
         core.UnknownProducerId,
         core.UnknownTopicId,
@@ -287,7 +338,9 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
         GroupNotEmpty,
         GroupSubscribedToTopic,
         IllegalGeneration,
+        InvalidTransactionTimeout,
         NotEnoughReplicas,
+        ProducerFenced,
         RebalanceInProgress,
         RequestTimedOut,
         UnknownMemberId,

@@ -1,4 +1,4 @@
-"""Talking to a group's coordinator: finding it, and the offsets that it keeps."""
+"""Talking to a coordinator: finding it, and the offsets that a group's keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kio.schema.offset_fetch.v9.request import (
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.cluster import Cluster, Lane
+from tidelog.cluster import Cluster, CoordinatorKind, Lane
 from tidelog.consuming.group_protocol import NO_GENERATION, group_by_topic
 from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import RequestTimedOut, TidelogError, error_for
@@ -38,11 +38,14 @@ COORDINATOR_MOVED = frozenset(
 
 
 class Coordinator:
-    """The node that serves one group."""
+    """The node that serves one group, or one transactional id."""
 
-    def __init__(self, cluster: Cluster, group_id: str) -> None:
+    def __init__(
+        self, cluster: Cluster, group_id: str, kind: CoordinatorKind = CoordinatorKind.GROUP
+    ) -> None:
         self._cluster = cluster
-        self.group_id = group_id
+        self.group_id = group_id  # or the transactional id
+        self._kind = kind
         self.node_id: int | None = None  # None: not known (any more)
 
     def forget(self) -> None:
@@ -55,7 +58,7 @@ class Coordinator:
         """Send one request to the coordinator. One attempt, the lookup included."""
         try:
             if self.node_id is None:
-                self.node_id = await self._cluster.find_coordinator(self.group_id)
+                self.node_id = await self._cluster.find_coordinator(self.group_id, self._kind)
             return await self._cluster.request(
                 api, message, node_id=self.node_id, lane=lane, timeout_s=timeout_s
             )

@@ -75,13 +75,20 @@ class ProducerOptions:
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    transactional_id: str | None  # names this producer over restarts; None: no transactions
+    transaction_timeout_ms: int  # after which the coordinator aborts what is still open
 
     def problems(self) -> list[str]:
         """Return what is wrong, one sentence each."""
         found = [
             *positive(self, "batch_size_bytes", "request_size_bytes_max", "buffer_memory_bytes"),
             *positive(self, "max_block_ms", "max_in_flight", "delivery_timeout_ms"),
+            *positive(self, "transaction_timeout_ms"),
         ]
+        if self.transactional_id == "":
+            found.append("transactional_id must not be empty; leave it out to have no transactions")
+        if self.transactional_id is not None and not self.is_idempotent:
+            found.append("transactions need idempotence")
         if self.acks not in (0, 1, -1):
             found.append(f"acks must be 0, 1 or 'all', not {self.acks}")
         if self.linger_ms < 0:

@@ -14,7 +14,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size_bytes_max
 
 from tidelog.cluster import Cluster
-from tidelog.errors import ClientClosed, InvalidRequest, MessageTooLarge
+from tidelog.errors import ClientClosed, InvalidRequest, MessageTooLarge, TidelogError
 from tidelog.metadata import TopicInfo
 from tidelog.options import (
     ClientOptions,
@@ -31,6 +31,7 @@ from tidelog.partitioners import TopicPartitioner, partitioner_factory
 from tidelog.producing.accumulator import Accumulator
 from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.sender import Sender
+from tidelog.producing.transactions import Transaction, Transactions
 
 if TYPE_CHECKING:
     from tidelog.sync import SyncProducer
@@ -74,6 +75,8 @@ class Producer:
         buffer_memory_bytes: int = 32 * 1024 * 1024,
         max_block_ms: int = 60_000,
         max_in_flight: int = 5,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
         retries: int = 2**31 - 1,
         delivery_timeout_ms: int = 120_000,
         request_timeout_ms: int = 30_000,
@@ -87,7 +90,9 @@ class Producer:
         """Check the options (see ``options``); nothing is sent before ``start()``.
 
         ``enable_idempotence`` is on unless ``acks``, ``retries`` or ``max_in_flight``
-        rule it out. Raises ``InvalidConfig`` naming every problem.
+        rule it out. With a ``transactional_id``, records are sent within ``transaction()``
+        only; of all producers that have the same, the one that began last can. Raises
+        ``InvalidConfig`` naming every problem.
         """
         acks_number = parse_acks(acks)
         if enable_idempotence is None:
@@ -119,6 +124,8 @@ class Producer:
             request_timeout_ms=request_timeout_ms,
             retry_backoff_ms=retry_backoff_ms,
             retry_backoff_max_ms=retry_backoff_max_ms,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
         )
         check(client, options)
         self._options = options
@@ -126,6 +133,11 @@ class Producer:
         self._make_partitioner: Callable[[str], TopicPartitioner] = partitioner_factory(partitioner)
         self._cluster = Cluster(client)
         self._accumulator = Accumulator(options)
+        self._transactions: Transactions | None = None
+        if transactional_id is not None:
+            self._transactions = Transactions(
+                self._cluster, self._accumulator, options, self._wake_sender
+            )
         self._topics: dict[str, _TopicState] = {}
         self._sender: Sender | None = None
         self._sender_task: asyncio.Task[None] | None = None
@@ -142,15 +154,21 @@ class Producer:
     async def start(self) -> None:
         """Connect. Idempotent; ``send`` does it when it was not done.
 
-        Raises ``ConnectionFailed`` if no node answers within the request timeout.
+        With a ``transactional_id``, what an earlier producer had open is aborted, and that
+        one is fenced off. Raises ``ConnectionFailed`` if no node answers within the request
+        timeout, and what the coordinator of the transactional id says.
         """
         async with self._starting:
             self._check_open()
             if self._sender_task is None:
                 await self._cluster.start(auto_create_topics=True)
+                if self._transactions is not None:
+                    await self._transactions.init()
                 loop = asyncio.get_running_loop()
                 self._clock_s = loop.time
-                self._sender = Sender(self._cluster, self._accumulator, self._options)
+                self._sender = Sender(
+                    self._cluster, self._accumulator, self._options, self._transactions
+                )
                 self._sender_task = loop.create_task(self._sender.run())
 
     async def send(
@@ -168,9 +186,14 @@ class Producer:
         Returns as soon as the record is buffered, so ``send`` in a loop fills batches.
         Waits, for ``max_block_ms`` at most, while the buffer is full, the topic is not
         known yet or does not have ``partition`` yet. Raises ``MessageTooLarge``,
-        ``InvalidRequest`` for arguments that cannot be, ``BufferExhausted``,
-        ``UnknownTopicOrPartition``, ``PartitionNotKnown``; then the record was not taken.
+        ``InvalidRequest`` for arguments that cannot be and outside a transaction where there
+        has to be one, ``BufferExhausted``, ``UnknownTopicOrPartition``,
+        ``PartitionNotKnown``, ``TransactionAborted``, ``ProducerFenced``; then the record
+        was not taken.
         """
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()
         state = self._topics.get(topic)
         if state is None or state.metadata_version != self._cluster.version:
             state = await self._prepare(topic)
@@ -186,6 +209,9 @@ class Producer:
         accumulator = self._accumulator
         if not accumulator.has_room(size_bytes):
             await self._wait_for_room(size_bytes)
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()  # It may have ended while we waited.
         partitioner = state.partitioner
         if partition is None:
             partition = partitioner.choose(key, value, state.partition_count)
@@ -229,19 +255,35 @@ class Producer:
             )
         )
 
+    def transaction(self) -> Transaction:
+        """Return a context in which everything sent is committed together, or not at all.
+
+        ::
+
+            async with producer.transaction() as transaction:
+                await producer.send("invoices", value)
+                await transaction.send_offsets(consumer.positions(), consumer.group_metadata())
+
+        It commits when the block ends, once every record is acknowledged, and aborts on an
+        exception, which passes on. ``TransactionAborted`` says that another attempt may
+        succeed, ``ProducerFenced`` that none will. One transaction at a time. Raises
+        ``InvalidRequest`` without a ``transactional_id``.
+        """
+        if self._transactions is None:
+            raise InvalidRequest("transactions need a transactional_id")
+        return Transaction(self._transactions, self.start)
+
+    def note_refused(self, error: TidelogError) -> None:
+        """Keep the open transaction from committing without a record not taken. For the faces."""
+        if self._transactions is not None and self._transactions.is_open:
+            self._transactions.fail(error)
+
     async def flush(self) -> None:
         """Send what is buffered now and return when all of it is acknowledged or failed.
 
         Does not raise for records that failed: their deliveries do.
         """
-        self._accumulator.flush_count += 1
-        try:
-            if self._sender is not None:
-                self._sender.wake()
-            for batch in list(self._accumulator.incomplete):
-                await batch.wait()
-        finally:
-            self._accumulator.flush_count -= 1
+        await self._accumulator.flush(self._wake_sender)
 
     async def partitions_for(self, topic: str) -> int:
         """Return how many partitions the topic has."""
@@ -250,13 +292,16 @@ class Producer:
     async def close(self, *, timeout_s: float | None = None) -> None:
         """Flush, for ``timeout_s`` at most (None: as long as deliveries may take), and end.
 
-        Records that are not acknowledged by then fail with ``ClientClosed``. Idempotent.
+        An open transaction is aborted instead. Records that are not acknowledged by then
+        fail with ``ClientClosed``. Idempotent.
         """
         if self._is_closed:
             return
         self._is_closed = True
         try:
             async with asyncio.timeout(timeout_s):
+                if self._transactions is not None:
+                    await self._transactions.close()
                 await self.flush()
         except TimeoutError:
             pass
@@ -282,6 +327,10 @@ class Producer:
         await self.close()
 
     # --- inside ---
+
+    def _wake_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
 
     def _check_open(self) -> None:
         if self._is_closed:

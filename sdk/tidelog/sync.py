@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from tidelog_core.model import TopicPartition
     from tidelog_core.records.batch import Headers
 
-    from tidelog.consuming.records import ConsumerRecord
+    from tidelog.consuming.records import ConsumerRecord, GroupMetadata, Offsets
     from tidelog.producing.batch import Delivery, RecordMetadata
+    from tidelog.producing.transactions import Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -235,6 +236,9 @@ class SyncConsumer(Face[Consumer]):
     seek = InLoop(Consumer.seek)
     seek_to_beginning = InLoop(Consumer.seek_to_beginning)
     seek_to_end = InLoop(Consumer.seek_to_end)
+    seek_to_committed = InLoop(Consumer.seek_to_committed)
+    positions = InLoop(Consumer.positions)
+    group_metadata = InLoop(Consumer.group_metadata)
     high_watermark = InLoop(Consumer.high_watermark)
     beginning_offsets = Blocking(Consumer.beginning_offsets)
     end_offsets = Blocking(Consumer.end_offsets)
@@ -384,10 +388,43 @@ class _Handover:
                 except TidelogError as error:
                     logger.warning("record was not taken", extra={"error": str(error)})
                     delivery.fail(error)
+                    self._producer.note_refused(error)
             progress, self._progress = self._progress, asyncio.Event()
             progress.set()
             if not handed_over:
                 return
+
+
+class SyncTransaction:
+    """``Transaction`` without an event loop."""
+
+    def __init__(self, transaction: Transaction, handover: _Handover) -> None:
+        self._transaction = transaction
+        self._handover = handover
+
+    def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """As ``Transaction.send_offsets``."""
+        self._handover.thread.run(self._transaction.send_offsets(offsets, group))
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._handover.thread.run(self._transaction.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Commit, or abort on an exception: everything that was sent before, and no more."""
+
+        async def end() -> None:
+            # What is on its way to the loop must not end up in the next transaction.
+            await self._handover.wait_until_empty()
+            await self._transaction.__aexit__(exc_type, exc, traceback)
+
+        self._handover.thread.run(end())
 
 
 class SyncProducer(Face[Producer]):
@@ -418,6 +455,10 @@ class SyncProducer(Face[Producer]):
         delivery = SyncDelivery(self._handover)
         self._handover.put(_Handed(delivery, topic, value, key, headers, partition, timestamp_ms))
         return delivery
+
+    def transaction(self) -> SyncTransaction:
+        """As ``Producer.transaction``: ``with producer.transaction() as transaction:``."""
+        return SyncTransaction(self.client.transaction(), self._handover)
 
     def flush(self) -> None:
         """As ``Producer.flush``, with everything sent before."""

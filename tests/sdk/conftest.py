@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tidelog import Admin
 
 from tests.node.node_process import NodeProcess
+from tests.sdk import transactional
+from tests.sdk.transactional import ProxiedBroker, TransactionalBroker
+from tools.places import ToolAbsent
 
 _numbers = itertools.count(1)
 
@@ -60,3 +64,34 @@ def make_topic(node: NodeProcess, name: str, partition_count: int = 1, **configs
     with Admin(node.address).sync() as admin:
         admin.create_topic(name, partition_count=partition_count, configs=dotted)
     return name
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransactionalBroker]:
+    """Apache Kafka, for what is tried against it first."""
+    with ExitStack() as stack:
+        try:
+            broker = stack.enter_context(
+                transactional.kafka(tmp_path_factory.mktemp("peer") / "kafka")
+            )
+        except ToolAbsent as absent:
+            pytest.skip(str(absent))
+        yield broker
+
+
+@pytest.fixture(scope="session", params=["kafka", "kafka-before-kip-890"])
+def transactional_broker(
+    request: pytest.FixtureRequest, kafka: TransactionalBroker
+) -> Iterator[TransactionalBroker]:
+    """Every broker that has transactions."""
+    if request.param == "kafka":
+        yield kafka
+    else:
+        with transactional.without_self_adding(kafka):
+            yield kafka
+
+
+@pytest.fixture
+def proxied_broker(transactional_broker: TransactionalBroker) -> ProxiedBroker:
+    """The same broker for a test that has a ``FlakyProxy`` in front of it."""
+    return transactional_broker.proxied

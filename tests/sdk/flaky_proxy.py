@@ -17,8 +17,14 @@ class FlakyProxy:
     dealt with the request by then: the client cannot know.
     """
 
-    def __init__(self, target_port: int, *, loses_answer: Rule = lambda *_: False) -> None:
-        self.port = free_port()
+    def __init__(
+        self,
+        target_port: int,
+        *,
+        port: int | None = None,
+        loses_answer: Rule = lambda *_: False,
+    ) -> None:
+        self.port = free_port() if port is None else port
         self.loses_answer = loses_answer
         self.lost_count = 0
         self.is_down = False  # refuses connections

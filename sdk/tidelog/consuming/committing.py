@@ -12,7 +12,7 @@ from tidelog.cluster import Cluster
 from tidelog.consuming.group_protocol import NO_GENERATION
 from tidelog.consuming.membership import Membership
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
-from tidelog.consuming.records import OffsetAndMetadata
+from tidelog.consuming.records import GroupMetadata, OffsetAndMetadata
 from tidelog.errors import CommitFailed, ErrorCode, TidelogError
 from tidelog.groups import Coordinator
 from tidelog.options import ConsumerOptions
@@ -46,31 +46,40 @@ class Commits:
         Raises ``CommitFailed`` if the partitions may belong to another member now,
         ``RebalanceInProgress`` if they will be divided anew.
         """
-        generation, member_id, instance_id = NO_GENERATION, "", None
-        if self.membership is not None:
-            generation, member_id = self.membership.generation, self.membership.member_id
-            instance_id = self._options.group_instance_id
-            if generation == NO_GENERATION:
-                raise CommitFailed(
-                    f"this consumer is no member of group {self._coordinator.group_id!r} now; "
-                    "its partitions may belong to another"
-                )
+        group = self.group_metadata()
         async with self._lock:
             try:
                 await self._coordinator.commit(
                     offsets,
-                    generation=generation,
-                    member_id=member_id,
-                    group_instance_id=instance_id,
+                    generation=group.generation,
+                    member_id=group.member_id,
+                    group_instance_id=group.group_instance_id,
                     timeout_s=self._cluster.request_timeout_s,
                 )
             except TidelogError as error:
-                if self.membership is not None and generation == self.membership.generation:
+                if self.membership is not None and group.generation == self.membership.generation:
                     self.membership.note_commit_error(error.code)
                 if error.code in _MOVED_ON:
                     raise CommitFailed(str(error)) from error
                 raise
             self._last.update((partition, given.offset) for partition, given in offsets.items())
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return which member this is now. Raises ``CommitFailed`` if it is none."""
+        group_id = self._coordinator.group_id
+        if self.membership is None:
+            return GroupMetadata(group_id)
+        if self.membership.generation == NO_GENERATION:
+            raise CommitFailed(
+                f"this consumer is no member of group {group_id!r} now; "
+                "its partitions may belong to another"
+            )
+        return GroupMetadata(
+            group_id,
+            self.membership.generation,
+            self.membership.member_id,
+            self._options.group_instance_id,
+        )
 
     async def run(self) -> None:
         """Commit what the user has dealt with, every ``auto_commit_interval_ms``."""

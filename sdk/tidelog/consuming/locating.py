@@ -10,6 +10,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
+from tidelog.consuming.records import OffsetAndMetadata, Offsets
 from tidelog.errors import InvalidRequest, NoOffsetForPartition, TidelogError
 from tidelog.groups import Coordinator
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FoundOffset, ask_offsets
@@ -115,6 +116,16 @@ class Locator:
                 state.jump(found[state.partition].offset)
         self._on_located()
         return failure
+
+
+def check_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets as they are committed. Raises ``InvalidRequest`` as ``check_offset``."""
+    checked = {}
+    for partition, given in offsets.items():
+        offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        check_offset(offset.offset)
+        checked[TopicPartition(*partition)] = offset
+    return checked
 
 
 def check_offset(offset: object) -> int:

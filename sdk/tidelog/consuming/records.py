@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Headers
 
 
@@ -28,6 +30,23 @@ class OffsetAndMetadata:
     offset: int
     leader_epoch: int = -1  # of the last record read, -1 if not known
     metadata: str = ""
+
+
+# Two mappings, because the keys of one are not to be mixed: what the SDK gives, what one writes.
+Offsets: TypeAlias = (
+    Mapping[TopicPartition, OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata]
+)
+"""Offsets of next records, by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """Which member of a group a consumer is, by which a transaction commits its offsets."""
+
+    group_id: str
+    generation: int = -1  # -1: no member, its partitions were assigned by hand
+    member_id: str = ""
+    group_instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from tidelog_core.records.batch import Record
@@ -74,6 +74,7 @@ class Accumulator:
         self.used_size_bytes = 0
         self.incomplete: dict[ProducerBatch, None] = {}  # In the order of creation.
         self.flush_count = 0  # Flushes under way: while there is one, no batch lingers.
+        self._answered = asyncio.Event()  # The next answers set it; those after, another.
 
     @property
     def has_waiters(self) -> bool:
@@ -177,6 +178,37 @@ class Accumulator:
             queue = self._queues[partition]
             if not queue.batches and not queue.in_flight:
                 del self._queues[partition]
+
+    async def flush(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` look at what is to be sent; return when all that is here has an outcome."""
+        self.flush_count += 1
+        try:
+            wake()
+            for batch in list(self.incomplete):
+                await batch.wait()
+        finally:
+            self.flush_count -= 1
+
+    def note_answers(self) -> None:
+        """Let those know who wait for answers."""
+        answered, self._answered = self._answered, asyncio.Event()
+        answered.set()
+
+    async def wait_until_answered(self) -> None:
+        """Return when nothing is in flight. Takes as long as a request may take."""
+        while any(queue.in_flight for queue in self._queues.values()):
+            await self._answered.wait()
+
+    def drop_queued(self, error: TidelogError) -> bool:
+        """Fail what is not in flight; return whether any of it may have been sent before."""
+        was_sent = False
+        for queue in self._queues.values():
+            batches, queue.batches = queue.batches, deque()
+            for batch in batches:
+                was_sent |= batch.base_sequence != NO_SEQUENCE
+                batch.fail(error)
+                self.release(batch)
+        return was_sent
 
     def fail_all(self, error: TidelogError) -> None:
         """Fail every batch and everyone who waits."""

@@ -96,14 +96,28 @@ class ProducerIdentity:
                     self.discard()
                     return False
                 self.epoch += 1
-            queue.producer_id, queue.producer_epoch = self.producer_id, self.epoch
-            queue.next_sequence = 0
-            queue.is_known_to_leader = False
-            queue.needs_new_epoch = False
-            for batch in queue.batches:
-                batch.base_sequence = NO_SEQUENCE
-                batch.may_be_written = False
+            self._start_over(queue)
         return True
+
+    def adopt(self, queue: PartitionQueue) -> bool:
+        """Bring the queue's numbering up to date; return whether batches may be sent.
+
+        As ``prepare``, for a transactional producer: its coordinator gives the epochs.
+        """
+        if (queue.producer_id, queue.producer_epoch) != (self.producer_id, self.epoch):
+            if queue.in_flight:
+                return False
+            self._start_over(queue)
+        return True
+
+    def _start_over(self, queue: PartitionQueue) -> None:
+        queue.producer_id, queue.producer_epoch = self.producer_id, self.epoch
+        queue.next_sequence = 0
+        queue.is_known_to_leader = False
+        queue.needs_new_epoch = False
+        for batch in queue.batches:
+            batch.base_sequence = NO_SEQUENCE
+            batch.may_be_written = False
 
 
 def may_send(queue: PartitionQueue, batch: ProducerBatch) -> bool:

@@ -38,9 +38,11 @@ from tidelog.producing.identity import (
     may_send,
     number,
 )
+from tidelog.producing.transaction_calls import CONCURRENT_RETRY_S
+from tidelog.producing.transactions import Transactions
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Connection
-from tidelog.wire.requests import PRODUCE
+from tidelog.wire.requests import PRODUCE, PRODUCE_TO_ADDED, Api
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ logger = logging.getLogger(__name__)
 _REFUSALS = frozenset(
     {
         ErrorCode.cluster_authorization_failed,
+        ErrorCode.concurrent_transactions,
         ErrorCode.corrupt_message,
         ErrorCode.invalid_producer_epoch,
         ErrorCode.invalid_producer_id_mapping,
@@ -66,6 +69,8 @@ _REFUSALS = frozenset(
         ErrorCode.producer_fenced,
         ErrorCode.record_list_too_large,
         ErrorCode.topic_authorization_failed,
+        ErrorCode.transaction_abortable,
+        ErrorCode.transactional_id_authorization_failed,
         ErrorCode.unknown_producer_id,
         ErrorCode.unsupported_compression_type,
         ErrorCode.unsupported_for_message_format,
@@ -111,12 +116,20 @@ class Sender:
     """Sends what the accumulator holds. ``run`` is the task; the rest is called from its loop."""
 
     def __init__(
-        self, cluster: Cluster, accumulator: Accumulator, options: ProducerOptions
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        options: ProducerOptions,
+        transactions: Transactions | None = None,
     ) -> None:
+        """``transactions`` are those of a producer that has a transactional id."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
-        self._identity = ProducerIdentity(cluster)
+        self._transactions = transactions
+        self._identity = (
+            ProducerIdentity(cluster) if transactions is None else transactions.identity
+        )
         self._wake = asyncio.Event()
         self._in_flight_counts: dict[int, int] = {}  # requests, by node
         self._backoffs: dict[TopicPartition, Backoff] = {}
@@ -181,6 +194,8 @@ class Sender:
     def _may_start(self, queue: PartitionQueue, first: ProducerBatch) -> bool:
         if not self._options.is_idempotent:
             return not queue.in_flight
+        if self._transactions is not None:
+            return self._transactions.may_start(queue) and may_send(queue, first)
         if not self._identity.prepare(queue):
             if not self._identity.is_known and not self._is_fetching_identity:
                 self._is_fetching_identity = True
@@ -245,7 +260,7 @@ class Sender:
             return
         request = build(
             ProduceRequest,
-            transactional_id=None,
+            transactional_id=self._options.transactional_id,
             acks=self._options.acks,
             timeout=datetime.timedelta(milliseconds=self._options.request_timeout_ms),
             topic_data=tuple(
@@ -261,11 +276,17 @@ class Sender:
         # (timed out) should come before we give up on the connection.
         timeout_s = self._options.request_timeout_ms / 1000 + 1.0
         try:
-            future = connection.send(PRODUCE, request, timeout_s=timeout_s)
+            future = connection.send(self._api, request, timeout_s=timeout_s)
         except TidelogError as error:
             self._on_failure(node_id, sent, error)
             return
         future.add_done_callback(lambda done: self._on_done(node_id, sent, done))
+
+    @property
+    def _api(self) -> Api:
+        if self._transactions is not None and not self._transactions.adds_itself:
+            return PRODUCE_TO_ADDED
+        return PRODUCE
 
     def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
         batch.is_full = True
@@ -284,6 +305,7 @@ class Sender:
             producer_id=queue.producer_id,
             producer_epoch=queue.producer_epoch,
             base_sequence=batch.base_sequence,
+            is_transactional=self._transactions is not None,
         )
 
     async def _send_unanswered(
@@ -347,6 +369,7 @@ class Sender:
                     error_for(answer.error_code, answer.error_message, about=queue.partition),
                     answer.record_errors,
                 )
+        self._accumulator.note_answers()
         self.wake()
 
     def _on_failure(
@@ -358,6 +381,7 @@ class Sender:
             queue.in_flight.remove(batch)
         for queue, batch in sent:
             self._settle(queue, batch, error)
+        self._accumulator.note_answers()
         self.wake()
 
     def _release_request(self, node_id: int) -> None:
@@ -397,9 +421,15 @@ class Sender:
                 queue.put_back(half)
             return
         if self._options.is_idempotent and code in _OUT_OF_SEQUENCE:
-            self._on_out_of_sequence(queue, batch, code)
-            return
-        if error.retriable and batch.attempt_count <= self._options.retries:
+            if self._transactions is None:
+                self._on_out_of_sequence(queue, batch, code)
+                return
+            may_follow = code not in _STALE_IDENTITY and not is_first_open(queue, batch)
+            if may_follow and self._transactions.may_retry:
+                queue.put_back(batch)  # It came before one that is sent again.
+                return
+        may_retry = self._transactions is None or self._transactions.may_retry
+        if error.retriable and batch.attempt_count <= self._options.retries and may_retry:
             self._retry(queue, batch, error)
             return
         self._fail(queue, batch, error, record_errors)
@@ -423,7 +453,9 @@ class Sender:
             backoff = self._backoffs[queue.partition] = self._cluster.backoff()
         now_s = asyncio.get_running_loop().time()
         if queue.retry_at_s <= now_s:  # Batches that fail together wait once.
-            queue.retry_at_s = now_s + backoff.next_s()
+            is_concurrent = error.code is ErrorCode.concurrent_transactions
+            wait_s = CONCURRENT_RETRY_S if is_concurrent else backoff.next_s()
+            queue.retry_at_s = now_s + wait_s
             logger.info(
                 "batch was not acknowledged, will retry",
                 extra={"partition": str(queue.partition), "error": str(error)},
@@ -457,6 +489,8 @@ class Sender:
             },
         )
         self._accumulator.release(batch)
+        if self._transactions is not None:
+            self._transactions.fail(error)
 
     def _expire(self, queue: PartitionQueue, now_s: float) -> float:
         """Fail what has taken too long; return when the next batch will have."""
@@ -466,8 +500,11 @@ class Sender:
         for batch in queue.in_flight:
             if batch.created_s + limit_s <= now_s and not batch.is_done:
                 # Its numbers stay taken until the answer comes; only the wait is over.
-                batch.fail(self._timed_out(batch, may_be_written=True))
+                error = self._timed_out(batch, may_be_written=True)
+                batch.fail(error)
                 self._accumulator.release(batch)
+                if self._transactions is not None:
+                    self._transactions.fail(error)
         while queue.batches and queue.batches[0].created_s + limit_s <= now_s:
             batch = queue.batches.popleft()
             self._fail(queue, batch, self._timed_out(batch, may_be_written=batch.may_be_written))

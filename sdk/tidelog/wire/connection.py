@@ -13,6 +13,7 @@ import asyncio
 import logging
 import ssl as ssl_module
 import struct
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
@@ -29,6 +30,7 @@ from tidelog.errors import (
 from tidelog.wire.requests import (
     API_VERSIONS,
     Api,
+    NodeVersions,
     VersionRanges,
     choose_version,
     correlation_id_of,
@@ -72,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._versions: VersionRanges = {API_VERSIONS.key: (3, 3)}
+        self.features: Mapping[str, int] = {}  # the cluster's finalized levels, by name
         self._pending: dict[int, _Pending] = {}
         self._next_correlation_id = 0
         self._error: TidelogError | None = None
@@ -143,11 +146,12 @@ class Connection(asyncio.BufferedProtocol):
             client_software_name=SOFTWARE_NAME,
             client_software_version=SOFTWARE_VERSION,
         )
-        error, ranges = await self.send(API_VERSIONS, request, timeout_s=timeout_s)
+        versions: NodeVersions = await self.send(API_VERSIONS, request, timeout_s=timeout_s)
+        error = versions.error
         if error not in (ErrorCode.none, ErrorCode.unsupported_version):
             self._fail(ConnectionFailed(f"{self.address} refused to negotiate"))
             raise error_for(error, None, about=self.address)
-        self._versions = ranges
+        self._versions, self.features = versions.ranges, versions.features
 
     # --- called by the event loop ---
 

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -45,6 +45,7 @@ class Api:
 
 
 PRODUCE = Api(0, 3, 12)  # 13 addresses topics by id
+PRODUCE_TO_ADDED = Api(0, 3, 11)  # 12 adds the partition to the transaction by itself (KIP-890)
 FETCH_BY_NAME = Api(1, 4, 12)
 FETCH_BY_ID = Api(1, 15, 17)
 LIST_OFFSETS = Api(2, 2, 10)
@@ -64,6 +65,12 @@ DELETE_TOPICS = Api(20, 6, 6)
 DELETE_RECORDS = Api(21, 0, 2)
 INIT_PRODUCER_ID = Api(22, 0, 5)
 OFFSET_FOR_LEADER_EPOCH = Api(23, 3, 4)  # 2 is for brokers alone
+ADD_PARTITIONS_TO_TXN = Api(24, 0, 3)  # 4 is for brokers alone
+ADD_OFFSETS_TO_TXN = Api(25, 0, 4)
+END_TXN = Api(26, 0, 5)  # 5 gives the transaction after this one an epoch of its own (KIP-890)
+END_TXN_OF_EPOCH = Api(26, 0, 4)
+TXN_OFFSET_COMMIT = Api(28, 3, 5)  # 5 adds the group to the transaction by itself
+TXN_OFFSET_COMMIT_TO_ADDED = Api(28, 3, 4)
 DESCRIBE_CONFIGS = Api(32, 1, 4)
 DESCRIBE_LOG_DIRS = Api(35, 1, 4)
 CREATE_PARTITIONS = Api(37, 0, 3)
@@ -73,6 +80,14 @@ OFFSET_DELETE = Api(47, 0, 0)
 DESCRIBE_CLUSTER = Api(60, 0, 1)
 
 VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included
+
+
+class NodeVersions(NamedTuple):
+    """What a node says of itself when a connection begins."""
+
+    error: ErrorCode
+    ranges: VersionRanges
+    features: Mapping[str, int]  # the level that the whole cluster has come to, by name
 
 
 def choose_version(api: Api, node_ranges: VersionRanges) -> int:
@@ -127,8 +142,8 @@ def decode_response(api: Api, version: int, frame: Frame) -> Any:
     return lift(message, _response_schema(api.key, api.max_version))
 
 
-def decode_api_versions(version: int, frame: Frame) -> tuple[ErrorCode, dict[int, tuple[int, int]]]:
-    """Return the error and the version ranges of an ApiVersions response.
+def decode_api_versions(version: int, frame: Frame) -> NodeVersions:
+    """Return what an ApiVersions response says.
 
     A node that does not know the version asked in answers in version 0.
     """
@@ -137,7 +152,8 @@ def decode_api_versions(version: int, frame: Frame) -> tuple[ErrorCode, dict[int
         version = 0
     response = decode_response(API_VERSIONS, version, frame)
     ranges = {int(a.api_key): (int(a.min_version), int(a.max_version)) for a in response.api_keys}
-    return response.error_code, ranges
+    features = {f.name: int(f.max_version_level) for f in response.finalized_features}
+    return NodeVersions(response.error_code, ranges, features)
 
 
 @cache

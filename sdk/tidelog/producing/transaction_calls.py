@@ -1,0 +1,288 @@
+"""What a transactional producer asks of coordinators, each until there is an answer.
+
+Up to version 1 of the feature ``transaction.version`` a producer adds each partition, and
+each group whose offsets it commits, to the transaction before it writes there; its epoch
+stays the same from one transaction to the next. From version 2 on (KIP-890) the nodes add
+what is written to by themselves, and each transaction gets an epoch of its own, so that a
+request that comes late cannot end up in the transaction after.
+Source: KIP-98, KIP-447, KIP-890.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+from kio.schema.add_partitions_to_txn.v3.request import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
+from kio.schema.end_txn.v5.request import EndTxnRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.txn_offset_commit.v5.request import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from tidelog_core.model import NO_PRODUCER_ID, TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog.cluster import Cluster, CoordinatorKind, Lane
+from tidelog.consuming.group_protocol import group_by_topic
+from tidelog.consuming.records import GroupMetadata, OffsetAndMetadata
+from tidelog.errors import (
+    CommitFailed,
+    ProducerFenced,
+    RequestTimedOut,
+    TidelogError,
+    error_for,
+)
+from tidelog.groups import Coordinator
+from tidelog.options import ProducerOptions
+from tidelog.producing.identity import ProducerIdentity
+from tidelog.wire.requests import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    END_TXN_OF_EPOCH,
+    INIT_PRODUCER_ID,
+    TXN_OFFSET_COMMIT,
+    TXN_OFFSET_COMMIT_TO_ADDED,
+    Api,
+)
+
+logger = logging.getLogger(__name__)
+
+CONCURRENT_RETRY_S = 0.02  # The markers of the transaction before are about to be written.
+TRANSACTION_FEATURE = "transaction.version"
+SELF_ADDING_LEVEL = 2  # of the feature: nodes add what is written to, epochs are bumped
+
+_FENCED = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced})
+_MEMBER_MOVED_ON = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
+
+_Codes = list[tuple[object, ErrorCode]]  # what an answer says, and of what
+
+
+class EndedTransaction(NamedTuple):
+    """The identity to go on with; -1 for both where it stays."""
+
+    producer_id: int
+    epoch: int
+
+
+class TransactionCalls:
+    """The requests of one transactional producer.
+
+    All raise ``ProducerFenced``, other errors that trying again does not cure, and after
+    their time the last failure that it would have.
+    """
+
+    def __init__(
+        self, cluster: Cluster, options: ProducerOptions, identity: ProducerIdentity
+    ) -> None:
+        assert options.transactional_id is not None
+        self._cluster = cluster
+        self._options = options
+        self._identity = identity
+        self._transactional_id = options.transactional_id
+        self._timeout_s = options.max_block_ms / 1000
+        self._coordinator = Coordinator(
+            cluster, self._transactional_id, CoordinatorKind.TRANSACTION
+        )
+        self._groups: dict[str, Coordinator] = {}
+        self.adds_itself = False  # Nodes add what is written to, and every end bumps the epoch.
+
+    async def init(self) -> None:
+        """Get an id and epoch, fencing off every earlier producer of the transactional id.
+
+        What that had open is aborted, or committed if that had begun.
+        """
+        request = build(
+            InitProducerIdRequest,
+            transactional_id=self._transactional_id,
+            transaction_timeout=datetime.timedelta(
+                milliseconds=self._options.transaction_timeout_ms
+            ),
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+        )
+        response = await self._repeat(
+            self._coordinator, INIT_PRODUCER_ID, request, self._top_level, self._timeout_s
+        )
+        assert self._coordinator.node_id is not None
+        connection = await self._cluster.connection(self._coordinator.node_id, Lane.TRANSACTION)
+        level = connection.features.get(TRANSACTION_FEATURE, 0)
+        self.adds_itself = level >= SELF_ADDING_LEVEL
+        self._identity.producer_id = int(response.producer_id)
+        self._identity.epoch = int(response.producer_epoch)
+
+    async def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Have the partitions take part in the transaction. Tries for as long as it is let."""
+        request = build(
+            AddPartitionsToTxnRequest,
+            v3_and_below_transactional_id=self._transactional_id,
+            v3_and_below_producer_id=self._identity.producer_id,
+            v3_and_below_producer_epoch=self._identity.epoch,
+            v3_and_below_topics=tuple(
+                build(AddPartitionsToTxnTopic, name=topic, partitions=tuple(numbers))
+                for topic, numbers in group_by_topic(partitions).items()
+            ),
+        )
+        await self._repeat(self._coordinator, ADD_PARTITIONS_TO_TXN, request, _added, None)
+
+    async def add_offsets(self, group_id: str) -> None:
+        """Have the group's offsets take part in the transaction."""
+        request = build(
+            AddOffsetsToTxnRequest,
+            transactional_id=self._transactional_id,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            group_id=group_id,
+        )
+        await self._repeat(
+            self._coordinator, ADD_OFFSETS_TO_TXN, request, self._top_level, self._timeout_s
+        )
+
+    async def commit_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> None:
+        """Leave the offsets with the group's coordinator, for when the transaction commits.
+
+        Raises ``CommitFailed`` if the consumer is no longer the member that it was.
+        """
+        request = build(
+            TxnOffsetCommitRequest,
+            transactional_id=self._transactional_id,
+            group_id=group.group_id,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            generation_id=group.generation,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=tuple(
+                build(
+                    TxnOffsetCommitRequestTopic,
+                    name=topic,
+                    partitions=tuple(
+                        _to_commit(number, offsets[TopicPartition(topic, number)])
+                        for number in numbers
+                    ),
+                )
+                for topic, numbers in group_by_topic(offsets).items()
+            ),
+        )
+        coordinator = self._groups.get(group.group_id)
+        if coordinator is None:
+            coordinator = Coordinator(self._cluster, group.group_id)
+            self._groups[group.group_id] = coordinator
+        api = TXN_OFFSET_COMMIT if self.adds_itself else TXN_OFFSET_COMMIT_TO_ADDED
+        await self._repeat(coordinator, api, request, _committed, self._timeout_s)
+
+    async def end(self, *, is_commit: bool) -> EndedTransaction:
+        """Commit or abort; the outcome is certain on return, whatever becomes of the nodes."""
+        request = build(
+            EndTxnRequest,
+            transactional_id=self._transactional_id,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            committed=is_commit,
+        )
+        api = END_TXN if self.adds_itself else END_TXN_OF_EPOCH
+        response = await self._repeat(
+            self._coordinator, api, request, self._top_level, self._timeout_s
+        )
+        return EndedTransaction(
+            int(getattr(response, "producer_id", NO_PRODUCER_ID)),
+            int(getattr(response, "producer_epoch", -1)),
+        )
+
+    # --- inside ---
+
+    def _top_level(self, response: Any) -> _Codes:
+        return [(f"transactional id {self._transactional_id!r}", response.error_code)]
+
+    async def _repeat(
+        self,
+        coordinator: Coordinator,
+        api: Api,
+        message: object,
+        codes_in: Callable[[Any], _Codes],
+        timeout_s: float | None,
+    ) -> Any:
+        backoff = self._cluster.backoff()
+        failure: TidelogError | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        response = await coordinator.request(api, message, lane=Lane.TRANSACTION)
+                        _raise_first(codes_in(response))
+                    except TidelogError as error:
+                        failure = error
+                        coordinator.note(error.code)
+                        if not error.retriable:
+                            raise
+                        if error.code is ErrorCode.concurrent_transactions:
+                            await asyncio.sleep(CONCURRENT_RETRY_S)
+                            continue
+                        logger.info(
+                            "coordinator did not do as asked, will retry",
+                            extra={"api": api.name, "error": str(error)},
+                        )
+                        await asyncio.sleep(backoff.next_s())
+                    else:
+                        return response
+        except TimeoutError:
+            raise failure or RequestTimedOut(
+                f"no answer to {api.name} within {timeout_s:g} s"
+            ) from None
+
+
+def _raise_first(codes: _Codes) -> None:
+    """Raise the error that lasts longest, if there is one."""
+    errors = [_error(code, about) for about, code in codes if code is not ErrorCode.none]
+    # One partition's failure has the others not attempted; that is no error of theirs.
+    named = [e for e in errors if e.code is not ErrorCode.operation_not_attempted] or errors
+    if named:
+        raise min(named, key=lambda error: error.retriable)
+
+
+def _error(code: ErrorCode, about: object) -> TidelogError:
+    if code in _FENCED:
+        return ProducerFenced(
+            f"{about}: another producer has begun under the same transactional id, "
+            "or the transaction took longer than transaction_timeout_ms"
+        )
+    error = error_for(code, None, about=about)
+    return CommitFailed(str(error)) if code in _MEMBER_MOVED_ON else error
+
+
+def _added(response: Any) -> _Codes:
+    return [
+        (TopicPartition(topic.name, int(answer.partition_index)), answer.partition_error_code)
+        for topic in response.results_by_topic_v3_and_below
+        for answer in topic.results_by_partition
+    ]
+
+
+def _committed(response: Any) -> _Codes:
+    return [
+        (TopicPartition(topic.name, int(answer.partition_index)), answer.error_code)
+        for topic in response.topics
+        for answer in topic.partitions
+    ]
+
+
+def _to_commit(number: int, offset: OffsetAndMetadata) -> TxnOffsetCommitRequestPartition:
+    return build(
+        TxnOffsetCommitRequestPartition,
+        partition_index=number,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )

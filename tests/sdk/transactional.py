@@ -1,0 +1,73 @@
+"""The brokers that transactions are tried against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.ports import free_port
+from tools import kafka_broker
+
+KAFKA_CONFIG = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "offsets.topic.num.partitions": "4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "transaction.max.timeout.ms": "120000",
+}
+
+
+@dataclass(frozen=True)
+class ProxiedBroker:
+    """A broker that says it is found where a ``FlakyProxy`` is to listen, in front of it."""
+
+    port: int
+    proxy_port: int
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.proxy_port}"
+
+
+@dataclass(frozen=True)
+class TransactionalBroker:
+    """A broker, and the same once more behind a proxy."""
+
+    port: int
+    proxied: ProxiedBroker
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@contextmanager
+def kafka(folder: Path) -> Iterator[TransactionalBroker]:
+    """Run Apache Kafka. Raises ``ToolAbsent``."""
+    proxied = ProxiedBroker(free_port(), free_port())
+    second = (proxied.port, proxied.proxy_port)
+    with kafka_broker.serve(folder, KAFKA_CONFIG, second_listener=second) as port:
+        yield TransactionalBroker(port, proxied)
+
+
+@contextmanager
+def without_self_adding(broker: TransactionalBroker) -> Iterator[None]:
+    """Have Kafka be as before KIP-890: producers add partitions, epochs stay."""
+    set_transaction_version(broker, "downgrade", 1)
+    try:
+        yield
+    finally:
+        set_transaction_version(broker, "upgrade", 2)
+
+
+def set_transaction_version(broker: TransactionalBroker, action: str, level: int) -> None:
+    kafka_broker.run_tool(
+        "org.apache.kafka.tools.FeatureCommand",
+        "--bootstrap-server",
+        broker.address,
+        action,
+        "--feature",
+        f"transaction.version={level}",
+    )
