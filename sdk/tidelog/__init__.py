@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         GroupDescription,
         GroupListing,
         GroupMember,
+        HangingTransaction,
         ListedOffset,
         LogDir,
         LogDirReplica,
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
         NodeDescription,
         OffsetSpec,
         PartitionDescription,
+        ProducerDescription,
         TopicDescription,
         TopicListing,
+        TransactionDescription,
+        TransactionListing,
     )
     from tidelog.consumer import Consumer
     from tidelog.consuming.records import (
@@ -64,6 +68,7 @@ __all__ = [
     "GroupListing",
     "GroupMember",
     "GroupMetadata",
+    "HangingTransaction",
     "ListedOffset",
     "LogDir",
     "LogDirReplica",
@@ -74,6 +79,7 @@ __all__ = [
     "OffsetSpec",
     "PartitionDescription",
     "Producer",
+    "ProducerDescription",
     "RebalanceListener",
     "RecordMetadata",
     "SyncAdmin",
@@ -86,6 +92,8 @@ __all__ = [
     "TopicListing",
     "TopicPartition",
     "Transaction",
+    "TransactionDescription",
+    "TransactionListing",
 ]
 
 _NAMES_OF = {
@@ -99,6 +107,7 @@ _NAMES_OF = {
         "GroupDescription",
         "GroupListing",
         "GroupMember",
+        "HangingTransaction",
         "ListedOffset",
         "LogDir",
         "LogDirReplica",
@@ -106,8 +115,11 @@ _NAMES_OF = {
         "NodeDescription",
         "OffsetSpec",
         "PartitionDescription",
+        "ProducerDescription",
         "TopicDescription",
         "TopicListing",
+        "TransactionDescription",
+        "TransactionListing",
     ),
     "tidelog.consumer": ("Consumer",),
     "tidelog.consuming.records": (

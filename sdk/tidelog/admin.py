@@ -1,4 +1,4 @@
-"""``Admin``: topics, configs, records, groups and the cluster."""
+"""``Admin``: topics, configs, records, groups, transactions and the cluster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.administering.configs import ConfigCalls
 from tidelog.administering.groups import GroupCalls
+from tidelog.administering.transactions import TransactionCalls
 from tidelog.cluster import Cluster
 from tidelog.options import ClientOptions, check, parse_bootstrap
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog.sync import SyncAdmin
 
 
-class Admin(GroupCalls, ConfigCalls):
+class Admin(GroupCalls, ConfigCalls, TransactionCalls):
     """Administers a cluster.
 
     ``async with Admin("localhost:9092") as admin:`` or ``start()`` and ``close()``. A

@@ -180,7 +180,8 @@ class Coordinator:
                         return response
         except TimeoutError:
             raise failure or RequestTimedOut(
-                f"the coordinator of group {self.group_id!r} did not answer within {timeout_s:g} s"
+                f"the coordinator of {self._kind} {self.group_id!r} did not answer "
+                f"within {timeout_s:g} s"
             ) from None
 
 

@@ -216,6 +216,11 @@ class SyncAdmin(Face[Admin]):
     alter_group_offsets = Blocking(Admin.alter_group_offsets)
     reset_group_offsets = Blocking(Admin.reset_group_offsets)
     delete_group_offsets = Blocking(Admin.delete_group_offsets)
+    list_transactions = Blocking(Admin.list_transactions)
+    describe_transactions = Blocking(Admin.describe_transactions)
+    describe_producers = Blocking(Admin.describe_producers)
+    find_hanging_transactions = Blocking(Admin.find_hanging_transactions)
+    abort_transaction = Blocking(Admin.abort_transaction)
 
 
 class SyncConsumer(Face[Consumer]):

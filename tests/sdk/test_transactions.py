@@ -31,7 +31,7 @@ from tidelog.errors import (
 )
 
 from tests.sdk.flaky_proxy import FlakyProxy
-from tests.sdk.transactional import ProxiedBroker, TransactionalBroker
+from tests.sdk.transactional import ProxiedBroker, TransactionalBroker, on_every_broker
 
 Broker = TransactionalBroker | ProxiedBroker
 QUICK: dict[str, Any] = {
@@ -116,6 +116,7 @@ def values(records: list[ConsumerRecord]) -> list[str]:
 # -- committing and aborting
 
 
+@on_every_broker
 def test_records_of_a_transaction_are_seen_once_it_commits(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
@@ -134,6 +135,7 @@ def test_records_of_a_transaction_are_seen_once_it_commits(
     asyncio.run(main())
 
 
+@on_every_broker
 def test_exception_aborts_the_transaction_and_passes_on(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
@@ -180,6 +182,7 @@ def test_records_that_were_not_sent_when_the_transaction_aborts_never_are(
     asyncio.run(main())
 
 
+@on_every_broker
 def test_transactions_follow_each_other_whatever_was_in_flight_when_one_aborted(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
@@ -230,6 +233,7 @@ def test_transaction_without_records_is_no_transaction(
     asyncio.run(main())
 
 
+@on_every_broker
 def test_record_that_cannot_be_written_dooms_the_transaction(
     broker: TransactionalBroker, name: str
 ) -> None:
@@ -287,6 +291,7 @@ def test_cancelled_transaction_is_aborted(
     asyncio.run(main())
 
 
+@on_every_broker
 def test_commit_that_is_cancelled_commits_all_or_nothing(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
@@ -408,6 +413,7 @@ def test_later_producer_of_the_same_id_aborts_and_fences_the_earlier(
     asyncio.run(main())
 
 
+@on_every_broker
 def test_open_transaction_is_aborted_by_the_start_of_a_later_producer(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
@@ -432,6 +438,7 @@ def test_open_transaction_is_aborted_by_the_start_of_a_later_producer(
     asyncio.run(main())
 
 
+@on_every_broker
 def test_transaction_that_takes_too_long_is_aborted(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
@@ -482,6 +489,7 @@ def reader(broker: TransactionalBroker, topic: str, group: str, **options: Any) 
     )
 
 
+@on_every_broker
 def test_every_record_is_transformed_once_whatever_interrupts(
     broker: TransactionalBroker, topic: str, other_topic: str, name: str
 ) -> None:
@@ -523,6 +531,7 @@ def test_every_record_is_transformed_once_whatever_interrupts(
     asyncio.run(main())
 
 
+@on_every_broker
 def test_offsets_alone_make_a_transaction(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
@@ -536,7 +545,8 @@ def test_offsets_alone_make_a_transaction(
             assert group == GroupMetadata(name)
             async with producer.transaction() as transaction:
                 await transaction.send_offsets(
-                    {(topic, 0): 5, (topic, 1): OffsetAndMetadata(6, 0, "why")}, group
+                    {(topic, 0): OffsetAndMetadata(5), (topic, 1): OffsetAndMetadata(6, 0, "why")},
+                    group,
                 )
 
             async def attempt() -> None:
@@ -706,6 +716,7 @@ def test_readers_get_exactly_what_was_committed_of_transactions_side_by_side(
 # -- lost answers
 
 
+@on_every_broker
 @pytest.mark.parametrize("share_lost", [0.05, 0.2])
 def test_transactions_are_whole_though_answers_are_lost(
     proxied_broker: ProxiedBroker, name: str, share_lost: float
@@ -761,6 +772,7 @@ def test_transactions_are_whole_though_answers_are_lost(
     asyncio.run(main())
 
 
+@on_every_broker
 def test_coordinator_that_cannot_be_reached_leaves_the_outcome_to_the_next_transaction(
     proxied_broker: ProxiedBroker, name: str
 ) -> None:

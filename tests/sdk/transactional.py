@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.ports import free_port
 from tools import kafka_broker
 
@@ -17,6 +19,12 @@ KAFKA_CONFIG = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "transaction.max.timeout.ms": "120000",
 }
+
+BROKERS = ("kafka", "kafka-before-kip-890")
+# What the protocol has to do with is tried against all; what is the client's alone, against one.
+on_every_broker = pytest.mark.parametrize(
+    "transactional_broker", BROKERS, indirect=True, scope="session"
+)
 
 
 @dataclass(frozen=True)

@@ -205,3 +205,46 @@ class ListedOffset:
     offset: int
     timestamp_ms: int
     leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id in a list, with the state of its last transaction."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id, its last transaction, and the node that coordinates it."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_time_ms: int | None  # None: nothing is open
+    partitions: tuple[TopicPartition, ...]  # that take part, the reserved ones included
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """What a partition's leader knows of a producer; -1 for what it does not."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int  # -1: no transaction is open in this partition
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """A transaction that is open in a partition, and that its coordinator will not end."""
+
+    partition: TopicPartition
+    producer: ProducerDescription

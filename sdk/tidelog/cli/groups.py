@@ -158,7 +158,7 @@ def parse_topic(text: str) -> tuple[str, tuple[int, ...]]:
     name, colon, numbers = text.partition(":")
     partitions = [part.strip() for part in numbers.split(",")] if colon else []
     if not name or not all(part.isascii() and part.isdecimal() for part in partitions):
-        raise UsageError(f"--topic {text!r} must be TOPIC or TOPIC:P,P,…")
+        raise UsageError(f"{text!r} must be TOPIC or TOPIC:P,P,…")
     return name, tuple(map(int, partitions))
 
 

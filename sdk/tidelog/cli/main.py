@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.cli import groups, topics
+from tidelog.cli import groups, topics, transactions
 from tidelog.cli.consume import consume
 from tidelog.cli.failures import CommandGroup
 from tidelog.cli.produce import produce
@@ -36,6 +36,12 @@ group.command("list")(groups.list_)
 group.command("describe")(groups.describe)
 group.command("reset-offsets")(groups.reset_offsets)
 
+transaction = typer.Typer(cls=CommandGroup, help="Transactions that are open, and ending them.")
+transaction.command("list")(transactions.list_)
+transaction.command("describe")(transactions.describe)
+transaction.command("hanging")(transactions.hanging)
+transaction.command("abort")(transactions.abort)
+
 tier = typer.Typer(cls=CommandGroup, help="What lies in the object store.")
 tier.command("status")(status)
 
@@ -44,6 +50,7 @@ app.add_typer(topic, name="topic")
 app.command("produce")(produce)
 app.command("consume")(consume)
 app.add_typer(group, name="group")
+app.add_typer(transaction, name="transaction")
 app.add_typer(tier, name="tier")
 app.command("verify")(verify)
 app.command("restore")(restore)

@@ -38,7 +38,7 @@ from tidelog.producing.identity import (
     may_send,
     number,
 )
-from tidelog.producing.transaction_calls import CONCURRENT_RETRY_S
+from tidelog.producing.transaction_requests import CONCURRENT_RETRY_S
 from tidelog.producing.transactions import Transactions
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Connection

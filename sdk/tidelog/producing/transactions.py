@@ -39,7 +39,7 @@ from tidelog.errors import (
 from tidelog.options import ProducerOptions
 from tidelog.producing.accumulator import Accumulator, PartitionQueue
 from tidelog.producing.identity import ProducerIdentity
-from tidelog.producing.transaction_calls import EndedTransaction, TransactionCalls
+from tidelog.producing.transaction_requests import EndedTransaction, TransactionRequests
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Transactions:
         self.identity = ProducerIdentity(cluster)
         self._accumulator = accumulator
         self._wake = wake
-        self._calls = TransactionCalls(cluster, options, self.identity)
+        self._requests = TransactionRequests(cluster, options, self.identity)
         self._state = _State.IDLE
         self._failure: TidelogError | None = None  # Why the open transaction cannot commit.
         self._fatal: TidelogError | None = None  # Why no transaction can.
@@ -91,7 +91,7 @@ class Transactions:
     @property
     def adds_itself(self) -> bool:
         """Whether what is written to joins the transaction without being added before."""
-        return self._calls.adds_itself
+        return self._requests.adds_itself
 
     @property
     def is_open(self) -> bool:
@@ -109,7 +109,7 @@ class Transactions:
             if self._is_end_open:
                 await self._settle_end()
             if self._needs_epoch:
-                await self._calls.init()
+                await self._requests.init()
                 self._needs_epoch = False
         except TidelogError as error:
             if error.code in _FATAL:
@@ -184,8 +184,8 @@ class Transactions:
         self._has_begun = True
         try:
             if not self.adds_itself:
-                await self._calls.add_offsets(group.group_id)
-            await self._calls.commit_offsets(checked, group)
+                await self._requests.add_offsets(group.group_id)
+            await self._requests.commit_offsets(checked, group)
         except TidelogError as error:
             self.fail(error)
             if self._fatal is not None:
@@ -249,7 +249,7 @@ class Transactions:
     async def _settle_end(self) -> None:
         # Refused, it has been committed, or the coordinator has never heard of it.
         with contextlib.suppress(InvalidTxnState):
-            self._adopt(await self._calls.end(is_commit=False))
+            self._adopt(await self._requests.end(is_commit=False))
         self._is_end_open = False
 
     def _adopt(self, ended: EndedTransaction) -> None:
@@ -261,7 +261,7 @@ class Transactions:
             self._leave(is_certain=True)
             return
         try:
-            self._adopt(await self._calls.end(is_commit=is_commit))
+            self._adopt(await self._requests.end(is_commit=is_commit))
         except TidelogError as error:
             self._on_end_failed(error, is_commit=is_commit)
         except BaseException:
@@ -296,7 +296,7 @@ class Transactions:
         try:
             while self._to_add:
                 partitions = frozenset(self._to_add)
-                await self._calls.add_partitions(partitions)
+                await self._requests.add_partitions(partitions)
                 self._to_add -= partitions
                 self._added |= partitions
         except TidelogError as error:

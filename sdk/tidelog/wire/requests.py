@@ -69,6 +69,7 @@ ADD_PARTITIONS_TO_TXN = Api(24, 0, 3)  # 4 is for brokers alone
 ADD_OFFSETS_TO_TXN = Api(25, 0, 4)
 END_TXN = Api(26, 0, 5)  # 5 gives the transaction after this one an epoch of its own (KIP-890)
 END_TXN_OF_EPOCH = Api(26, 0, 4)
+WRITE_TXN_MARKERS = Api(27, 1, 1)
 TXN_OFFSET_COMMIT = Api(28, 3, 5)  # 5 adds the group to the transaction by itself
 TXN_OFFSET_COMMIT_TO_ADDED = Api(28, 3, 4)
 DESCRIBE_CONFIGS = Api(32, 1, 4)
@@ -78,6 +79,9 @@ DELETE_GROUPS = Api(42, 0, 2)
 INCREMENTAL_ALTER_CONFIGS = Api(44, 0, 1)
 OFFSET_DELETE = Api(47, 0, 0)
 DESCRIBE_CLUSTER = Api(60, 0, 1)
+DESCRIBE_PRODUCERS = Api(61, 0, 0)
+DESCRIBE_TRANSACTIONS = Api(65, 0, 0)
+LIST_TRANSACTIONS = Api(66, 1, 2)  # 0 cannot be asked for a duration
 
 VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included
 
@@ -163,4 +167,8 @@ def _request_schema(api_key: int, version: int) -> Any:
 
 @cache
 def _response_schema(api_key: int, version: int) -> Any:
+    if api_key == DESCRIBE_TRANSACTIONS.key:
+        from tidelog.wire.transaction_states import DescribeTransactionsResponse  # rarely needed
+
+        return DescribeTransactionsResponse
     return load_response_schema(api_key, version)

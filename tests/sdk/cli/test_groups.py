@@ -158,5 +158,5 @@ def test_topic_option_names_partitions_after_a_colon() -> None:
     assert parse_topic("a") == ("a", ())
     assert parse_topic("a:0,2") == ("a", (0, 2))
     for text in ("", ":1", "a:", "a:1,", "a:-1"):
-        with pytest.raises(UsageError, match="--topic"):
+        with pytest.raises(UsageError, match="must be TOPIC or TOPIC:P,P"):
             parse_topic(text)

@@ -75,7 +75,7 @@ class EndedTransaction(NamedTuple):
     epoch: int
 
 
-class TransactionCalls:
+class TransactionRequests:
     """The requests of one transactional producer.
 
     All raise ``ProducerFenced``, other errors that trying again does not cure, and after
