@@ -10,16 +10,15 @@ What is wrong is named on stderr; the exit status is 1 then.
 import base64, gzip, hashlib, json, re, struct, sys, uuid  # noqa: E401, I001
 from collections import defaultdict, namedtuple
 from pathlib import Path
-
-import cramjam
+from cramjam import lz4, snappy, zstd
 from crc32c import crc32c
 
 INDEX_KEY = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/\d{20}-\d+-[0-9a-f-]{36}\.index")
+START_KEY = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/log-start-(\d{20})\.json")
 HEADER, SECTION = struct.Struct("<8sHHIqqQQqIIii16s16sQ"), struct.Struct("<IIQQII")
 TABLES = (1, "<qqqIIII"), (4, "<qqqq"), (6, "<qq")  # batches, aborted transactions, leader epochs
 BATCH = struct.Struct(">qiibIhiqqqhii")  # Kafka's record batch header, message format 2
-CODECS = (bytes, gzip.decompress, cramjam.snappy.decompress_raw, cramjam.lz4.decompress,
-          cramjam.zstd.decompress)  # fmt: skip
+CODECS = bytes, gzip.decompress, snappy.decompress_raw, lz4.decompress, zstd.decompress
 CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20  # its attributes
 Batch = namedtuple("Batch", "base size leader_epoch magic crc attributes last_delta first_ms max_ms"
                    " producer producer_epoch sequence count")  # fmt: skip
@@ -59,9 +58,8 @@ def parse_index(key, data):
     _, _, crc, batch_count, epoch, partition, topic, own = fields
     table_end = HEADER.size + SECTION.size * count
     require(file_size == len(data) and table_end + 8 <= header_size <= file_size, key, "size")
-    header_crc = int.from_bytes(data[table_end : table_end + 4], "little")
+    header_crc, sections = int.from_bytes(data[table_end : table_end + 4], "little"), {}
     require(crc32c(data[:table_end]) == header_crc, key, "CRC of the header")
-    sections = {}
     for at in range(HEADER.size, table_end, SECTION.size):
         kind, flags, start, length, _, section_crc = SECTION.unpack_from(data, at)
         require(kind in range(1, 9) or not flags & 1, key, f"unknown section {kind}")
@@ -73,10 +71,9 @@ def parse_index(key, data):
     link = b"tidelog chain 1\0" + previous + topic
     link += struct.pack(">IQQQ", partition, base, end, size) + sha256
     require(hashlib.sha256(link).digest() == chained, key, "chained hash")
-    tables = [list(struct.iter_unpack(row, sections[kind])) for kind, row in TABLES]
-    require(len(tables[0]) == batch_count, key, "number of batches")
-    log_key = key.removesuffix("index") + "log"
-    return Segment(log_key, base, end, epoch, size, crc, *tables, previous, sha256, chained)
+    rows = [list(struct.iter_unpack(row, sections[kind])) for kind, row in TABLES]
+    require(len(rows[0]) == batch_count, key, "number of batches")
+    return Segment(key[:-5] + "log", base, end, epoch, size, crc, *rows, previous, sha256, chained)
 
 
 def agree(one, other):
@@ -87,10 +84,18 @@ def agree(one, other):
     return epochs[0] == epochs[1]
 
 
+def log_starts(found):
+    """Return (topic's folder, partition) -> where its log starts: the greatest told, or 0."""
+    told = filter(None, map(START_KEY.fullmatch, sorted(found)))
+    return defaultdict(int, {(match[1], int(match[2])): int(match[3]) for match in told})
+
+
 def read_bucket(found, get, tell):
     """Return (topic's folder, partition) -> segments in order of offset; ``tell`` what is wrong."""
-    partitions = defaultdict(list)
+    partitions, starts = defaultdict(list), log_starts(found)
     for match in filter(None, map(INDEX_KEY.fullmatch, sorted(found))):
+        if f"{match[1]}.deleted.json" in found:
+            continue
         try:
             segment = parse_index(match[0], get(match[0]))
             require(found.get(segment.key) == segment.size, segment.key, "missing or cut short")
@@ -98,15 +103,14 @@ def read_bucket(found, get, tell):
         except (Corrupt, KeyError, struct.error) as error:
             tell(f"{error}" if isinstance(error, Corrupt) else f"{match[0]}: {error!r}")
     for name, segments in partitions.items():
-        kept, firsts = [], [s.base for s in segments if s.previous == bytes(32)]
-        deleted_end = max(firsts, default=0)
+        kept, deleted = [], max([starts[name], *(s.base for s in segments if not any(s.previous))])
         for segment in sorted(segments, key=lambda s: -s.leader_epoch):
             rivals = [s for s in kept if s.base < segment.end and segment.base < s.end]
-            if segment.end > deleted_end and all(agree(segment, rival) for rival in rivals):
+            if segment.end > deleted and all(agree(segment, rival) for rival in rivals):
                 kept.append(segment)
         partitions[name] = kept = sorted(kept, key=lambda s: (s.base, s.end))
-        end = kept[0].end
-        for at, segment in enumerate(kept[1:], 1):
+        end = deleted if starts[name] or not kept else kept[0].base
+        for at, segment in enumerate(kept):
             if segment.base > end:
                 tell(f"{segment.key}: offsets [{end}, {segment.base}) are missing before it")
             chain = {bytes(32), *(s.chained for s in kept[:at])}
@@ -123,9 +127,9 @@ def read_batches(segment, get):
     require(sums == (segment.size, segment.crc, segment.sha256), segment.key, "wrong checksums")
     for base, last, _, position, size, *_ in segment.batches:
         header, body = Batch(*BATCH.unpack_from(log, position)), log[position : position + size]
-        said = (header.base, header.base + header.last_delta, header.size + 12, header.magic)
-        is_right = said == (base, last, size, 2) and crc32c(body[21:]) == header.crc
-        require(is_right, segment.key, f"the batch at {position}")
+        said = header.base, header.base + header.last_delta, header.size + 12, header.magic
+        require(said == (base, last, size, 2), segment.key, f"the batch at {position}")
+        require(crc32c(body[21:]) == header.crc, segment.key, f"CRC of the batch at {position}")
         yield header, body[BATCH.size :]
 
 
@@ -135,7 +139,7 @@ def decompress(codec, data):
     out, at = b"", 16  # snappy-java's framing: blocks, each behind its size
     while at < len(data):
         start, at = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "big")
-        out += bytes(cramjam.snappy.decompress_raw(data[start:at]))
+        out += bytes(snappy.decompress_raw(data[start:at]))
     return out
 
 
@@ -157,24 +161,20 @@ def parse_records(header, payload):
         return None if size < 0 else data[at - size : at]
 
     for _ in range(header.count):
-        varint()  # the record's size; a byte of attributes follows that mean nothing
-        at += 1
-        timestamp, offset = header.first_ms + varint(), header.base + varint()
-        key, value = field(), field()
-        headers = [(field().decode(), field()) for _ in range(varint())]
-        stamp = header.max_ms if header.attributes & APPEND_TIME else timestamp
-        yield Record(offset, stamp, key, value, headers)
+        _, at = varint(), at + 1  # the record's size; a byte of attributes that mean nothing
+        stamp, offset = header.first_ms + varint(), header.base + varint()
+        content = field(), field(), [(field().decode(), field()) for _ in range(varint())]
+        yield Record(offset, header.max_ms if header.attributes & APPEND_TIME else stamp, *content)
 
 
-def read_records(segments, get, *, committed=True):
-    """Yield a partition's records once each, in order of offset. Raises Corrupt."""
-    next_offset = 0
+def read_records(segments, get, next_offset=0, *, committed=True):
+    """Yield a partition's records from there on once each, in order of offset. Raises Corrupt."""
     for segment in segments:
         for header, payload in read_batches(segment, get) if segment.end > next_offset else ():
             own = (t for t in segment.aborted if t[0] == header.producer)
             is_aborted = any(first <= header.base < marker for _, first, marker, _ in own)
-            is_aborted = is_aborted and header.attributes & TRANSACTIONAL
-            if not (header.attributes & CONTROL or (is_aborted and committed)):
+            is_left_out = is_aborted and header.attributes & TRANSACTIONAL and committed
+            if not (header.attributes & CONTROL or is_left_out):
                 yield from (r for r in parse_records(header, payload) if r.offset >= next_offset)
         next_offset = max(next_offset, segment.end)
 
@@ -188,7 +188,7 @@ def main(location, topic=None, partition=None):
                 count = sum(header.count for header, _ in read_batches(s, get))
                 print(f"{name}-{number} [{s.base}, {s.end}) {count} records {s.key}")
             if topic == name and partition in {None, str(number)}:
-                for record in read_records(segments, get):
+                for record in read_records(segments, get, log_starts(found)[folder, number]):
                     fields = {"partition": number, **record._asdict()}
                     print(json.dumps(fields, default=lambda data: base64.b64encode(data).decode()))
         except (Corrupt, OSError, ValueError) as error:

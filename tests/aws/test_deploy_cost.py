@@ -30,7 +30,7 @@ def test_a_bill_by_hand() -> None:
     assert math.isclose(lines["S3 storage"], 604.8 * 0.023)
     assert math.isclose(lines["transfer between zones"], 2628 * (2 + 2 / 3) * 0.02)
     assert math.isclose(lines["machines"], 3 * (730 * 0.172 + 1.28))
-    assert math.isclose(lines["S3 requests"], 2628_000 / 512 * 2 * 0.005 / 1000)
+    assert math.isclose(lines["S3 requests"], 2628_000 / 512 * 3 * 0.005 / 1000)
 
 
 def test_machines_come_in_threes_and_grow_with_the_load() -> None:

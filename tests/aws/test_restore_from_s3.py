@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 
 from tests.docs.reader import only, read_all
@@ -24,6 +28,18 @@ from tests.sdk.cli.test_restore import (
 )
 
 COUNT = 60
+START = 7  # by DeleteRecords
+DEADLINE_SECONDS = 30.0
+
+
+def wait_until_there(s3: Any, bucket: str, *suffixes: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        keys = [found["Key"] for found in s3.list_objects_v2(Bucket=bucket)["Contents"]]
+        if all(any(key.endswith(suffix) for key in keys) for suffix in suffixes):
+            return
+        assert time.monotonic() < deadline, keys
+        time.sleep(0.1)
 
 
 def new_table(endpoint: str) -> str:
@@ -72,8 +88,15 @@ def test_a_cluster_comes_back_from_s3_into_another_table(
         seal(before, [("orders", 0)])
         wait_tiered(before, {("orders", 0): COUNT})
         rows = read(before, "orders", 0, COUNT)
+        admin = AdminClient({"bootstrap.servers": before.address})
+        start = TopicPartition("orders", 0, START)
+        admin.delete_records([start])[start].result(10)
+        called("topic", "create", "gone", bootstrap=before.address)
+        admin.delete_topics(["gone"])["gone"].result(10)
+        wait_until_there(s3, bucket, f"/0/log-start-{START:020d}.json", ".deleted.json")
 
     # The reader of docs/ finds the same in the bucket.
+    rows = rows[START:]
     with monkeypatch.context() as patched:
         # The script leaves its client to the end of its process.
         patched.setattr(boto3, "client", lambda _: s3)
@@ -88,10 +111,11 @@ def test_a_cluster_comes_back_from_s3_into_another_table(
         "restore", "--from", url, "--metadata", after.metadata_store, "--json"
     ).document
     assert document["ok"]
+    assert [topic["topic"] for topic in document["topics"]] == ["orders"]
     with after:
-        assert read(after, "orders", 0, COUNT) == rows
+        assert read(after, "orders", 0, COUNT - START, start=START) == rows
         produce(after.address, "orders", 0, values(1, 1))
-        assert read(after, "orders", 0, COUNT + 1)[-1][3] == values(1, 1)[0]
+        assert read(after, "orders", 0, COUNT + 1 - START, start=START)[-1][3] == values(1, 1)[0]
         seal(after, [("orders", 0)])
         wait_tiered(after, {("orders", 0): COUNT + 1})
     checked = called(

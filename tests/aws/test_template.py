@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
+from tidelog_core.tier.keys import deletion_key, log_start_key
 
 from tests.aws.lambda_runtime import BuiltFunction
 from tools import sam
@@ -198,11 +201,27 @@ def test_what_an_event_driven_function_cannot_do_goes_to_the_dead_letters(name: 
 
 
 @pytest.mark.parametrize("role", ["RetentionRole", "ScrubRole"])
-def test_retention_and_scrub_delete_below_the_prefix_only_and_write_no_object(role: str) -> None:
-    assert actions(role, "s3") == {"s3:ListBucket", "s3:GetObject", "s3:DeleteObject"}
+def test_retention_and_scrub_delete_below_the_prefix_only(role: str) -> None:
+    assert actions(role, "s3") - {"s3:PutObject"} == {
+        "s3:ListBucket", "s3:GetObject", "s3:DeleteObject",
+    }  # fmt: skip
     for statement in statements(role):
         if "s3:DeleteObject" in statement["Action"]:
             assert statement["Resource"] == {"Sub": "${Data.Outputs.BucketArn}/${Prefix}/*"}
+
+
+def test_retention_writes_only_what_tells_of_deletions_and_the_scrub_nothing() -> None:
+    assert "s3:PutObject" not in actions("ScrubRole", "s3")
+    (statement,) = [s for s in statements("RetentionRole") if "s3:PutObject" in s["Action"]]
+    assert statement["Action"] == "s3:PutObject"
+    (start, deletion) = [
+        resource["Sub"].replace("${Data.Outputs.BucketArn}/${Prefix}/*", "x")
+        for resource in statement["Resource"]
+    ]
+    assert (start, deletion) == ("x/log-start-*.json", "x.deleted.json")
+    topic_id = UUID(int=7)
+    assert fnmatchcase(log_start_key("c", "t", topic_id, 3, 42), start.replace("x", "*"))
+    assert fnmatchcase(deletion_key("c", "t", topic_id), deletion.replace("x", "*"))
 
 
 def test_admin_cannot_write_to_the_bucket() -> None:

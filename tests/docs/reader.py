@@ -32,8 +32,9 @@ def read_all(
     """Return each partition's records, by the topic's folder and the partition's number."""
     found, get = reader.open_bucket(str(location))
     partitions = reader.read_bucket(found, get, tell or _fail)
+    starts = reader.log_starts(found)
     return {
-        name: list(reader.read_records(segments, get, committed=committed))
+        name: list(reader.read_records(segments, get, starts[name], committed=committed))
         for name, segments in partitions.items()
     }
 

@@ -263,7 +263,9 @@ def put_segment(
     (objects / keys.log).parent.mkdir(parents=True, exist_ok=True)
     (objects / keys.log).write_bytes(source.path.read_bytes())
     (objects / keys.index).write_bytes(built.data)
-    manifest = TopicManifest(name="t", topic_id=TOPIC_ID, partition_count=5, created_ms=0)
+    manifest = TopicManifest(
+        name="t", topic_id=TOPIC_ID, partition_count=5, created_ms=0, replication_factor=None
+    )
     (objects / topic_manifest_key("cluster", "t", TOPIC_ID)).write_bytes(manifest.to_bytes())
     return built
 
@@ -304,6 +306,43 @@ def test_segments_before_a_new_chain_are_deleted_ones(tmp_path: Path) -> None:
     put_segment(objects, range(0, 100, 10))
     put_segment(objects, range(100, 200, 10))
     assert offsets_of(objects) == list(range(100, 200))
+
+
+def partition_folder(objects: Path) -> Path:
+    path = only(objects.rglob("*.log")).parent
+    assert isinstance(path, Path)
+    return path
+
+
+def test_the_log_starts_where_the_bucket_tells_also_within_a_segment(tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    first = put_segment(objects, range(0, 100, 10))
+    folder = partition_folder(objects)
+    put_segment(objects, range(100, 200, 10), previous=first.chained_hash)
+    for offset, expected in ((7, 7), (100, 100), (105, 105), (42, 105)):  # the greatest counts
+        (folder / f"log-start-{offset:020d}.json").write_bytes(b"")
+        assert offsets_of(objects) == list(range(expected, 200))
+    (folder / f"log-start-{300:020d}.json").write_bytes(b"")
+    assert offsets_of(objects) == []
+
+
+def test_what_is_missing_behind_the_told_log_start_is_told(tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    put_segment(objects, range(100, 200, 10), previous=b"x" * 32)
+    assert offsets_of(objects) == list(range(100, 200))
+    (partition_folder(objects) / f"log-start-{70:020d}.json").write_bytes(b"")
+    told: list[str] = []
+    read_all(objects, told.append)
+    assert [text.partition(": ")[2] for text in told] == ["offsets [70, 100) are missing before it"]
+
+
+def test_a_deleted_topic_is_passed_over(tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    put_segment(objects, range(0, 100, 10))
+    folder = partition_folder(objects).parent
+    only(objects.rglob("*.log")).unlink()  # its deletion has begun
+    folder.with_name(f"{folder.name}.deleted.json").write_bytes(b"")
+    assert read_all(objects) == {}
 
 
 def test_missing_offsets_and_a_broken_chain_are_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from uuid import UUID
 
-from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
+from tidelog_core.errors import ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
 from tidelog_core.metadata.store import (
@@ -25,7 +25,11 @@ from tidelog_core.metadata.store import (
     Write,
 )
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
-from tidelog_core.tier.keys import parse_segment_key
+from tidelog_core.tier.keys import (
+    parse_deletion_key,
+    parse_log_start_key,
+    parse_segment_key,
+)
 
 
 class Crash(Exception):
@@ -90,15 +94,40 @@ class Witness:
         if not moves or partition.log_start_offset > moves[-1][0]:
             moves.append((partition.log_start_offset, self._clock()))
 
-    async def judge(self, key: str) -> None:
-        """Check that the object may be deleted now."""
-        parsed = parse_segment_key(key)
+    async def judge_told(self, key: str) -> None:
+        """Check that the bucket may be told so now: never more than the metadata says."""
+        start, deletion = parse_log_start_key(key), parse_deletion_key(key)
+        if start is not None:
+            item = await self._store.get(records.partition_key(start.topic_id, start.partition))
+            stored = 0 if item is None else Partition.from_item(item).log_start_offset
+            if start.offset > stored and start.topic_id not in self.deleted_topics_ms:
+                self.wrong.append(f"{key} is told, but the log starts at {stored}")
+        elif deletion is None or deletion.topic_id not in self.deleted_topics_ms:
+            self.wrong.append(f"{key} is told of nothing that is so")
+
+    async def judge(self, key: str, objects: ObjectStore) -> None:
+        """Check that the object may be deleted now; what is gone already may be."""
+        try:
+            await objects.head(key)
+        except ObjectNotFound:
+            return
+        parsed, start = parse_segment_key(key), parse_log_start_key(key)
+        deletion = parse_deletion_key(key)
+        if deletion is not None and [m async for m in objects.list(f"{deletion.folder}/")]:
+            self.wrong.append(f"{key} went before all that it tells of")
+        if start is not None and start.topic_id not in self.deleted_topics_ms:
+            told = await told_log_start(objects, key)
+            if told <= start.offset:
+                self.wrong.append(f"{key} went, and the log start that it tells of with it")
         if parsed is None:
             return
         deleted_ms = self.deleted_topics_ms.get(parsed.topic_id)
         if deleted_ms is not None:
             if self._clock() < deleted_ms + 60_000:
                 self.wrong.append(f"{key} went too soon after its topic")
+            folder = "/".join(key.split("/")[:2])
+            if [m.key async for m in objects.list(f"{folder}.")] != [f"{folder}.deleted.json"]:
+                self.wrong.append(f"{key} went before the bucket was told of the deletion")
             return
         items = await self._store.list(
             records.segment_collection(parsed.topic_id, parsed.partition)
@@ -110,10 +139,19 @@ class Witness:
         if meta.state is not SegmentState.DELETE_STARTED:
             self.wrong.append(f"{key} went while it was {meta.state}")
             return
+        if await told_log_start(objects, key) < meta.end_offset:
+            self.wrong.append(f"{key} went before the bucket was told of the log start")
         moves = self._passed_ms.get((meta.topic_id, meta.partition), [])
         passed = [ms for start, ms in moves if start >= meta.end_offset]
         if not passed or self._clock() < passed[0] + self.delay_ms[meta.topic_id]:
             self.wrong.append(f"{key} went before readers could be done")
+
+
+async def told_log_start(objects: ObjectStore, key: str) -> int:
+    """Return where the bucket says that the log starts of the partition that the key is of."""
+    folder = key.rpartition("/")[0]
+    told = [parse_log_start_key(found.key) async for found in objects.list(f"{folder}/")]
+    return max((start.offset for start in told if start is not None), default=0)
 
 
 class WatchedMetadata:
@@ -168,7 +206,12 @@ class WatchedObjects:
         self._witness = witness
 
     async def put(self, key: str, data: bytes) -> None:
+        """Put what functions put: nothing but what tells of log starts and deletions."""
+        number = self._process.operation_count
+        self._process.before(is_write=True)
+        await self._witness.judge_told(key)
         await self._store.put(key, data)
+        self._process.after(number)
 
     async def put_file(self, key: str, path: Path) -> None:
         await self._store.put_file(key, path)
@@ -197,7 +240,7 @@ class WatchedObjects:
         for key in keys:
             number = self._process.operation_count
             self._process.before(is_write=True)
-            await self._witness.judge(key)
+            await self._witness.judge(key, self._store)
             await self._store.delete([key])
             self._process.after(number)
 

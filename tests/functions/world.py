@@ -26,7 +26,14 @@ from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.orphans import AgeLimits
-from tidelog_core.tier.keys import SegmentKey, SegmentKeys, parse_segment_key, segment_keys
+from tidelog_core.tier.keys import (
+    SegmentKey,
+    SegmentKeys,
+    parse_deletion_key,
+    parse_log_start_key,
+    parse_segment_key,
+    segment_keys,
+)
 from tidelog_functions.cluster_reader import ClusterReader
 from tidelog_functions.invocation import TimeLimit
 from tidelog_functions.retention.cluster_pass import PassResult
@@ -195,7 +202,25 @@ class World:
         return [SegmentMeta.from_item(item) for item in items]
 
     async def present(self) -> set[str]:
-        return {found.key async for found in self.objects.list("")}
+        """Return what there is, without what tells of log starts and deletions."""
+        return {key async for key in self._keys() if not _tells(key)}
+
+    async def told(self) -> set[str]:
+        """Return what tells of log starts and deletions."""
+        return {key async for key in self._keys() if _tells(key)}
+
+    async def told_log_starts(self, topic: Topic, partition: int = 0) -> list[int]:
+        """Return where the bucket says that the log starts, ascending."""
+        parsed = map(parse_log_start_key, sorted(await self.told()))
+        return [
+            one.offset
+            for one in parsed
+            if one is not None and (one.topic_id, one.partition) == (topic.topic_id, partition)
+        ]
+
+    async def _keys(self) -> AsyncIterator[str]:
+        async for found in self.objects.list(""):
+            yield found.key
 
     # -- the functions
 
@@ -233,6 +258,10 @@ async def run_retention(
         clock_ms=clock,
         limit=TimeLimit(Steps(steps)),
     )
+
+
+def _tells(key: str) -> bool:
+    return parse_log_start_key(key) is not None or parse_deletion_key(key) is not None
 
 
 @asynccontextmanager

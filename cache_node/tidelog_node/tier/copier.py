@@ -21,7 +21,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import SealedSegment
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
 from tidelog_core.retention.deletion import AT_ONCE
 from tidelog_core.retention.selection import eviction_end_offset, local_limits
@@ -30,10 +30,11 @@ from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import (
     SegmentKeys,
     cluster_manifest_key,
+    log_start_key,
     segment_keys,
     topic_manifest_key,
 )
-from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+from tidelog_core.tier.manifest import ClusterManifest, TopicManifest, log_start_object
 from tidelog_core.tier.planning import (
     finished_segments,
     select_copies,
@@ -68,7 +69,8 @@ class Copier:
         self._view = view
         self._node_config = node_config
         self._clock_ms = clock_ms
-        self._manifests: dict[str, bytes] = {}  # what was last made sure of, by key
+        # What was last made sure of, by key, and the version of the topic's item that said so.
+        self._manifests: dict[str, tuple[bytes, int]] = {}
         self.copied_count = 0
         self.evicted_bytes = 0
 
@@ -185,7 +187,7 @@ class Copier:
             abandoned, led.under_way = led.under_way[1], None
             await self.delete(led, await self.start_deletion(led, abandoned, AT_ONCE))
         led.replica.log.make_whole(sealed)
-        await self._write_manifests(led)
+        await self.write_manifests(led)
         if led.under_way is None:
             meta = self._describe(led, sealed)
             # Remembered before it is written: if the outcome is unknown, the next
@@ -273,19 +275,49 @@ class Copier:
         topic = led.replica.partition.topic
         return segment_keys(self._view.image.cluster_id, topic, segment)
 
-    async def _write_manifests(self, led: LedPartition) -> None:
+    async def write_manifests(self, led: LedPartition) -> None:
+        """Have the bucket tell the cluster's and the topic's settings. Can be repeated.
+
+        Raises what the store raises.
+        """
         image = self._view.image
         cluster = ClusterManifest(cluster_id=image.cluster_id)
         await self._ensure(cluster_manifest_key(image.cluster_id), cluster.to_bytes())
         topic = image.topic_by_id(led.leadership.topic_id)
         if topic is not None:
             key = topic_manifest_key(image.cluster_id, topic.name, topic.topic_id)
-            await self._ensure(key, _manifest(topic).to_bytes())
+            await self._ensure(key, _manifest(topic, image).to_bytes(), topic.version)
 
-    async def _ensure(self, key: str, data: bytes) -> None:
-        if self._manifests.get(key) != data:
+    async def tell_log_start(self, led: LedPartition, stored: int) -> None:
+        """Have the bucket tell where the log starts. Can be repeated. The caller holds the lock.
+
+        ``stored`` is what the metadata store has, so the bucket never goes ahead of it. It is
+        told before anything is deleted for it. Raises what the store raises.
+        """
+        if stored <= led.told_log_start:
+            return
+        is_tiered = led.replica.config.remote_storage_enable or bool(await led.remote.segments())
+        topic = self._view.image.topic_by_id(led.leadership.topic_id)
+        if topic is None or not is_tiered:
+            return
+        await self.write_manifests(led)
+
+        def key(offset: int) -> str:
+            number = led.leadership.partition
+            return log_start_key(
+                self._view.image.cluster_id, topic.name, topic.topic_id, number, offset
+            )
+
+        await self._client.replace(key(stored), log_start_object(stored))
+        before, led.told_log_start = led.told_log_start, stored
+        if before:
+            await self._client.delete((key(before),))  # The greatest is what counts.
+
+    async def _ensure(self, key: str, data: bytes, version: int = 0) -> None:
+        # What was changed and changed back, another leader may have written in between.
+        if self._manifests.get(key) != (data, version):
             await self._client.replace(key, data)
-            self._manifests[key] = data
+            self._manifests[key] = data, version
 
     def forget_topic(self, topic_id: UUID) -> None:
         """Let go of what is remembered of a deleted topic."""
@@ -293,11 +325,14 @@ class Copier:
             del self._manifests[key]
 
 
-def _manifest(topic: Topic) -> TopicManifest:
+def _manifest(topic: Topic, image: ClusterImage) -> TopicManifest:
+    # While replicas move, that many are on their way in; partitions may differ for good.
+    counts = [len(set(p.replicas) - set(p.removing)) for p in image.partitions(topic.name)]
     return TopicManifest(
         name=topic.name,
         topic_id=topic.topic_id,
         partition_count=topic.partition_count,
         created_ms=topic.created_ms,
+        replication_factor=max(counts, default=None),
         configs=topic.configs,
     )

@@ -82,6 +82,7 @@ class LedPartition:
         "not_before",
         "remote",
         "replica",
+        "told_log_start",
         "under_way",
     )
 
@@ -96,6 +97,7 @@ class LedPartition:
         self.copied_up_to = NOT_LOOKED_AT
         # Deletions that have begun, by segment id: ended when each says, also after a failure.
         self.deleting: dict[UUID, SegmentMeta] = {}
+        self.told_log_start = 0  # what the bucket was made to tell in this epoch; 0: nothing
         self.newest: tuple[int, int] | None = None  # log end offset, greatest timestamp then
         self.failure_count = 0
         self.not_before = 0.0  # the loop's time

@@ -2,12 +2,13 @@
 
     1. decide the new log start offset (time, size, DeleteRecords)
     2. persist it in the partition's item, then advance the local log
-    3. DELETE_STARTED, with the time file.delete.delay.ms from now
-    4. from then on: delete the objects, drop the item
+    3. have the bucket tell it, for whoever has nothing but the bucket
+    4. DELETE_STARTED, with the time file.delete.delay.ms from now
+    5. from then on: delete the objects, drop the item
 
 Each step can be repeated: after a crash or a change of leader the steps that were done
 find nothing to do. Objects of deleted topics go the same way, by the live node that the
-topic's id picks.
+topic's id picks: the bucket is told at once that the topic was deleted.
 
 The retention function does the same steps where it is deployed, and may do any of them
 first: ``tidelog_core.retention.deletion`` says why that is safe. Only the leader knows what
@@ -20,13 +21,14 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from tidelog_core.config import UNLIMITED, TopicConfig
 from tidelog_core.errors import TidelogError, VersionConflict
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import DeletedTopic
+from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
 from tidelog_core.retention.deletion import below_log_start, next_deletable_ms, select_deletable
@@ -36,7 +38,8 @@ from tidelog_core.retention.selection import (
     retained_segments,
     total_limits,
 )
-from tidelog_core.tier.keys import topic_prefix
+from tidelog_core.tier.keys import deletion_key, topic_prefix
+from tidelog_core.tier.manifest import deletion_object
 
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
@@ -46,6 +49,7 @@ from tidelog_node.tier.segment_catalog import SegmentCatalog
 logger = logging.getLogger(__name__)
 
 CLEAN_RETRY_SECONDS = 60.0
+TELL_RETRY_SECONDS = 5.0
 OTHERS_DELAY_MS = 600_000  # then the node that should clean a topic up is taken for gone
 
 
@@ -72,6 +76,7 @@ class Retention:
         self._broker_id = broker_id
         self._clock_ms = clock_ms
         self._deleted_topic_delay_ms = deleted_topic_delay_ms
+        self._told_deletions: set[UUID] = set()  # topics
         self.deleted_count = 0
 
     async def apply(self, led: LedPartition) -> float | None:
@@ -82,9 +87,18 @@ class Retention:
         if not led.is_taken_over:
             await self._copier.take_over(led)
         log = led.replica.log
-        await self._advance_log_start(led, log)
+        stored = await self._advance_log_start(led, log)
         self._copier.evict(led)
-        return await self._delete_below(led, log.log_start_offset)
+        # DeleteRecords may move the log on meanwhile: no more goes now than the bucket is told.
+        start = min(stored, log.log_start_offset)
+        doomed = below_log_start(await led.remote.segments(), start)
+        if not doomed and stored <= max(led.told_log_start, self._restored_log_start(led)):
+            return await self._delete(led, ())
+        if doomed or self._client.is_connected:
+            await self._copier.tell_log_start(led, stored)
+            return await self._delete(led, doomed)
+        wait_s = await self._delete(led, ())
+        return TELL_RETRY_SECONDS if wait_s is None else min(wait_s, TELL_RETRY_SECONDS)
 
     async def clean_deleted_topics(self) -> float | None:
         """Remove the objects and metadata of deleted topics that fall to this node.
@@ -93,15 +107,19 @@ class Retention:
         be removed is tried again later and keeps no other from it.
         """
         image, now_ms = self._view.image, self._clock_ms()
+        self._told_deletions &= image.deleted_topics.keys()
         waits: list[float] = []
         for topic in image.deleted_topics.values():
             due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
-            if not _is_ours(topic, image, self._broker_id):
+            is_ours = _is_ours(topic, image, self._broker_id)
+            if not is_ours:
                 due_ms += OTHERS_DELAY_MS
-            if now_ms < due_ms:
-                waits.append((due_ms - now_ms) / 1000)
-                continue
             try:
+                if is_ours or now_ms >= due_ms:
+                    await self._tell_deletion(topic, image.cluster_id)
+                if now_ms < due_ms:
+                    waits.append((due_ms - now_ms) / 1000)
+                    continue
                 await self._clean_topic(topic, image.cluster_id)
             except TidelogError as error:
                 logger.warning(
@@ -111,7 +129,8 @@ class Retention:
                 waits.append(CLEAN_RETRY_SECONDS)
         return min(waits, default=None)
 
-    async def _advance_log_start(self, led: LedPartition, log: UnifiedLog) -> None:
+    async def _advance_log_start(self, led: LedPartition, log: UnifiedLog) -> int:
+        """Advance both log starts; return the stored one, which is never behind the local."""
         limits = total_limits(led.replica.config)
         start = await self._log_start(led, log, limits)
         if self._is_active_expired(led, limits, start):
@@ -122,6 +141,11 @@ class Retention:
         if start > stored:  # Also where the local log is ahead of the store.
             stored = await self._catalog.advance_log_start(led.leadership, start)
         log.advance_log_start_offset(min(stored, log.high_watermark))
+        return stored
+
+    def _restored_log_start(self, led: LedPartition) -> int:
+        known = self._view.image.partition(led.replica.partition)
+        return 0 if known is None else known.restored_log_start
 
     async def _log_start(self, led: LedPartition, log: UnifiedLog, limits: Limits) -> int:
         sealed = log.sealed_segments()
@@ -146,9 +170,10 @@ class Retention:
             led.newest = None if found is None else (log.log_end_offset, found[0])
         return led.newest is not None and self._clock_ms() - led.newest[1] > limits.retention_ms
 
-    async def _delete_below(self, led: LedPartition, log_start_offset: int) -> float | None:
+    async def _delete(self, led: LedPartition, doomed: Sequence[SegmentMeta]) -> float | None:
+        """Begin with what is doomed, end what is due; return when the next one is, in seconds."""
         deletable_ms = self._clock_ms() + led.replica.config.file_delete_delay_ms
-        for segment in below_log_start(await led.remote.segments(), log_start_offset):
+        for segment in doomed:
             try:
                 await self._copier.start_deletion(led, segment, deletable_ms)
             except VersionConflict:
@@ -161,14 +186,22 @@ class Retention:
         next_ms = next_deletable_ms(led.deleting.values())
         return None if next_ms is None else max(0, next_ms - self._clock_ms()) / 1000
 
+    async def _tell_deletion(self, topic: DeletedTopic, cluster_id: str) -> None:
+        if topic.topic_id not in self._told_deletions:
+            key = deletion_key(cluster_id, topic.name, topic.topic_id)
+            await self._client.replace(key, deletion_object(topic))
+            self._told_deletions.add(topic.topic_id)
+
     async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
         # Everything below the topic's prefix goes, so nothing is left of an upload that
         # was under way either.
-        prefix = topic_prefix(cluster_id, topic.name, topic.topic_id)
+        async def delete_objects() -> None:
+            await self._client.delete_prefix(topic_prefix(cluster_id, topic.name, topic.topic_id))
+            # What tells of the deletion goes last: until then nothing may come back.
+            await self._client.delete((deletion_key(cluster_id, topic.name, topic.topic_id),))
+
         try:
-            await clean_deleted_topic(
-                self._store, topic, delete_objects=lambda: self._client.delete_prefix(prefix)
-            )
+            await clean_deleted_topic(self._store, topic, delete_objects=delete_objects)
         except VersionConflict:
             return  # Another node or a function does the same just now.
         logger.info("deleted topic cleaned up", extra={"topic": topic.name})

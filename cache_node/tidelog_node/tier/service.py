@@ -350,25 +350,34 @@ class TierService:
         loop = asyncio.get_running_loop()
 
         async def apply(led: LedPartition) -> float:
+            due: list[float | None] = []
+
+            async def run() -> None:
+                due.append(await self._retention.apply(led))
+
             async with slots, led.lock:
-                if led.not_before > loop.time():
+                if led.not_before <= loop.time() and await self._is_worth_opening(led):
+                    await self._attempt(led, "retention", run)
+                if led.not_before <= loop.time() and self._tells_of_topic(led):
+                    tell = partial(self._copier.write_manifests, led)
+                    await self._attempt(led, "manifests", tell)
+                if led.not_before > loop.time():  # Something failed and waits.
                     return led.not_before - loop.time()
-                if not await self._is_worth_opening(led):
-                    return self._retention_interval_s
-                due: list[float | None] = []
-
-                async def run() -> None:
-                    due.append(await self._retention.apply(led))
-
-                await self._attempt(led, "retention", run)
-                if not due:  # It failed and waits.
-                    return max(0.0, led.not_before - loop.time())
-                return self._retention_interval_s if due[0] is None else due[0]
+                wait_s = due[0] if due else None
+                return self._retention_interval_s if wait_s is None else wait_s
 
         waits = await asyncio.gather(*(apply(led) for led in self._led_partitions()))
         await self._evict_followed()
         wait_s = min([self._retention_interval_s, *waits, await self._clean_deleted_topics()])
         return max(0.0, wait_s)
+
+    def _tells_of_topic(self, led: LedPartition) -> bool:
+        """Whether it is this partition's leader that has the bucket tell of its topic.
+
+        So the bucket knows of topics that have tiered nothing yet, and of later changes.
+        """
+        is_first = led.leadership.partition == 0
+        return is_first and led.replica.config.remote_storage_enable and self.client.is_connected
 
     async def _is_worth_opening(self, led: LedPartition) -> bool:
         if led.replica.opened_log is not None or self._holds_files(led.replica):

@@ -272,6 +272,9 @@ class Partition:
     log_start_offset: int = 0  # local and tiered together; never goes back
     adding: tuple[int, ...] = ()  # replicas that a reassignment brings in
     removing: tuple[int, ...] = ()  # replicas that it takes out
+    # Where a restoration began the log though nobody is known to have deleted what lies before:
+    # it could not be read. The bucket is not told, so that it can be put back. 0: nowhere.
+    restored_log_start: int = 0
     version: int = _version()
 
     @property
@@ -280,8 +283,8 @@ class Partition:
         return partition_key(self.topic_id, self.partition)
 
     def to_body(self) -> Body:
-        """Return the item's body."""
-        return {
+        """Return the item's body; without ``restored_log_start`` where it is 0, as before."""
+        body: dict[str, JsonValue] = {
             "topic_id": str(self.topic_id),
             "partition": self.partition,
             "replicas": list(self.replicas),
@@ -292,6 +295,9 @@ class Partition:
             "adding": list(self.adding),
             "removing": list(self.removing),
         }
+        if self.restored_log_start:
+            body["restored_log_start"] = self.restored_log_start
+        return body
 
     @classmethod
     def from_item(cls, item: Item) -> Partition:
@@ -307,6 +313,7 @@ class Partition:
             log_start_offset=fields.integer("log_start_offset", at_least=0),
             adding=fields.integers("adding"),
             removing=fields.integers("removing"),
+            restored_log_start=fields.integer_or_absent("restored_log_start", absent=0, at_least=0),
             version=item.version,
         )
         fields.finish()

@@ -32,7 +32,7 @@ LEADER_EPOCH_JUMP = 1_000
 PRODUCER_ID_JUMP = 1_000_000
 REPLICATION_FACTOR_MAX = 3  # where nobody says how many: Kafka's for what must not be lost
 
-_NOTHING_TIERED = Selection((), 0, -1, (), ())
+_NOTHING_TIERED = Selection((), 0, 0, -1, -1, (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Restoration:
     next_producer_id: int
     left_out: tuple[Remark, ...]
     problems: tuple[Remark, ...]
+    fewer_replicas: tuple[str, ...]  # topics that had more replicas than there are brokers
 
 
 def plan_restoration(
@@ -59,26 +60,34 @@ def plan_restoration(
 ) -> Restoration:
     """Return what brings the cluster back. The brokers will be started on the store.
 
-    Raises ``InvalidReplicationFactor``.
+    A topic gets ``replication_factor`` replicas, or as many as it had, which manifests of
+    older programs do not tell. Raises ``InvalidReplicationFactor``.
     """
     left_out: list[Remark] = []
     problems = list(survey.problems)
-    placing = _Placing(brokers, replication_factor)
+    placing = _Placing(brokers)
     restored = []
+    fewer_replicas = []
     producer_id_max = -1
     for topic in _wanted(survey.topics, left_out, problems):
         for selection in topic.selections.values():
             left_out += selection.left_out
             problems += selection.problems
-            ids = (segment.producer_id_max for segment in selection.segments)
-            producer_id_max = max(producer_id_max, *ids, -1)
-        restored.append(_restored_topic(topic, placing))
+            producer_id_max = max(producer_id_max, selection.producer_id_max)
+        assert topic.manifest is not None
+        factor = replication_factor or topic.manifest.replication_factor or REPLICATION_FACTOR_MAX
+        if replication_factor is None:
+            if (topic.manifest.replication_factor or 0) > placing.broker_count:
+                fewer_replicas.append(topic.manifest.name)
+            factor = min(factor, placing.broker_count)
+        restored.append(_restored_topic(topic, placing, factor))
     return Restoration(
         cluster_id=survey.cluster_id,
         topics=tuple(restored),
         next_producer_id=producer_id_max + PRODUCER_ID_JUMP,
         left_out=tuple(left_out),
         problems=tuple(problems),
+        fewer_replicas=tuple(fewer_replicas),
     )
 
 
@@ -89,6 +98,8 @@ def _wanted(
     by_name: dict[str, SurveyedTopic] = {}
     for topic in sorted(topics, key=_created_ms):
         problems += topic.problems
+        if topic.objects.is_deleted:
+            left_out.append(Remark(topic.objects.folder, "the topic was deleted"))
         if topic.manifest is None:
             continue
         trouble = _trouble(topic)
@@ -131,13 +142,15 @@ def _partition_count(topic: SurveyedTopic) -> int:
     return max([topic.manifest.partition_count, *(n + 1 for n in topic.selections)])
 
 
-def _restored_topic(topic: SurveyedTopic, placing: _Placing) -> RestoredTopic:
+def _restored_topic(
+    topic: SurveyedTopic, placing: _Placing, replication_factor: int
+) -> RestoredTopic:
     manifest = topic.manifest
     assert manifest is not None
     count = _partition_count(topic)
     partitions = tuple(
         _restored_partition(topic, number, replicas)
-        for number, replicas in enumerate(placing.place(count))
+        for number, replicas in enumerate(placing.place(count, replication_factor))
     )
     restored = Topic(
         name=manifest.name,
@@ -155,6 +168,7 @@ def _restored_topic(topic: SurveyedTopic, placing: _Placing) -> RestoredTopic:
 def _restored_partition(topic: SurveyedTopic, number: int, replicas: Replicas) -> Partition:
     assert topic.manifest is not None
     selection = topic.selections.get(number, _NOTHING_TIERED)
+    start = selection.log_start_offset
     return Partition(
         topic_id=topic.manifest.topic_id,
         partition=number,
@@ -163,23 +177,24 @@ def _restored_partition(topic: SurveyedTopic, number: int, replicas: Replicas) -
         # It takes over in the next epoch: this one is of the leader that is lost.
         leader_epoch=min(selection.leader_epoch_max + LEADER_EPOCH_JUMP, INT32_MAX - 1),
         isr=replicas[:1],
-        log_start_offset=selection.log_start_offset,
+        log_start_offset=start,
+        restored_log_start=start if start > selection.deleted_end else 0,
     )
 
 
 class _Placing:
     """Spreads replicas over the brokers, topic after topic."""
 
-    def __init__(self, brokers: Sequence[int], replication_factor: int | None) -> None:
+    def __init__(self, brokers: Sequence[int]) -> None:
         self._brokers = tuple(dict.fromkeys(brokers))
-        self._factor = replication_factor or min(REPLICATION_FACTOR_MAX, len(self._brokers))
+        self.broker_count = len(self._brokers)
         self._leads: Counter[int] = Counter()
         self._holds: Counter[int] = Counter()
 
-    def place(self, partition_count: int) -> tuple[Replicas, ...]:
+    def place(self, partition_count: int, replication_factor: int) -> tuple[Replicas, ...]:
         placed = place_replicas(
             partition_count,
-            self._factor,
+            replication_factor,
             racks=dict.fromkeys(self._brokers),
             live=set(self._brokers),
             leader_load=self._leads,

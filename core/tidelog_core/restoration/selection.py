@@ -7,7 +7,9 @@ The rules of ``docs/format.md``, "Without metadata":
    not, an unclean election came between, and the later leader's segment is the truth.
 3. A segment that starts a new chain of hashes had none before it that counted: what ends
    at or before its base offset was being deleted.
-4. The log is what is without a gap up to the greatest end offset. A log with a hole cannot
+4. So does what ends at or before the log start that the bucket tells of; and the log start
+   is told before anything is deleted for it, so what lies behind it must be there.
+5. The log is what is without a gap up to the greatest end offset. A log with a hole cannot
    be served: new records would be appended in the hole.
 """
 
@@ -62,41 +64,58 @@ class Selection:
 
     segments: tuple[CompleteSegment, ...]  # by base offset, without gaps
     log_start_offset: int
+    deleted_end: int  # what ends at or before it was deleted, as far as the bucket tells
     leader_epoch_max: int  # that any object tells of; -1: none
+    producer_id_max: int  # likewise
     left_out: tuple[Remark, ...]  # what does not count, and why
     problems: tuple[Remark, ...]  # where records may be lost
 
 
 def select_segments(
-    complete: Sequence[CompleteSegment], broken: Sequence[BrokenSegment] = ()
+    complete: Sequence[CompleteSegment],
+    broken: Sequence[BrokenSegment] = (),
+    *,
+    told_start: int = 0,
 ) -> Selection:
-    """Return the segments that make up the partition's log."""
+    """Return the segments that make up the partition's log.
+
+    ``told_start`` is the log start that the bucket tells of, 0 where it tells of none: the
+    true one may be later, never earlier.
+    """
     left_out: list[Remark] = []
     problems: list[Remark] = []
-    deleted_end = max(
+    chain_start = max(
         (s.meta.base_offset for s in complete if s.previous_hash == NO_HASH), default=0
     )
+    deleted_end = max(chain_start, told_start)
     kept = _without_deleted(complete, deleted_end, left_out)
     continued = {segment.previous_hash for segment in complete}
     chosen: list[CompleteSegment] = []
     for group in _overlapping(kept):
         chosen += _without_repeated(_without_superseded(group, left_out), continued, left_out)
     kept = sorted(chosen, key=_place)
+    if kept and told_start and kept[0].meta.base_offset > deleted_end:
+        problems.append(_missing_before(kept[0], told_start))
     problems += _chain_problems(kept, complete)
     run = _last_run(kept, left_out, problems)
     if run:
         log_start_offset = max(run[0].meta.base_offset, deleted_end)
     else:
         # Nothing can be read. New records at least do not take the offsets of others.
-        log_start_offset = max((s.end_offset or s.base_offset for s in broken), default=0)
+        ends = (s.end_offset or s.base_offset for s in broken)
+        log_start_offset = max(deleted_end, *ends, 0)
     for segment in broken:
-        is_harmless = segment.is_unfinished or _is_dispensable(segment, run, log_start_offset)
+        is_harmless = segment.is_unfinished or _is_dispensable(
+            segment, run, log_start_offset if run else deleted_end
+        )
         remarks = left_out if is_harmless else problems
         remarks.append(Remark(segment.key, segment.problem))
     return Selection(
         segments=tuple(run),
         log_start_offset=log_start_offset,
+        deleted_end=deleted_end,
         leader_epoch_max=_leader_epoch_max(complete, broken),
+        producer_id_max=max((segment.producer_id_max for segment in complete), default=-1),
         left_out=tuple(left_out),
         problems=tuple(problems),
     )
@@ -131,7 +150,7 @@ def _without_deleted(
     kept = []
     for segment in segments:
         if segment.meta.end_offset <= deleted_end:
-            text = f"a new chain starts at {deleted_end}: it was being deleted"
+            text = f"the log starts at {deleted_end}: it was being deleted"
             left_out.append(Remark(segment.index_key, text))
         else:
             kept.append(segment)
@@ -220,9 +239,10 @@ def _last_run(
     end_offset = 0
     for segment in kept:
         if run and segment.meta.base_offset > end_offset:
-            gap = f"[{end_offset}, {segment.meta.base_offset})"
-            text = f"offsets {gap} are missing before it, and what lies before those is left out"
+            missing = _missing_before(segment, end_offset)
+            text = f"{missing.text}, and what lies before those is left out"
             problems.append(Remark(segment.log_key, text))
+            gap = f"[{end_offset}, {segment.meta.base_offset})"
             text = f"it lies before the missing offsets {gap} and cannot be served"
             left_out += [Remark(before.index_key, text) for before in run]
             run = []
@@ -231,14 +251,21 @@ def _last_run(
     return run
 
 
+def _missing_before(segment: CompleteSegment, start: int) -> Remark:
+    gap = f"[{start}, {segment.meta.base_offset})"
+    return Remark(segment.log_key, f"offsets {gap} are missing before it")
+
+
 def _is_dispensable(
-    broken: BrokenSegment, run: Sequence[CompleteSegment], log_start_offset: int
+    broken: BrokenSegment, run: Sequence[CompleteSegment], deleted_end: int
 ) -> bool:
     """Whether the run, or what is deleted, has all that the broken segment had."""
-    if broken.end_offset is None or not run:
+    if broken.end_offset is None:
         return False
-    if broken.end_offset <= log_start_offset:
+    if broken.end_offset <= deleted_end:
         return True
+    if not run:
+        return False
     ends = max(segment.meta.end_offset for segment in run)
     return run[0].meta.base_offset <= broken.base_offset and broken.end_offset <= ends
 

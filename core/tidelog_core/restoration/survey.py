@@ -41,7 +41,8 @@ class SurveyedTopic:
     """A topic's folder, read."""
 
     objects: TopicObjects
-    manifest: TopicManifest | None  # None: missing or wrong, which ``problems`` tells
+    # None: the topic was deleted, or it is missing or wrong, which ``problems`` tells.
+    manifest: TopicManifest | None
     selections: dict[int, Selection] = field(default_factory=dict)  # by partition
     problems: list[Remark] = field(default_factory=list)  # of the manifest
 
@@ -65,13 +66,11 @@ async def list_clusters(
 
 def read_count(cluster: ClusterObjects) -> int:
     """Return how many objects ``survey`` will read."""
+    topics = [topic for topic in cluster.topics.values() if not topic.is_deleted]
     segments = (
-        segment
-        for topic in cluster.topics.values()
-        for held in topic.partitions.values()
-        for segment in held
+        segment for topic in topics for held in topic.partitions.values() for segment in held
     )
-    return 1 + len(cluster.topics) + sum(segment.index is not None for segment in segments)
+    return 1 + len(topics) + sum(segment.index is not None for segment in segments)
 
 
 async def survey(
@@ -127,19 +126,23 @@ class _Reading:
         return found
 
     async def topic(self, topic: TopicObjects) -> SurveyedTopic:
+        if topic.is_deleted:
+            return SurveyedTopic(topic, None)  # Nothing in it counts, whole or not.
         found = await self.manifest(topic)
-        for partition, segments in sorted(topic.partitions.items()):
-            found.selections[partition] = await self._partition(segments)
+        for partition in topic.partition_numbers:
+            found.selections[partition] = await self._partition(
+                topic.partitions.get(partition, ()), topic.log_starts.get(partition, 0)
+            )
         return found
 
-    async def _partition(self, segments: Sequence[SegmentObjects]) -> Selection:
+    async def _partition(self, segments: Sequence[SegmentObjects], told_start: int) -> Selection:
         read: list[CompleteSegment | BrokenSegment] = []
         for at in range(0, len(segments), 10 * READS_AT_ONCE_MAX):
             some = segments[at : at + 10 * READS_AT_ONCE_MAX]
             read += await asyncio.gather(*(self._segment(segment) for segment in some))
         complete = [segment for segment in read if isinstance(segment, CompleteSegment)]
         broken = [segment for segment in read if isinstance(segment, BrokenSegment)]
-        return select_segments(complete, broken)
+        return select_segments(complete, broken, told_start=told_start)
 
     async def _segment(self, segment: SegmentObjects) -> CompleteSegment | BrokenSegment:
         if segment.index is None:

@@ -3,11 +3,13 @@
 The tombstone is written by the deletion and removed last, so whatever stops on the way
 is begun again from it. Any number of nodes and functions may do it at once:
 
-- the partition items go first: every commit of a leader checks one, so no copy of the
-  topic ends any more and no new one begins;
+- the bucket is told of the deletion, as soon as the tombstone is seen: whoever has nothing but
+  the bucket does not bring back what is left;
+- once its time has come, the partition items go first: every commit of a leader checks one,
+  so no copy of the topic ends any more and no new one begins;
 - then its segments are DELETE_STARTED: what one more party finds is final;
 - then every object below the topic's prefix, which holds the topic's id: nothing else
-  ever has it;
+  ever has it; and then what tells of the deletion, which lies beside;
 - then the segments' items, and the tombstone.
 
 An upload that was on its way all that time may still put its object after the prefix was
@@ -47,9 +49,9 @@ async def clean_deleted_topic(
 ) -> None:
     """Remove what is left of the topic: its partitions, segments, objects, tombstone.
 
-    ``delete_objects`` deletes all below the topic's prefix, durable on return. Doing it
-    twice is harmless. Raises what it and the store raise: ``VersionConflict`` where
-    someone else is at it just now.
+    ``delete_objects`` deletes all below the topic's prefix, then what tells of the deletion,
+    durable on return; that was told before. Doing it twice is harmless. Raises what it and
+    the store raise: ``VersionConflict`` where someone else is at it just now.
     """
     await remove_partitions(store, tombstone.topic_id)
     doomed: list[SegmentMeta] = []

@@ -1,6 +1,7 @@
 """How a tiered segment goes: which, when, and the commits on the way.
 
     1. the partition's item: log start offset past the segment's end   no reader asks for it
+       the bucket is told of the log start                             no restoration finds it
     2. COPY_FINISHED -> DELETE_STARTED, with the time it may go        no plan finds it
     3. file.delete.delay.ms later: both objects                        whoever held it is done
     4. the item
@@ -8,9 +9,10 @@
 Leaders, functions and whoever else applies retention do these steps, in this order, each
 from what the metadata says at that moment. They need not know of each other:
 
-- The log start never goes back, so what 1 allowed stays allowed: 2 needs no more than
-  the segment's own version. Of two who do it one loses, looks again, and finds it done;
-  the time that the winner wrote is the one that counts.
+- The log start never goes back, so what 1 allowed stays allowed. The bucket is told by a key
+  with the offset in it, and the greatest counts: who comes late takes nothing back.
+- 2 therefore needs no more than the segment's own version. Of two who do it one loses, looks
+  again, and finds it done; the time that the winner wrote is the one that counts.
 - DELETE_STARTED never becomes anything else, its keys hold an id that is never used again,
   and deleting what is gone does nothing: 3 and 4 can be done twice, late, or by two at once.
 - A copy under way is COPY_STARTED, which nobody but its leader and the next one touch, and

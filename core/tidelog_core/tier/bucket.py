@@ -17,6 +17,8 @@ from tidelog_core.tier.keys import (
     LOG_SUFFIX,
     SegmentKey,
     cluster_manifest_key,
+    parse_deletion_key,
+    parse_log_start_key,
     parse_segment_key,
     parse_topic_manifest_key,
 )
@@ -49,12 +51,24 @@ class TopicObjects:
     topic_id: UUID
     folder: str  # without the slash at its end
     has_manifest: bool = False
+    is_deleted: bool = False  # there is an object that says so
     partitions: dict[int, list[SegmentObjects]] = field(default_factory=dict)
+    log_starts: dict[int, int] = field(default_factory=dict)  # by partition; the greatest told
 
     @property
     def manifest_key(self) -> str:
         """The key of the topic's manifest, whether it is there or not."""
         return f"{self.folder}/topic.json"
+
+    @property
+    def deletion_key(self) -> str:
+        """The key that tells that the topic was deleted, whether it is there or not."""
+        return f"{self.folder}.deleted.json"
+
+    @property
+    def partition_numbers(self) -> list[int]:
+        """The partitions of which anything is there, ascending."""
+        return sorted(self.partitions.keys() | self.log_starts.keys())
 
 
 @dataclass(slots=True)
@@ -74,46 +88,57 @@ class ClusterObjects:
 
 def sort_listing(objects: Iterable[ObjectMeta]) -> tuple[dict[str, ClusterObjects], list[str]]:
     """Return the clusters that the objects belong to, and the keys that are of none."""
-    clusters: dict[str, ClusterObjects] = {}
-    unknown: dict[str, list[str]] = defaultdict(list)  # by the first part of the key
-    segments: dict[str, SegmentObjects] = {}
+    sorting = _Sorting()
     for found in objects:
-        cluster_id, _, rest = found.key.partition("/")
-        parsed = parse_segment_key(found.key)
-        topic_id = parse_topic_manifest_key(found.key)
-        if parsed is None and topic_id is None and rest != "cluster.json":
-            unknown[cluster_id].append(found.key)
-            continue
-        cluster = clusters.setdefault(cluster_id, ClusterObjects(cluster_id))
-        if rest == "cluster.json":
-            cluster.has_manifest = True
-        elif topic_id is not None:
-            _topic(cluster, found.key, topic_id).has_manifest = True
-        elif parsed is not None:
-            _add_segment(_topic(cluster, found.key, parsed.topic_id), segments, parsed, found)
+        sorting.add(found)
     outside = []
-    for cluster_id, keys in unknown.items():
-        if cluster_id in clusters:
-            clusters[cluster_id].foreign = keys
+    for cluster_id, keys in sorting.unknown.items():
+        if cluster_id in sorting.clusters:
+            sorting.clusters[cluster_id].foreign = keys
         else:
             outside += keys
-    return clusters, outside
+    return sorting.clusters, outside
 
 
-def _topic(cluster: ClusterObjects, key: str, topic_id: UUID) -> TopicObjects:
-    folder = "/".join(key.split("/")[:2])
-    return cluster.topics.setdefault(folder, TopicObjects(topic_id, folder))
+class _Sorting:
+    def __init__(self) -> None:
+        self.clusters: dict[str, ClusterObjects] = {}
+        self.unknown: dict[str, list[str]] = defaultdict(list)  # by the first part of the key
+        self._segments: dict[str, SegmentObjects] = {}
 
+    def add(self, found: ObjectMeta) -> None:
+        key = found.key
+        cluster_id, _, rest = key.partition("/")
+        if rest == "cluster.json":
+            self._cluster(cluster_id).has_manifest = True
+        elif (parsed := parse_segment_key(key)) is not None:
+            self._add_segment(self._topic(key, parsed.topic_id), parsed, found)
+        elif (start := parse_log_start_key(key)) is not None:
+            starts = self._topic(key, start.topic_id).log_starts
+            starts[start.partition] = max(start.offset, starts.get(start.partition, 0))
+        elif (topic_id := parse_topic_manifest_key(key)) is not None:
+            self._topic(key, topic_id).has_manifest = True
+        elif (deletion := parse_deletion_key(key)) is not None:
+            self._topic(f"{deletion.folder}/", deletion.topic_id).is_deleted = True
+        else:
+            self.unknown[cluster_id].append(key)
 
-def _add_segment(
-    topic: TopicObjects, known: dict[str, SegmentObjects], parsed: SegmentKey, found: ObjectMeta
-) -> None:
-    stem = found.key.rpartition(".")[0]
-    segment = known.get(stem)
-    if segment is None:
-        segment = known[stem] = SegmentObjects(parsed, stem)
-        topic.partitions.setdefault(parsed.partition, []).append(segment)
-    if parsed.is_index:
-        segment.index = found
-    else:
-        segment.log = found
+    def _cluster(self, cluster_id: str) -> ClusterObjects:
+        return self.clusters.setdefault(cluster_id, ClusterObjects(cluster_id))
+
+    def _topic(self, key: str, topic_id: UUID) -> TopicObjects:
+        cluster_id, name = key.split("/")[:2]
+        folder = f"{cluster_id}/{name}"
+        topics = self._cluster(cluster_id).topics
+        return topics.setdefault(folder, TopicObjects(topic_id, folder))
+
+    def _add_segment(self, topic: TopicObjects, parsed: SegmentKey, found: ObjectMeta) -> None:
+        stem = found.key.rpartition(".")[0]
+        segment = self._segments.get(stem)
+        if segment is None:
+            segment = self._segments[stem] = SegmentObjects(parsed, stem)
+            topic.partitions.setdefault(parsed.partition, []).append(segment)
+        if parsed.is_index:
+            segment.index = found
+        else:
+            segment.log = found

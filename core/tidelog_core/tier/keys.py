@@ -1,12 +1,16 @@
 """Where the tier's objects lie in the object store.
 
     <cluster id>/cluster.json                                              cluster manifest
+    <cluster id>/<topic>-<topic id>.deleted.json                           the topic was deleted
     <cluster id>/<topic>-<topic id>/topic.json                             topic manifest
+    <cluster id>/<topic>-<topic id>/<partition>/log-start-<offset>.json    where the log starts
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.log              a segment's bytes
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            what describes them
 
 ``<segment>`` is the base offset (20 digits), the leader epoch of the leader that copied
 it and the segment's id: another id with every attempt, so no two attempts share a key.
+That a topic was deleted and where a log starts is said by the key alone (the offset has 20
+digits too): of several offsets the greatest counts, so nobody can take one back.
 A topic's name is cut to 200 characters, so that the folder's name stays a file name;
 the id tells topics apart, and the topic manifest has the whole name.
 """
@@ -32,6 +36,11 @@ _SEGMENT_KEY = re.compile(
     rf"(?P<base>[0-9]{{20}})-(?P<epoch>{_EPOCH})-(?P<segment_id>{_UUID})\.(?P<kind>log|index)"
 )
 _TOPIC_MANIFEST_KEY = re.compile(rf"[^/]+/[^/]+-(?P<topic_id>{_UUID})/topic\.json")
+_DELETION_KEY = re.compile(rf"(?P<folder>[^/]+/[^/]+-(?P<topic_id>{_UUID}))\.deleted\.json")
+_LOG_START_KEY = re.compile(
+    rf"[^/]+/[^/]+-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
+    rf"log-start-(?P<offset>[0-9]{{20}})\.json"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,23 @@ class SegmentKey:
     is_index: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LogStartKey:
+    """What the key says of an object that tells where a log starts."""
+
+    topic_id: UUID
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionKey:
+    """What the key says of an object that tells that a topic was deleted."""
+
+    topic_id: UUID
+    folder: str  # the topic's, without the slash at its end
+
+
 def cluster_manifest_key(cluster_id: str) -> str:
     """Return the key of the cluster's manifest."""
     return f"{cluster_id}/cluster.json"
@@ -71,6 +97,11 @@ def topic_manifest_key(cluster_id: str, topic: str, topic_id: UUID) -> str:
     return f"{topic_prefix(cluster_id, topic, topic_id)}topic.json"
 
 
+def deletion_key(cluster_id: str, topic: str, topic_id: UUID) -> str:
+    """Return the key that tells of the topic's deletion: beside its folder, to outlive it."""
+    return f"{topic_prefix(cluster_id, topic, topic_id)[:-1]}.deleted.json"
+
+
 def partition_prefix(cluster_id: str, topic: str, topic_id: UUID, partition: int) -> str:
     """Return what the keys of the partition's segments start with, slash included."""
     return f"{topic_prefix(cluster_id, topic, topic_id)}{partition}/"
@@ -83,6 +114,11 @@ def segment_keys(cluster_id: str, topic: str, segment: SegmentMeta) -> SegmentKe
         f"{segment.base_offset:020d}-{segment.leader_epoch}-{segment.segment_id}"
     )
     return SegmentKeys(log=stem + LOG_SUFFIX, index=stem + INDEX_SUFFIX)
+
+
+def log_start_key(cluster_id: str, topic: str, topic_id: UUID, partition: int, offset: int) -> str:
+    """Return the key that tells that the partition's log starts at ``offset`` or later."""
+    return f"{partition_prefix(cluster_id, topic, topic_id, partition)}log-start-{offset:020d}.json"
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
@@ -106,3 +142,17 @@ def parse_topic_manifest_key(key: str) -> UUID | None:
     """Return the topic's id that the key says, ``None`` where it is not a topic manifest's."""
     match = _TOPIC_MANIFEST_KEY.fullmatch(key)
     return None if match is None else UUID(match["topic_id"])
+
+
+def parse_deletion_key(key: str) -> DeletionKey | None:
+    """Return what the key says, ``None`` where it does not tell of a topic's deletion."""
+    match = _DELETION_KEY.fullmatch(key)
+    return None if match is None else DeletionKey(UUID(match["topic_id"]), match["folder"])
+
+
+def parse_log_start_key(key: str) -> LogStartKey | None:
+    """Return what the key says, ``None`` where it does not tell where a log starts."""
+    match = _LOG_START_KEY.fullmatch(key)
+    if match is None or int(match["offset"]) > INT64_MAX:
+        return None
+    return LogStartKey(UUID(match["topic_id"]), int(match["partition"]), int(match["offset"]))

@@ -1,8 +1,12 @@
 """Small JSON objects beside the segments, so that the bucket alone tells what it holds.
 
 They are for people and for restoring a cluster whose metadata store is lost; running
-nodes never act on them. A leader replaces them whole before it copies a segment, if
-what they say has changed.
+nodes never act on them. A leader replaces the cluster's and the topic's whole, if what they
+say has changed: before it copies a segment, and with retention's rounds.
+
+Where a log starts and that a topic was deleted is told by objects whose key says all of it;
+what is in them is for people. They are written after the metadata says so, never before it,
+and before the first object is deleted for it: a crash leaves them late, and nothing lost.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tidelog_core.errors import CorruptObject
+from tidelog_core.metadata.records import DeletedTopic
 
 FORMAT_VERSION = 1
 
@@ -41,20 +46,22 @@ class TopicManifest:
     topic_id: UUID
     partition_count: int
     created_ms: int  # Unix time
+    replication_factor: int | None  # None: an older program wrote it, which did not say
     configs: Mapping[str, str] = field(default_factory=dict)  # overrides only
 
     def to_bytes(self) -> bytes:
         """Return the object."""
-        return _encode(
-            {
-                "kind": "topic",
-                "name": self.name,
-                "topic_id": str(self.topic_id),
-                "partition_count": self.partition_count,
-                "created_ms": self.created_ms,
-                "configs": dict(sorted(self.configs.items())),
-            }
-        )
+        fields: dict[str, object] = {
+            "kind": "topic",
+            "name": self.name,
+            "topic_id": str(self.topic_id),
+            "partition_count": self.partition_count,
+            "created_ms": self.created_ms,
+            "configs": dict(sorted(self.configs.items())),
+        }
+        if self.replication_factor is not None:
+            fields["replication_factor"] = self.replication_factor
+        return _encode(fields)
 
     @classmethod
     def parse(cls, data: bytes, *, key: str = "topic.json") -> TopicManifest:
@@ -72,8 +79,26 @@ class TopicManifest:
             topic_id=topic_id,
             partition_count=_integer(fields, key, "partition_count"),
             created_ms=_integer(fields, key, "created_ms"),
+            replication_factor=_replication_factor(fields, key),
             configs=configs,
         )
+
+
+def log_start_object(log_start_offset: int) -> bytes:
+    """Return what the object holds whose key tells where a log starts."""
+    return _encode({"kind": "log-start", "log_start_offset": log_start_offset})
+
+
+def deletion_object(topic: DeletedTopic) -> bytes:
+    """Return what the object holds whose key tells that the topic was deleted."""
+    return _encode(
+        {
+            "kind": "topic-deletion",
+            "name": topic.name,
+            "topic_id": str(topic.topic_id),
+            "deleted_ms": topic.deleted_ms,
+        }
+    )
 
 
 def _encode(fields: Mapping[str, object]) -> bytes:
@@ -105,3 +130,11 @@ def _integer(fields: Mapping[str, object], key: str, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise CorruptObject(key, f"{name} must be a whole number")
     return value
+
+
+def _replication_factor(fields: Mapping[str, object], key: str) -> int | None:
+    name = "replication_factor"
+    factor = _integer(fields, key, name) if name in fields else None
+    if factor is not None and factor < 1:
+        raise CorruptObject(key, f"{name} must be at least 1")
+    return factor

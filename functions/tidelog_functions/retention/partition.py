@@ -5,19 +5,20 @@ is remembered between two calls, so a call that is doubled, late or cut short di
 any other only in how much it finds to do.
 
 A function knows what is tiered, and not what lies on the leader's disk: it removes no more
-than the leader would. It neither reads nor writes objects, it only deletes them; damaged
-ones go like any other.
+than the leader would. It reads no objects, so damaged ones go like any other, and writes none
+but those that tell, before anything is deleted, that it may be: ``tidelog_core.tier.manifest``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import OutcomeUnknown, VersionConflict
+from tidelog_core.errors import ObjectExists, OutcomeUnknown, VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
@@ -32,7 +33,8 @@ from tidelog_core.retention.deletion import (
     start_deletions,
 )
 from tidelog_core.retention.selection import log_start_after_tier_retention, total_limits
-from tidelog_core.tier.keys import segment_keys, topic_prefix
+from tidelog_core.tier.keys import deletion_key, log_start_key, segment_keys, topic_prefix
+from tidelog_core.tier.manifest import deletion_object, log_start_object
 from tidelog_core.tier.planning import finished_segments
 
 from tidelog_functions.invocation import TimeLimit
@@ -99,14 +101,20 @@ class PartitionRetention:
         # The settings of its own went with it.
         delay_ms = TopicConfig().file_delete_delay_ms
         due_ms = deletable_topic_ms(tombstone, delay_ms=delay_ms)
+        told = deletion_key(self.cluster_id, tombstone.name, tombstone.topic_id)
+        await self._tell(told, deletion_object(tombstone))
         if self.clock_ms() < due_ms:
             return Done(next_deletion_ms=due_ms)
         prefix = topic_prefix(self.cluster_id, tombstone.name, tombstone.topic_id)
+
+        async def delete_objects() -> None:
+            await self._delete_prefix(prefix)
+            # What tells of the deletion goes last: until then nothing may come back.
+            await self.objects.delete([told])
+
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                await clean_deleted_topic(
-                    self.store, tombstone, delete_objects=lambda: self._delete_prefix(prefix)
-                )
+                await clean_deleted_topic(self.store, tombstone, delete_objects=delete_objects)
             except (VersionConflict, OutcomeUnknown):
                 if attempt == ATTEMPTS_MAX:
                     raise
@@ -135,6 +143,8 @@ class PartitionRetention:
         # Not before the commit above has ended: the delay is for those who read until then.
         deletable_ms = self.clock_ms() + config.file_delete_delay_ms
         doomed = below_log_start(metas, start)
+        if doomed:
+            await self._tell_log_start(topic, number, start, before=partition.log_start_offset)
         started = await start_deletions(self.store, doomed, deletable_ms=deletable_ms)
         gone = {segment.segment_id for segment in doomed}
         metas = [meta for meta in metas if meta.segment_id not in gone] + started
@@ -147,6 +157,21 @@ class PartitionRetention:
             segment_deleted_count=len(deleted),
             next_deletion_ms=next_deletable_ms(m for m in metas if m.segment_id not in gone),
         )
+
+    async def _tell_log_start(self, topic: Topic, number: int, start: int, *, before: int) -> None:
+        """Have the bucket tell where the log starts, which the metadata store says already."""
+        keys = [
+            log_start_key(self.cluster_id, topic.name, topic.topic_id, number, offset)
+            for offset in (start, before)
+        ]
+        await self._tell(keys[0], log_start_object(start))
+        if 0 < before < start:
+            await self.objects.delete(keys[1:])  # The greatest is what counts.
+
+    async def _tell(self, key: str, data: bytes) -> None:
+        """Put what may be there already, by a run that came no further or by a node."""
+        with contextlib.suppress(ObjectExists):
+            await self.objects.put(key, data)
 
     async def _delete(self, topic: Topic, segments: Sequence[SegmentMeta]) -> None:
         for at in range(0, len(segments), SEGMENTS_AT_ONCE):

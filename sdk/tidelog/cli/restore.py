@@ -54,7 +54,7 @@ def restore(
     ] = "1",
     replication_factor: Annotated[
         int | None,
-        typer.Option(min=1, help="Copies; as many as there are brokers, at most 3, otherwise."),
+        typer.Option(min=1, help="Copies; as many as each topic had, otherwise."),
     ] = None,
     cluster_id: ClusterId = None,
     dry_run: Annotated[
@@ -165,6 +165,9 @@ def _tell(restoration: Restoration, *, is_written: bool) -> None:
     count = len(restoration.problems)
     if restoration.left_out:
         note(f"{len(restoration.left_out)} objects do not count; --json tells which and why")
+    if restoration.fewer_replicas:
+        names = ", ".join(restoration.fewer_replicas)
+        note(f"fewer replicas than before, for there are not as many brokers: {names}")
     print(
         f"cluster {restoration.cluster_id} {'restored' if is_written else 'can be restored'}: "
         f"{len(restoration.topics)} topics, {len(segments)} segments, "
@@ -181,6 +184,7 @@ def _document(restoration: Restoration, *, is_written: bool) -> dict[str, object
         "topics": [_topic(restored) for restored in restoration.topics],
         "problems": _remarks(restoration.problems),
         "left_out": _remarks(restoration.left_out),
+        "fewer_replicas": list(restoration.fewer_replicas),
     }
 
 

@@ -26,7 +26,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.restoration.survey import Survey, SurveyedTopic, check_manifests
 from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObjects
-from tidelog_core.tier.keys import SegmentKeys
+from tidelog_core.tier.keys import SegmentKeys, log_start_key
 from tidelog_core.tier.planning import finished_segments
 
 from tidelog.cli.verification import PartitionPlan, Problem
@@ -68,6 +68,7 @@ class MetadataPlan:
         for topic in cluster.topics.values():
             if topic.topic_id in self._names:
                 problems += await self._orphans(topic)
+                problems += self._told_too_much(topic)
                 if topic.topic_id in self._tiered:
                     wanted.append(topic)
             elif is_all and not await self._is_known_topic(topic):
@@ -119,9 +120,33 @@ class MetadataPlan:
                     problems += [Problem(name, key, ORPHAN) for key in keys]
         return problems
 
+    def _told_too_much(self, topic: TopicObjects) -> list[Problem]:
+        """Return where the bucket tells what the metadata store does not know, and must.
+
+        So it is after the metadata was set back to an earlier time.
+        """
+        name = self._names[topic.topic_id]
+        problems = []
+        if topic.is_deleted:
+            text = "it says that the topic was deleted, but the metadata store has it"
+            problems.append(Problem(None, topic.deletion_key, text))
+        for partition in self._image.partitions(name):
+            told = topic.log_starts.get(partition.partition, 0)
+            if told > partition.log_start_offset:
+                text = f"the log starts at {partition.log_start_offset}, not at {told} as this says"
+                key = log_start_key(
+                    self._image.cluster_id, name, topic.topic_id, partition.partition, told
+                )
+                where = TopicPartition(name, partition.partition)
+                problems.append(Problem(where, key, text))
+        return problems
+
     async def _is_known_topic(self, topic: TopicObjects) -> bool:
-        """Whether the topic is there, or is being deleted, its objects with it."""
-        if self._image.topic_by_id(topic.topic_id) is not None:
+        """Whether the topic is there, or is being deleted, its objects with it.
+
+        Where only the bucket knows of the deletion, the metadata was restored.
+        """
+        if topic.is_deleted or self._image.topic_by_id(topic.topic_id) is not None:
             return True
         if await self._store.get(deleted_topic_key(topic.topic_id)) is not None:
             return True
@@ -142,19 +167,19 @@ class BucketPlan:
     """The plan by what the bucket alone says."""
 
     def __init__(self, survey: Survey, objects: ObjectStore) -> None:
-        self._survey = survey
+        self._topics = [topic for topic in survey.topics if not topic.objects.is_deleted]
         self._objects = objects
         self.problems = [Problem(None, r.object, r.text) for r in survey.problems]
 
     @property
     def topics(self) -> list[str]:
         """The names of the topics that there are."""
-        return sorted({_name_of(topic) for topic in self._survey.topics})
+        return sorted({_name_of(topic) for topic in self._topics})
 
     def partitions(self, topics: Sequence[str]) -> list[PartitionPlan]:
         """Return what there is to check of the topics."""
         plans = []
-        for topic in sorted(self._survey.topics, key=_name_of):
+        for topic in sorted(self._topics, key=_name_of):
             if _name_of(topic) not in topics:
                 continue
             self.problems += [Problem(None, r.object, r.text) for r in topic.problems]

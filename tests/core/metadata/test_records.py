@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 from uuid import UUID
@@ -81,6 +82,15 @@ def test_a_record_with_a_field_too_many_or_too_few_is_refused(record: Any) -> No
         body = {name: value for name, value in record.to_body().items() if name != field}
         with pytest.raises(CorruptItem, match=f"{field} is missing"):
             type(record).from_item(Item(record.item_id, 1, body))
+
+
+def test_a_partition_that_was_restored_in_part_says_from_where_and_no_other_does() -> None:
+    whole = next(record for record in RECORDS if isinstance(record, Partition))
+    assert "restored_log_start" not in whole.to_body()
+    restored = dataclasses.replace(whole, log_start_offset=9, restored_log_start=7)
+    assert Partition.from_item(stored(restored)) == restored
+    with pytest.raises(CorruptItem, match="restored_log_start"):
+        Partition.from_item(stored(restored, restored_log_start=-1))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=NAMES)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
 from uuid import UUID, uuid4
 
+from hypothesis import given
+from hypothesis import strategies as st
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.restoration.selection import (
     BrokenSegment,
@@ -163,3 +167,133 @@ def test_offsets_of_what_cannot_be_read_are_not_given_away_where_nothing_else_is
     assert selection.log_start_offset == 30
     assert len(selection.problems) == 2
     assert select_segments([]).log_start_offset == 0
+
+
+def test_the_log_starts_where_the_bucket_tells_if_that_is_later() -> None:
+    whole = chain((0, 10), (10, 20), (20, 30))
+    for told, kept, start in (
+        (0, 3, 0),
+        (1, 3, 1),
+        (10, 2, 10),
+        (15, 2, 15),
+        (29, 1, 29),
+        (30, 0, 30),
+        (99, 0, 99),
+    ):
+        selection = select_segments(whole, told_start=told)
+        assert (
+            ranges(selection)
+            == [(s.meta.base_offset, s.meta.end_offset) for s in whole][3 - kept :]
+        )
+        assert selection.log_start_offset == selection.deleted_end == start
+        assert [len(found) for found in remarks(selection)] == [3 - kept, 0]
+
+
+def test_what_is_missing_behind_the_told_log_start_is_told() -> None:
+    """Nothing is deleted before the log start is told: so it was lost."""
+    _, second, third = chain((0, 10), (10, 20), (20, 30))
+    assert remarks(select_segments([second, third], told_start=10)) == ([], [])
+    selection = select_segments([second, third], told_start=5)
+    assert ranges(selection) == [(10, 20), (20, 30)]
+    assert (selection.log_start_offset, selection.deleted_end) == (10, 5)
+    assert [(p.object, p.text) for p in selection.problems] == [
+        ("10-20-1.log", "offsets [5, 10) are missing before it")
+    ]
+    # It was the first when it was copied: what lay before had been deleted untiered.
+    assert remarks(select_segments([segment(10, 20)], told_start=5)) == ([], [])
+
+
+def test_holes_and_damage_below_the_told_log_start_do_not_matter() -> None:
+    first, _, third = chain((0, 10), (10, 20), (20, 30))
+    selection = select_segments([first, third], [broken(10, 20)], told_start=20)
+    assert ranges(selection) == [(20, 30)]
+    assert remarks(selection) == (["0-10-1.index", "wrong"], [])
+    selection = select_segments([first], [broken(10, 20)], told_start=20)
+    assert (selection.segments, selection.log_start_offset) == ((), 20)
+    assert remarks(selection) == (["0-10-1.index", "wrong"], [])
+
+
+def test_a_log_start_for_want_of_what_lies_before_is_not_taken_for_a_deletion() -> None:
+    first, _, third = chain((0, 10), (10, 20), (20, 30))
+    selection = select_segments([first, third], told_start=3)
+    assert (selection.log_start_offset, selection.deleted_end) == (20, 3)
+    selection = select_segments([], [broken(10, None)], told_start=3)
+    assert (selection.log_start_offset, selection.deleted_end) == (10, 3)
+
+
+def test_producers_of_deleted_segments_are_known_too() -> None:
+    first, second = chain((0, 10), (10, 20))
+    known = [dataclasses.replace(first, producer_id_max=70), second]
+    assert select_segments(known, told_start=15).producer_id_max == 70
+    assert select_segments([]).producer_id_max == -1
+
+
+@dataclasses.dataclass
+class Life:
+    """A partition's segments as its leader sees them, and as they lie in the bucket."""
+
+    metadata_start: int = 0
+    told: list[int] = dataclasses.field(default_factory=list)
+    finished: list[CompleteSegment] = dataclasses.field(default_factory=list)
+    deleting: list[CompleteSegment] = dataclasses.field(default_factory=list)
+    without_log: set[str] = dataclasses.field(default_factory=set)
+    in_bucket: list[CompleteSegment] = dataclasses.field(default_factory=list)
+    end_offset: int = 0
+
+    def copy(self, size: int) -> None:
+        before = self.finished[-1] if self.finished else None
+        new = segment(self.end_offset, self.end_offset + size, before)
+        self.end_offset += size
+        self.finished.append(new)
+        self.in_bucket.append(new)
+
+    def retain(self, offset: int, steps: int) -> None:
+        """Do so many of the steps of a deletion up to there, and then crash."""
+        self.metadata_start = max(self.metadata_start, min(offset, self.end_offset))
+        doomed = [s for s in self.finished if s.meta.end_offset <= self.metadata_start]
+        if steps > 0 and self.metadata_start:
+            self.told.append(self.metadata_start)
+        if steps > 1:
+            self.finished = [s for s in self.finished if s not in doomed]
+            self.deleting += doomed
+        for gone in self.deleting[: max(0, steps - 2)]:
+            if gone.log_key in self.without_log or steps % 2:
+                self.in_bucket = [s for s in self.in_bucket if s is not gone]
+                self.deleting = [s for s in self.deleting if s is not gone]
+            else:
+                self.without_log.add(gone.log_key)
+
+    def restored(self) -> Selection:
+        whole = [s for s in self.in_bucket if s.log_key not in self.without_log]
+        broken = [
+            BrokenSegment(s.log_key, "gone", s.meta.base_offset, s.meta.end_offset, 1)
+            for s in self.in_bucket
+            if s.log_key in self.without_log
+        ]
+        return select_segments(whole, broken, told_start=max(self.told, default=0))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("copy"), st.integers(1, 10)),
+            st.tuples(st.just("retain"), st.integers(0, 60), st.integers(0, 7)),
+        ),
+        max_size=30,
+    )
+)
+def test_whenever_the_metadata_is_lost_nothing_comes_back_and_nothing_is_missing(
+    history: list[Any],
+) -> None:
+    life = Life()
+    for what, *arguments in history:
+        getattr(life, what)(*arguments)
+        selection = life.restored()
+        assert selection.problems == ()
+        # What is being deleted stays deleted, and no more than that is missing.
+        going = max((s.meta.end_offset for s in life.deleting), default=0)
+        assert going <= selection.log_start_offset <= life.metadata_start
+        readable = [s for s in life.finished if s.meta.end_offset > selection.log_start_offset]
+        assert list(selection.segments) == readable
+        if life.told and life.told[-1] == life.metadata_start:
+            assert selection.log_start_offset == life.metadata_start

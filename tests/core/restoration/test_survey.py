@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.restoration.plan import plan_restoration
 from tidelog_core.restoration.survey import Survey, list_clusters, survey
-from tidelog_core.tier.manifest import ClusterManifest
+from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 
 from tests.docs.reader import only
 from tests.docs.test_read_segments import put_segment
@@ -71,6 +72,66 @@ def test_more_partitions_than_the_manifest_knows_are_all_restored(objects: Path)
     assert [p.partition for p in restored.plan.partitions] == [0, 1, 2, 3, 4]
 
 
+def topic_folder(folder: Path) -> Path:
+    path = only(folder.rglob("topic.json")).parent
+    assert isinstance(path, Path)
+    return path
+
+
+def test_the_log_starts_where_the_bucket_tells(objects: Path) -> None:
+    (topic_folder(objects) / "4" / f"log-start-{25:020d}.json").write_bytes(b"")
+    # Nothing but this is left of a partition that had more: its offsets are not given again.
+    (topic_folder(objects) / "6").mkdir()
+    (topic_folder(objects) / "6" / f"log-start-{70:020d}.json").write_bytes(b"for people")
+    restoration = plan_restoration(surveyed(objects), brokers=[1])
+    restored = only(restoration.topics)
+    starts = [p.log_start_offset for p in restored.plan.partitions]
+    assert starts == [0, 0, 0, 0, 25, 0, 70]
+    assert {p.restored_log_start for p in restored.plan.partitions} == {0}
+    assert [segment.base_offset for segment in restored.segments] == [20]
+    assert restoration.problems == ()
+
+
+def test_a_deleted_topic_stays_deleted_whatever_is_left_of_it(objects: Path) -> None:
+    folder = topic_folder(objects)
+    folder.with_name(f"{folder.name}.deleted.json").write_bytes(b"")
+    max(objects.rglob("*.index")).write_bytes(b"cut short")
+    found = surveyed(objects)
+    restoration = plan_restoration(found, brokers=[1])
+    assert (restoration.topics, restoration.problems) == ((), ())
+    (left_out,) = restoration.left_out
+    assert (left_out.object, left_out.text) == (key_of(objects, folder), "the topic was deleted")
+    shutil.rmtree(folder)
+    assert plan_restoration(surveyed(objects), brokers=[1]).topics == ()
+
+
+def test_a_log_that_begins_behind_a_hole_says_so(objects: Path) -> None:
+    min(objects.rglob("*.index")).write_bytes(b"cut short")
+    partition = only(plan_restoration(surveyed(objects), brokers=[1]).topics).plan.partitions[4]
+    assert (partition.log_start_offset, partition.restored_log_start) == (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "brokers", "expected"),
+    [
+        (None, None, 2, 2), (None, None, 5, 3), (None, 1, 5, 1),
+        (1, None, 5, 1), (4, None, 5, 4), (4, None, 2, 2), (4, 5, 5, 5),
+    ],
+)  # fmt: skip
+def test_topics_have_as_many_replicas_as_they_had(
+    objects: Path, told: int | None, asked: int | None, brokers: int, expected: int
+) -> None:
+    path = only(objects.rglob("topic.json"))
+    manifest = TopicManifest.parse(path.read_bytes())
+    path.write_bytes(dataclasses.replace(manifest, replication_factor=told).to_bytes())
+    restoration = plan_restoration(
+        surveyed(objects), brokers=range(brokers), replication_factor=asked
+    )
+    partitions = only(restoration.topics).plan.partitions
+    assert {len(set(partition.replicas)) for partition in partitions} == {expected}
+    assert restoration.fewer_replicas == (("t",) if (told, asked, brokers) == (4, None, 2) else ())
+
+
 def test_any_damage_of_an_index_is_named_and_never_breaks_the_reading(objects: Path) -> None:
     path = max(objects.rglob("*.index"))
     whole = path.read_bytes()
@@ -102,6 +163,7 @@ def test_an_index_under_another_name_is_named(objects: Path) -> None:
         ('"retention.ms": "soon"', "settings are not valid here"),
         ('"name": "u"', "of another topic"),
         ('"partition_count": 0', "0 partitions"),
+        ('"created_ms": 0, "replication_factor": 0', "replication_factor must be at least 1"),
     ],
 )
 def test_a_manifest_that_cannot_be_used_keeps_its_topic_out(

@@ -35,10 +35,30 @@ def test_objects_are_sorted_by_cluster_topic_and_partition() -> None:
     assert segment.index is not None
 
 
+def test_of_what_tells_a_log_start_the_greatest_counts_and_a_deletion_is_its_topics() -> None:
+    start = f"c/t-{TOPIC}/4/log-start-{9:020d}.json"
+    clusters, outside = sort_listing(
+        listing(
+            start, start.replace("9.json", "7.json"), start.replace("/4/", "/0/"),
+            f"c/t-{TOPIC}.deleted.json", f"c/t-{SEGMENT}/topic.json",
+        )
+    )  # fmt: skip
+    assert (outside, clusters["c"].foreign) == ([], [])
+    deleted, live = clusters["c"].topics.values()
+    assert (deleted.folder, deleted.is_deleted) == (f"c/t-{TOPIC}", True)
+    assert deleted.deletion_key == f"c/t-{TOPIC}.deleted.json"
+    assert deleted.log_starts == {4: 9, 0: 9}
+    assert deleted.partition_numbers == [0, 4]
+    assert not deleted.has_manifest
+    assert (live.is_deleted, live.log_starts) == (False, {})
+
+
 @pytest.mark.parametrize(
     "key",
     [
         "c/notes.txt",
+        f"c/t-{TOPIC}.json",
+        f"c/t-{TOPIC}/4/log-start-9.json",
         f"c/t-{TOPIC}/notes.txt",
         f"c/t-{TOPIC}/4/{7:020d}-3-{SEGMENT}.log.bak",
         f"c/t-{TOPIC}/04/{7:020d}-3-{SEGMENT}.log",

@@ -9,8 +9,15 @@ from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.tier.keys import (
+    DeletionKey,
+    LogStartKey,
     cluster_manifest_key,
+    deletion_key,
+    log_start_key,
+    parse_deletion_key,
+    parse_log_start_key,
     parse_segment_key,
+    parse_topic_manifest_key,
     segment_keys,
     topic_manifest_key,
 )
@@ -61,6 +68,42 @@ def test_other_keys_are_not_segments() -> None:
         assert parse_segment_key(key) is None
 
 
+@pytest.mark.parametrize("topic", ["t", "a.b_c-d", ".hidden", "-", "x" * 249])
+def test_what_tells_of_log_starts_and_deletions_is_read_back(topic: str) -> None:
+    topic_id = UUID(int=7)
+    for offset in (0, 42, 2**63 - 1):
+        key = log_start_key("cluster-1", topic, topic_id, 3, offset)
+        check_key(key)
+        assert parse_log_start_key(key) == LogStartKey(topic_id, 3, offset)
+        assert parse_segment_key(key) is None
+    key = deletion_key("cluster-1", topic, topic_id)
+    check_key(key)
+    folder = topic_manifest_key("cluster-1", topic, topic_id).rpartition("/")[0]
+    assert parse_deletion_key(key) == DeletionKey(topic_id, folder)
+    assert parse_topic_manifest_key(key) is None
+    for other in (
+        key.replace("deleted", "Deleted"),
+        f"{folder}/log-start-{1:020d}.json",
+        f"{folder}/3/log-start-1.json",
+        f"{folder}/03/log-start-{1:020d}.json",
+        f"{folder}/3/log-start-{2**63:020d}.json",
+    ):
+        assert parse_log_start_key(other) is None
+        assert parse_deletion_key(other) is None
+
+
+def test_manifests_of_before_do_not_tell_how_many_replicas_there_were() -> None:
+    topic = TopicManifest(
+        name="t", topic_id=UUID(int=7), partition_count=3, created_ms=9, replication_factor=None
+    )
+    assert b"replication_factor" not in topic.to_bytes()
+    assert TopicManifest.parse(topic.to_bytes()) == topic
+    for wrong in (b"0", b"null", b'"2"', b"true"):
+        data = topic.to_bytes().replace(b"{", b'{"replication_factor": ' + wrong + b",", 1)
+        with pytest.raises(CorruptObject, match="replication_factor"):
+            TopicManifest.parse(data)
+
+
 def test_manifests_are_read_back() -> None:
     cluster = ClusterManifest(cluster_id="c")
     assert ClusterManifest.parse(cluster.to_bytes()) == cluster
@@ -69,6 +112,7 @@ def test_manifests_are_read_back() -> None:
         topic_id=UUID(int=7),
         partition_count=3,
         created_ms=9,
+        replication_factor=2,
         configs={"retention.ms": "5"},
     )
     assert TopicManifest.parse(topic.to_bytes()) == topic

@@ -1,8 +1,8 @@
 """Events in any order, doubled and lost, and a crash at any operation: what must hold.
 
 At every moment: no object goes while metadata points readers at it, nor before the log
-start passed it and the delay is over; the log start never goes further than the limits
-say. In the end: what retention says must go is gone, and nothing else.
+start passed it, the bucket was told so, and the delay is over; the log start never goes
+further than the limits say, nor what the bucket is told further than the log start. In the end: what retention says must go is gone, and nothing else.
 """
 
 from __future__ import annotations
@@ -180,6 +180,11 @@ class Drama:
                 model = self.models[topic.name, number]
                 start = (await self.world.partition(topic, number)).log_start_offset
                 assert start <= model.log_start(self.world.clock())
+                # Were the metadata lost now, the bucket would bring back nothing that is going.
+                told = max(await self.world.told_log_starts(topic, number), default=0)
+                metas = await self.world.segments(topic.topic_id, number)
+                going = [m.end_offset for m in metas if m.state is SegmentState.DELETE_STARTED]
+                assert max(going, default=0) <= told <= start
 
     async def end(self) -> None:
         """Let things come to rest, and compare with what must be."""
@@ -192,6 +197,9 @@ class Drama:
                 metas = await self.world.segments(topic.topic_id, number)
                 if self.is_deleted(topic):
                     assert metas == []
+                    assert not [
+                        key for key in await self.world.told() if str(topic.topic_id) in key
+                    ]
                     continue
                 model = self.models[topic.name, number]
                 start = model.log_start(self.world.clock())

@@ -65,6 +65,41 @@ def test_the_bucket_tells_which_cluster_and_topic_it_holds(tmp_path: Path) -> No
             await node.wait_copied(replica, 2)
             changed = TopicManifest.parse(manifest.read_bytes())
             assert changed.configs["segment.bytes"] == "1000000"
+            # Without anything to copy, it is told of changes with retention's rounds.
+            await node.configure({"retention.ms": "7"})
+            for replicas, removing, factor in (((1, 2, 3), (3,), 2), ((1, 2, 3), (), 3)):
+                await node.change_partition(replica, replicas=replicas, removing=removing)
+                await node.view.refresh()
+                await node.tier.apply_retention()
+                changed = TopicManifest.parse(manifest.read_bytes())
+                assert (changed.configs, changed.replication_factor) == (
+                    {"retention.ms": "7"},
+                    factor,
+                )
+            before = manifest.stat().st_ino
+            await node.tier.apply_retention()
+            assert manifest.stat().st_ino == before
+            # Another leader has told of settings that were changed back since.
+            whole = manifest.read_bytes()
+            manifest.write_bytes(whole.replace(b'"7"', b'"8"'))
+            await node.configure({"retention.ms": "8"})
+            await node.configure({"retention.ms": "7"})
+            await node.tier.apply_retention()
+            assert manifest.read_bytes() == whole
+
+    asyncio.run(run())
+
+
+def test_the_bucket_tells_of_topics_that_have_tiered_nothing_yet(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            await node.create_topic("local", configs={"remote.storage.enable": "false"})
+            await node.tier.apply_retention()
+            root = node.objects_folder / node.view.image.cluster_id
+            (manifest,) = root.glob("*/topic.json")
+            assert TopicManifest.parse(manifest.read_bytes()).topic_id == replica.topic_id
+            assert (root / "cluster.json").exists()
 
     asyncio.run(run())
 

@@ -11,10 +11,16 @@ import sys
 import time
 from pathlib import Path
 
-from tidelog_core.metadata.records import SegmentState
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition, SegmentState, partition_key
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.records.batch import decode_records, iter_headers
+from tidelog_core.restoration.plan import plan_restoration
+from tidelog_core.restoration.survey import list_clusters, survey
+from tidelog_core.retention.deletion import read_segments
 
-from tests.node.tier.tier_node import TierNode, running_node
+from tests.node.tier.tier_node import TOPIC, TierNode, running_node
 
 SEED = 20_240_607
 ROUNDS = 4
@@ -31,11 +37,12 @@ async def main():
         else:
             replica = await node.create_topic(
                 configs={"local.retention.bytes": "0", "retention.bytes": "60000",
-                         "file.delete.delay.ms": "0"})
+                         "file.delete.delay.ms": "50"})
         print(node.tier.client.worker_pid, flush=True)
         while True:
             node.produce_segments(replica, 2, batch_count=20)
             await asyncio.sleep(0.005)
+            node.clock.now_ms += 25
             await node.tier.apply_retention()
 
 asyncio.run(main())
@@ -70,7 +77,41 @@ def test_a_node_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path) -> Non
         child.wait()
         child.stdout.close()
         wait_gone(worker_pid)
+        asyncio.run(check_bucket(folder))
         asyncio.run(check(folder))
+
+
+async def check_bucket(folder: Path) -> None:
+    """Compare what the bucket alone would bring back with what the metadata says."""
+    store = SqliteMetadataStore(folder / "metadata.db")
+    objects = FolderObjectStore(folder / "objects")
+    try:
+        topic = (await ClusterView(store).refresh()).topics.get(TOPIC)
+        clusters, _ = await list_clusters(objects)
+        if topic is None or not clusters:
+            return
+        (found,) = clusters.values()
+        restoration = plan_restoration(await survey(objects, found), brokers=[1])
+        assert restoration.problems == ()
+        metas = await read_segments(store, topic.topic_id, 0)
+        if not restoration.topics:  # It was killed before the bucket was told of the topic.
+            assert metas == []
+            return
+        (restored,) = restoration.topics
+        item = await store.get(partition_key(topic.topic_id, 0))
+        assert item is not None
+        # What a copy has left goes at once; its records are there still and are copied again.
+        going = [m.end_offset for m in metas if m.deletable_ms > 0]
+        (partition,) = restored.plan.partitions
+        log_start = Partition.from_item(item).log_start_offset
+        assert max(going, default=0) <= partition.log_start_offset <= log_start
+        finished = {m.segment_id for m in metas if m.state is SegmentState.COPY_FINISHED}
+        assert {m.segment_id for m in metas if m.end_offset > log_start} & finished <= {
+            m.segment_id for m in restored.segments
+        }
+    finally:
+        await objects.close()
+        await store.close()
 
 
 async def check(folder: Path) -> None:
@@ -106,6 +147,7 @@ async def settle(node: TierNode) -> None:
     replica = node.replica()
     async with asyncio.timeout(30):
         while True:
+            node.clock.now_ms += 1000
             await node.tier.apply_retention()
             states = {m.state for m in await node.metas(replica)}
             is_copying = node.tier.status["copying_partition_count"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -13,10 +14,17 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentState
 from tidelog_core.metadata.store import Write
 from tidelog_core.retention.deletion import start_deletions
+from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_node.replicas import Replica
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
-from tests.node.tier.tier_node import START_MS, TierNode, eventually, running_node
+from tests.node.tier.tier_node import (
+    READY_TIMEOUT_S,
+    START_MS,
+    TierNode,
+    eventually,
+    running_node,
+)
 
 AT_ONCE = {"file.delete.delay.ms": "0"}
 
@@ -207,22 +215,30 @@ def test_local_only_topics_and_active_segments_expire_as_well(tmp_path: Path) ->
     asyncio.run(run())
 
 
+async def apply_with_dying_worker(node: TierNode) -> None:
+    pid = node.tier.client.worker_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    applying = asyncio.create_task(node.tier.apply_retention())
+    await asyncio.sleep(0.2)
+    os.kill(pid, signal.SIGKILL)
+    await applying
+
+
 def test_a_deletion_cut_short_is_ended_later(tmp_path: Path) -> None:
     """The worker dies between DELETE_STARTED and the end; and then the whole node."""
 
     async def run() -> None:
         async with running_node(tmp_path) as node:
-            replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "100000"})
+            replica = await node.create_topic(
+                configs={"file.delete.delay.ms": "1000", "retention.ms": "100000"}
+            )
             node.produce_segments(replica, 2)
             await node.wait_copied(replica, 2)
-            node.clock.now_ms += 200_000
-            pid = node.tier.client.worker_pid
-            assert pid is not None
-            os.kill(pid, signal.SIGSTOP)
-            applying = asyncio.create_task(node.tier.apply_retention())
-            await asyncio.sleep(0.2)
-            os.kill(pid, signal.SIGKILL)
-            await applying
+            node.clock.now_ms += 199_000
+            await node.tier.apply_retention()
+            node.clock.now_ms += 1000
+            await apply_with_dying_worker(node)
             metas = await node.metas(replica)
             assert [m.state for m in metas] == [SegmentState.DELETE_STARTED] * 2
             assert len(await node.objects()) == 4
@@ -235,6 +251,134 @@ def test_a_deletion_cut_short_is_ended_later(tmp_path: Path) -> None:
 
             await eventually(is_gone)
             assert await node.objects() == {}
+
+    asyncio.run(run())
+
+
+def told(node: TierNode, replica: Replica) -> dict[int, int]:
+    """Return where the bucket tells that the log starts, and the inode of each that does."""
+    root = node.objects_folder / node.view.image.cluster_id
+    paths = root.glob(f"*-{replica.topic_id}/0/log-start-*.json")
+    parsed = {parse_log_start_key(str(p.relative_to(node.objects_folder))): p for p in paths}
+    return {key.offset: path.stat().st_ino for key, path in parsed.items() if key is not None}
+
+
+def test_the_bucket_is_told_where_the_log_starts_once_for_each_time_that_it_has_moved(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "-1"})
+            node.produce_segments(replica, 3)
+            await node.wait_copied(replica, 3)
+            await node.tier.apply_retention()
+            assert told(node, replica) == {}
+            for start in (10, 20, 75):  # DeleteRecords, three times before retention is due
+                replica.log.advance_log_start_offset(start)
+            await node.tier.apply_retention()
+            first = told(node, replica)
+            assert list(first) == [75]
+            await node.tier.apply_retention()
+            assert told(node, replica) == first
+            # A function has moved it on, and told of it.
+            await node.change_partition(replica, log_start_offset=100)
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            second = told(node, replica)
+            assert list(second) == [100]
+            await node.change_partition(replica, leader_epoch=1)
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            assert node.tier.status["failing_partition_count"] == 0
+            assert told(node, replica) == second  # a new leader need not tell it again
+        async with running_node(tmp_path) as node:
+            await node.tier.apply_retention()
+            assert told(node, node.replica()) == second
+
+    asyncio.run(run())
+
+
+def test_nothing_is_deleted_before_the_bucket_is_told(tmp_path: Path) -> None:
+    """The worker dies while it is told: the log start has moved, all else waits."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "100000"})
+            node.produce_segments(replica, 2)
+            await node.wait_copied(replica, 2)
+            node.clock.now_ms += 200_000
+            await apply_with_dying_worker(node)
+            assert replica.log.log_start_offset == await stored_log_start(node, replica) == 100
+            assert len(await node.finished(replica)) == 2
+            assert len(await node.objects()) == 4
+            assert told(node, replica) == {}
+
+            async def is_gone() -> bool:
+                await node.tier.apply_retention()
+                return await node.metas(replica) == []
+
+            await eventually(is_gone)
+            assert list(told(node, replica)) == [100]
+
+    asyncio.run(run())
+
+
+def test_the_bucket_is_not_told_what_it_need_not_or_must_not_know(tmp_path: Path) -> None:
+    """Of topics that are not tiered, and where a restoration had to begin a log."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            local = await node.create_topic("local", configs={"remote.storage.enable": "false"})
+            restored = await node.create_topic("restored")
+            for replica in (local, restored):
+                node.produce_segments(replica, 2)
+            await node.wait_copied(restored, 2)
+            for replica in (local, restored):
+                await node.change_partition(
+                    replica, log_start_offset=40, restored_log_start=40 * (replica is restored)
+                )
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            assert local.log.log_start_offset == restored.log.log_start_offset == 40
+            assert told(node, local) == told(node, restored) == {}
+            await node.change_partition(restored, log_start_offset=41)
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            assert list(told(node, restored)) == [41]
+
+    asyncio.run(run())
+
+
+def test_the_bucket_is_told_of_a_deleted_topic_at_once_and_until_all_of_it_is_gone(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            node.produce_segments(replica, 2)
+            await node.wait_copied(replica, 2)
+            topic = node.view.image.topics["events"]
+            tombstone = DeletedTopic(
+                topic_id=topic.topic_id,
+                name=topic.name,
+                partition_count=1,
+                deleted_ms=node.clock.now_ms,
+            )
+            await node.store.commit([records.delete(topic), records.put(tombstone)])
+            await node.view.refresh()
+            key = deletion_key(node.view.image.cluster_id, topic.name, topic.topic_id)
+            path = node.objects_folder / key
+            for _ in range(2):
+                await node.tier.apply_retention()
+                assert json.loads(path.read_bytes())["deleted_ms"] == tombstone.deleted_ms
+                assert len(await node.objects()) == 4
+            node.clock.now_ms += 60_001
+            await apply_with_dying_worker(node)
+            assert path.exists()
+            await node.tier.client.wait_ready(READY_TIMEOUT_S)
+            await node.tier.apply_retention()
+            assert not path.exists()
+            assert await node.store.get(tombstone.item_id) is None
 
     asyncio.run(run())
 

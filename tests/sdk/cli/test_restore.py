@@ -28,11 +28,12 @@ from tests.node.node_process import NodeProcess
 from tests.node.wire_client import WireClient
 from tests.sdk.cli.command import called, tidelog
 
-CONFIG = {"remote.task.interval.ms": "50"}
+CONFIG = {"remote.task.interval.ms": "50", "log.retention.check.interval.ms": "200"}
 SEGMENT_BYTES = 4000
 TOPIC_CONFIG = {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
 RECORDS = 120  # a partition
 PARTITIONS = 3
+SMALL_START = 13  # of the topic "small", by DeleteRecords: within its first segment
 DEADLINE_SECONDS = 30.0
 
 Rows = dict[int, list[tuple[int, int, bytes | None, bytes | None]]]
@@ -60,8 +61,8 @@ def seal(node: NodeProcess, partitions: list[tuple[str, int]]) -> None:
         produce(node.address, topic, partition, [b"not tiered".ljust(SEGMENT_BYTES - 100)])
 
 
-def read(node: NodeProcess, topic: str, partition: int, count: int) -> list[Any]:
-    """Read from offset 0 on what there must be, and see that no more comes."""
+def read(node: NodeProcess, topic: str, partition: int, count: int, *, start: int = 0) -> list[Any]:
+    """Read from there on what there must be, and see that no more comes."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.address,
@@ -70,7 +71,7 @@ def read(node: NodeProcess, topic: str, partition: int, count: int) -> list[Any]
             "enable.partition.eof": False,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, 0)])
+    consumer.assign([TopicPartition(topic, partition, start)])
     found: list[Any] = []
     try:
         while len(found) < count:
@@ -98,6 +99,16 @@ def wait_tiered(node: NodeProcess, ends: dict[tuple[str, int], int]) -> None:
         time.sleep(0.1)
 
 
+def wait_told(node: NodeProcess, objects: Path) -> None:
+    """Wait until the bucket is told what was deleted; the objects are there still."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    for pattern in (f"*/small-*/0/log-start-{SMALL_START:020d}.json", "*/gone-*.deleted.json"):
+        while not list(objects.glob(pattern)):
+            assert time.monotonic() < deadline, f"no {pattern}:\n{node.log[-3000:]}"
+            time.sleep(0.1)
+    assert list(objects.glob("*/gone-*/0/*.log"))
+
+
 def make_node(folder: Path, broker_id: int = 1) -> NodeProcess:
     return NodeProcess(
         folder / f"node-{broker_id}",
@@ -117,15 +128,21 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
         topics = [
             NewTopic("orders", PARTITIONS, 1, config=TOPIC_CONFIG),
             NewTopic("small", 1, 1, config=TOPIC_CONFIG),
+            NewTopic("gone", 1, 1, config=TOPIC_CONFIG),
         ]
         for future in admin.create_topics(topics).values():
             future.result(10)
         for partition in range(2):  # the third stays empty
             produce(node.address, "orders", partition, values(partition))
         produce(node.address, "small", 0, values(0, 30))
-        ends = {("orders", 0): RECORDS, ("orders", 1): RECORDS, ("small", 0): 30}
+        produce(node.address, "gone", 0, values(0, 30))
+        ends = {("orders", 0): RECORDS, ("orders", 1): RECORDS, ("small", 0): 30, ("gone", 0): 30}
         seal(node, list(ends))
         wait_tiered(node, ends)
+        small = TopicPartition("small", 0, SMALL_START)
+        admin.delete_records([small])[small].result(10)
+        admin.delete_topics(["gone"])["gone"].result(10)
+        wait_told(node, folder / "objects")
         rows = {partition: read(node, "orders", partition, RECORDS) for partition in range(2)}
     return folder / "objects", rows
 
@@ -189,6 +206,18 @@ def path_of(folder: Path, key: str) -> Path:
     return folder / "objects" / key
 
 
+def wait_retained(node: NodeProcess) -> None:
+    """Wait until retention has come by: it tells the bucket of the topics that are made now."""
+    objects = Path(node.object_store.removeprefix("file://"))
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    for name in ("one", "two"):
+        admin = AdminClient({"bootstrap.servers": node.address})
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+        while not list(objects.glob(f"*/{name}-*/topic.json")):
+            assert time.monotonic() < deadline, node.log[-3000:]
+            time.sleep(0.1)
+
+
 def keys_of(folder: Path, topic: str, partition: int, suffix: str) -> list[str]:
     root = folder / "objects"
     paths = root.glob(f"*/{topic}-*/{partition}/*{suffix}")
@@ -203,7 +232,16 @@ def test_a_cluster_comes_back_from_its_bucket_alone(
     assert [topic["topic"] for topic in document["topics"]] == ["orders", "small"]
     partitions = document["topics"][0]["partitions"]
     assert [partition["tiered_end"] for partition in partitions] == [RECORDS, RECORDS, None]
+    assert document["topics"][1]["partitions"][0]["log_start"] == SMALL_START
+    (gone,) = (folder / "objects").glob("*/gone-*/")
+    assert [one["object"] for one in document["left_out"]] == [
+        f"{document['cluster_id']}/{gone.name}"
+    ]
     restored.start()
+    small = TopicPartition("small", 0)
+    consumer = Consumer({"bootstrap.servers": restored.address, "group.id": "g"})
+    assert consumer.get_watermark_offsets(small)[0] == SMALL_START
+    consumer.close()
     for partition, rows in lost[1].items():
         assert read(restored, "orders", partition, RECORDS) == rows
     assert send_again(folder, restored) < RECORDS
@@ -229,7 +267,10 @@ def test_a_cluster_comes_back_from_its_bucket_alone(
 def test_topics_have_their_settings_and_the_cluster_its_id(
     lost: tuple[Path, Rows], folder: Path
 ) -> None:
-    document = restore(folder, "--brokers", "4,5,6,7").document
+    document = restore(folder, "--brokers", "4,5,6,7", "--dry-run").document
+    partitions = document["topics"][0]["partitions"] + document["topics"][1]["partitions"]
+    assert {len(partition["replicas"]) for partition in partitions} == {1}  # as it was
+    document = restore(folder, "--brokers", "4,5,6,7", "--replication-factor", 3).document
 
     async def image() -> Any:
         store = SqliteMetadataStore(folder / "metadata.db")
@@ -258,7 +299,7 @@ def test_topics_have_their_settings_and_the_cluster_its_id(
 
 def test_replicas_follow_and_producers_are_known_again(folder: Path) -> None:
     """With several replicas the log begins anew at the tier's end, with the tier's producers."""
-    restore(folder, "--brokers", "1,2")
+    restore(folder, "--brokers", "1,2", "--replication-factor", 2)
     nodes = [make_node(folder, broker_id) for broker_id in (1, 2)]
     try:
         for node in nodes:
@@ -342,6 +383,7 @@ def test_what_is_damaged_or_foreign_is_named_and_the_rest_restored(
     consumer = Consumer({"bootstrap.servers": restored.address, "group.id": "g"})
     assert consumer.get_watermark_offsets(TopicPartition("orders", 1)) == (starts[1], RECORDS)
     consumer.close()
+    wait_retained(restored)
     restored.stop()
 
     # For people: a line for each, and a summary.
@@ -354,6 +396,15 @@ def test_what_is_damaged_or_foreign_is_named_and_the_rest_restored(
     assert plain.lines[-1].startswith("cluster ")
     assert plain.lines[-1].endswith("4 problems")
 
+    # Put right again, all of it is there, though a node has run meanwhile.
+    data[-1] ^= 1
+    path_of(folder, victim).write_bytes(data)
+    (folder / "metadata.db").unlink()
+    topics = {t["topic"]: t for t in restore(folder, status=1).document["topics"]}
+    topic = topics["orders"]
+    assert [partition["log_start"] for partition in topic["partitions"]] == [0, 0, 0]
+    assert [partition["tiered_end"] for partition in topic["partitions"][:2]] == [RECORDS] * 2
+
 
 def test_what_retention_has_deleted_does_not_come_back(folder: Path) -> None:
     """The oldest segments are gone; of the next one the deletion got as far as its log."""
@@ -364,7 +415,38 @@ def test_what_retention_has_deleted_does_not_come_back(folder: Path) -> None:
     start = int(Path(logs[2]).name.partition("-")[0])
     assert document["topics"][0]["partitions"][0]["log_start"] == start
     assert document["problems"] == []
-    assert [one["object"] for one in document["left_out"]] == [logs[1]]
+    assert [one["object"] for one in document["left_out"] if "gone" not in one["object"]] == [
+        logs[1]
+    ]
+
+
+def test_topics_that_get_fewer_replicas_than_they_had_are_named(folder: Path) -> None:
+    manifest = next((folder / "objects").glob("*/small-*/topic.json"))
+    fields = json.loads(manifest.read_text())
+    assert fields["replication_factor"] == 1
+    manifest.write_text(json.dumps(fields | {"replication_factor": 3}))
+    assert restore(folder, "--dry-run", "--brokers", "1,2").document["fewer_replicas"] == ["small"]
+    assert restore(folder, "--dry-run", "--brokers", "1,2,3").document["fewer_replicas"] == []
+    outcome = called("restore", "--from", f"file://{folder}/objects", "--dry-run")
+    assert "fewer replicas than before" in outcome.errors
+    assert outcome.errors.rstrip().endswith(": small")
+
+
+def test_offsets_of_what_was_deleted_altogether_are_not_given_again(
+    folder: Path, restored: NodeProcess
+) -> None:
+    """The bucket has nothing of the partition any more but where its log starts."""
+    topic_folder = path_of(folder, keys_of(folder, "orders", 0, ".log")[0]).parent.parent
+    (topic_folder / "2").mkdir()
+    (topic_folder / "2" / f"log-start-{500:020d}.json").write_bytes(b"")
+    partition = restore(folder).document["topics"][0]["partitions"][2]
+    assert (partition["log_start"], partition["segments"]) == (500, 0)
+    restored.start()
+    produce(restored.address, "orders", 2, [b"next"])
+    consumer = Consumer({"bootstrap.servers": restored.address, "group.id": "g"})
+    assert consumer.get_watermark_offsets(TopicPartition("orders", 2)) == (500, 501)
+    consumer.close()
+    assert read(restored, "orders", 2, 1, start=500)[0][0] == 500
 
 
 def test_of_topics_of_one_name_the_newest_is_restored(folder: Path) -> None:
@@ -378,7 +460,7 @@ def test_of_topics_of_one_name_the_newest_is_restored(folder: Path) -> None:
     (new / "topic.json").write_text(json.dumps(manifest))
     document = restore(folder).document
     assert [t["topic_id"] for t in document["topics"] if t["topic"] == "small"] == [topic_id]
-    (left_out,) = document["left_out"]
+    (left_out,) = [one for one in document["left_out"] if "gone" not in one["object"]]
     assert left_out["object"].endswith(f"{old.name}/topic.json")
     assert "was deleted" in left_out["problem"]
 

@@ -235,6 +235,51 @@ def test_verify_of_a_bucket_alone_names_what_is_wrong(damaged: Path) -> None:
     assert wrong_objects(document)[0] == key_of(damaged, logs[0])
 
 
+def test_verify_of_a_bucket_alone_begins_where_it_says_that_the_log_starts(damaged: Path) -> None:
+    logs = objects_of(damaged, "orders", ".log")
+    offsets = [int(path.name.partition("-")[0]) for path in logs]
+    bucket = ("verify", "orders", "--from", f"file://{damaged}/objects", "--json")
+    logs[1].unlink()  # its deletion had begun
+    assert key_of(damaged, logs[2]) in wrong_objects(called(*bucket, status=1).document)
+    told = logs[0].with_name(f"log-start-{offsets[2]:020d}.json")
+    told.write_bytes(b"")
+    document = called(*bucket).document
+    assert document["ok"]
+    assert document["segments"] == len(logs) - 2
+    for path in (logs[2], logs[2].with_suffix(".index")):
+        path.unlink()
+    (problem,) = called(*bucket, status=1).document["problems"]
+    assert problem["object"] == key_of(damaged, logs[3])
+    gap = f"[{offsets[2]}, {offsets[3]})"
+    assert problem["problem"] == f"offsets {gap} are missing before it"
+
+
+def test_verify_of_a_bucket_alone_passes_deleted_topics_over(damaged: Path) -> None:
+    log = objects_of(damaged, "orders", ".log")[0]
+    log.unlink()
+    folder = log.parent.parent
+    folder.with_name(f"{folder.name}.deleted.json").write_bytes(b"")
+    document = called("verify", "--from", f"file://{damaged}/objects", "--json").document
+    assert document["ok"]
+    assert document["segments"] == len(objects_of(damaged, "other", ".log"))
+
+
+def test_verify_names_what_the_bucket_says_and_the_metadata_does_not(damaged: Path) -> None:
+    """As after the metadata was set back; a restoration would believe the bucket."""
+    folder = objects_of(damaged, "orders", ".log")[0].parent
+    ahead = folder / f"log-start-{7:020d}.json"
+    deleted = folder.parent.with_name(f"{folder.parent.name}.deleted.json")
+    for path in (ahead, deleted):
+        path.write_bytes(b"")
+    document = verified(damaged, status=1)
+    problems = {problem["object"]: problem["problem"] for problem in document["problems"]}
+    assert problems == {
+        key_of(damaged, ahead): "the log starts at 0, not at 7 as this says",
+        key_of(damaged, deleted): "it says that the topic was deleted, "
+        "but the metadata store has it",
+    }
+
+
 def test_verify_takes_a_bucket_or_a_cluster_but_not_both(
     tiered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
