@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from tidelog_core.metadata.records import (
     Cluster,
     DeletedTopic,
     Partition,
+    ScrubSighting,
     SegmentMeta,
     SegmentState,
     Topic,
@@ -278,9 +278,10 @@ async def folder_world(folder: Path) -> AsyncIterator[World]:
         await store.close()
 
 
-def age_files(folder: Path, *, by_ms: int) -> None:
-    """Make the objects of a folder store older."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            times = path.stat().st_mtime - by_ms / 1000
-            os.utime(path, (times, times))
+async def age_sightings(store: MetadataStore, *, by_ms: int) -> None:
+    """Have the scrub have seen everything that it has seen so much earlier."""
+    for item in await store.list(records.SCRUB_SIGHTING_COLLECTION):
+        sighting = ScrubSighting.from_item(item)
+        earlier = {name: ms - by_ms for name, ms in sighting.first_seen_ms.items()}
+        older = dataclasses.replace(sighting, first_seen_ms=earlier)
+        await store.commit([records.put(older, is_logged=False)])

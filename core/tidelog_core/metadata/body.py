@@ -130,6 +130,16 @@ class BodyReader:
                 raise self.error(f"{field}.{name} must be a string, not {value!r}")
         return cast("dict[str, str]", dict(values))
 
+    def integers_by_name(self, field: str) -> dict[str, int]:
+        """Take a mapping of strings to whole numbers."""
+        values = self._take(field)
+        if not isinstance(values, Mapping):
+            raise self.error(f"{field} must be a mapping, not {values!r}")
+        for name, value in values.items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise self.error(f"{field}.{name} must be a whole number, not {value!r}")
+        return cast("dict[str, int]", dict(values))
+
     def sequence(self, field: str) -> Sequence[JsonValue]:
         """Take a list of anything."""
         values = self._take(field)

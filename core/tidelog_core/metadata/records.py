@@ -10,6 +10,7 @@
     segment:<topic id>:<partition>  <base offset, 20>-<segment id>  SegmentMeta
     deleted-topic                   <topic id>                      DeletedTopic
     function-progress               <function>                      FunctionProgress, never logged
+    scrub-sighting                  <key or prefix in the bucket>   ScrubSighting, never logged
     producer-id                     next                            a counter, never logged
     restoration                     restoration                     RestorationMark, never logged
 
@@ -42,6 +43,7 @@ PARTITION_COLLECTION_PREFIX = "partition:"
 SEGMENT_COLLECTION_PREFIX = "segment:"
 DELETED_TOPIC_COLLECTION = "deleted-topic"
 FUNCTION_PROGRESS_COLLECTION = "function-progress"
+SCRUB_SIGHTING_COLLECTION = "scrub-sighting"
 RESTORATION_COLLECTION = "restoration"
 EVERY_NODE = "default"
 PRODUCER_ID_COUNTER = ItemKey("producer-id", "next")  # the end of the last block given out
@@ -471,6 +473,38 @@ class FunctionProgress:
             version=item.version,
         )
         fields.finish()
+        return record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubSighting:
+    """Since when the scrub has seen objects that nothing needs, and that wait to be old."""
+
+    prefix: str  # of a partition's objects, slash included, or one object's key
+    first_seen_ms: Mapping[str, int]  # Unix time, by what follows the prefix in the key
+    version: int = _version()
+
+    @property
+    def item_id(self) -> ItemKey:
+        """Where the item lies."""
+        return ItemKey(SCRUB_SIGHTING_COLLECTION, self.prefix)
+
+    def to_body(self) -> Body:
+        """Return the item's body."""
+        return {"prefix": self.prefix, "first_seen_ms": dict(self.first_seen_ms)}
+
+    @classmethod
+    def from_item(cls, item: Item) -> ScrubSighting:
+        """Return the record. Raises ``CorruptItem``."""
+        fields = BodyReader(item)
+        record = cls(
+            prefix=fields.text("prefix"),
+            first_seen_ms=fields.integers_by_name("first_seen_ms"),
+            version=item.version,
+        )
+        fields.finish()
+        if record.item_id != item.id:
+            raise fields.error(f"holds another sighting: {record.item_id.key}")
         return record
 
 

@@ -3,29 +3,36 @@
 An object is *named* by the segment item with its id, in whatever state; what is named is
 never an orphan: copying and retention look after it. Of the others:
 
-- too young: it may be of a copy whose metadata was read too early, or not restored yet;
-- *accounted for*: its first record also lies in a finished segment, or below the log start
-  where a finished segment takes over. What it is a failed copy of was copied again;
-- *doubtful*: below the log start but with nothing finished there, or of a topic that is
-  neither there nor deleted just now. So it looks after a late upload; but also after the
-  metadata was set back to an earlier time, and then it may be wanted: it goes after a
-  longer time;
-- *unexplained*: of a topic that is there, at offsets that nothing else has. It may be the
+- *accounted for*: its first record also lies in a finished segment. What it is a failed copy
+  of was copied again;
+- *doubtful*: below the log start with nothing finished there, or of a topic that is neither
+  there nor deleted just now. So it looks after a late upload; but also after the metadata was
+  set back to an earlier time, or restored from a damaged bucket, and then it may be wanted:
+  it goes after a longer time;
+- *unexplained*: of a topic that is there, at offsets that nothing else has, or below a log
+  start that a restoration has chosen for want of what lies before. It may be the
   only copy of what the metadata has forgotten: it is kept and reported. What a failed copy
   left is accounted for as soon as the leader has copied the segment again.
 
 Of a deleted topic whose tombstone is left retention takes care.
+
+How old an object is counts from when a scrub first saw it so, with this metadata: its own
+time says nothing of how long the metadata has been without it, and is another clock's.
+
+What tells where a log starts is needed up to the greatest offset that the metadata store has
+reached. A greater one can only be from before the metadata was set back, and goes like what is
+accounted for; so does what tells that a topic was deleted which the metadata has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.objects.store import ObjectMeta
-from tidelog_core.tier.keys import SegmentKeys, parse_segment_key
+from tidelog_core.tier.keys import SegmentKeys, parse_log_start_key, parse_segment_key
 from tidelog_core.tier.planning import finished_segments, locate
 
 
@@ -39,19 +46,26 @@ class TopicState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgeLimits:
-    """How old an object must be to be taken for an orphan, by its time of writing."""
+    """How long a scrub must have seen an object that nothing needs, before it removes it."""
 
     orphan_age_ms: int  # where it is accounted for
     doubtful_age_ms: int  # where it is doubtful; not less than the other
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """Segment objects that no item names, by what is to be done with them."""
+class Candidate:
+    """An object that nothing needs, and that goes when it is old."""
 
-    orphans: tuple[ObjectMeta, ...]
-    young: tuple[ObjectMeta, ...]
-    unexplained: tuple[ObjectMeta, ...]
+    found: ObjectMeta
+    age_limit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Objects that no item names, by what is to be done with them."""
+
+    candidates: tuple[Candidate, ...]
+    unexplained: tuple[ObjectMeta, ...] = ()
 
 
 def judge_unnamed(
@@ -60,8 +74,8 @@ def judge_unnamed(
     *,
     topic: TopicState,
     log_start_offset: int,
+    restored_log_start: int,
     limits: AgeLimits,
-    now_ms: int,
 ) -> Judgement:
     """Return what the partition's segment objects that ``metas`` do not name are.
 
@@ -70,29 +84,72 @@ def judge_unnamed(
     """
     named = {meta.segment_id for meta in metas}
     finished = finished_segments(metas)
-    orphans, young, unexplained = [], [], []
+    candidates, unexplained = [], []
     for found in objects:
         key = parse_segment_key(found.key)
         if key is None or key.segment_id in named or topic is TopicState.DELETED:
             continue
         age_limit_ms: int | None = limits.doubtful_age_ms
-        if topic is TopicState.LIVE:
-            age_limit_ms = _age_limit_ms(key.base_offset, finished, log_start_offset, limits)
+        if topic is TopicState.LIVE and locate(finished, key.base_offset) is not None:
+            age_limit_ms = limits.orphan_age_ms
+        elif topic is TopicState.LIVE and (
+            key.base_offset >= log_start_offset or log_start_offset <= restored_log_start
+        ):
+            age_limit_ms = None
         if age_limit_ms is None:
             unexplained.append(found)
-        elif now_ms - found.modified_ms <= age_limit_ms:
-            young.append(found)
         else:
-            orphans.append(found)
-    return Judgement(tuple(orphans), tuple(young), tuple(unexplained))
+            candidates.append(Candidate(found, age_limit_ms))
+    return Judgement(tuple(candidates), tuple(unexplained))
 
 
-def is_manifest_orphan(
-    found: ObjectMeta, *, topic: TopicState, limits: AgeLimits, now_ms: int
-) -> bool:
-    """Return whether a topic's manifest is left over from a topic that is gone."""
-    age_ms = now_ms - found.modified_ms
-    return topic is TopicState.UNKNOWN and age_ms > limits.doubtful_age_ms
+def judge_log_starts(
+    objects: Iterable[ObjectMeta],
+    *,
+    topic: TopicState,
+    log_start_offset: int,
+    limits: AgeLimits,
+) -> Judgement:
+    """Return which of the objects that tell where the partition's log starts are not needed.
+
+    ``log_start_offset`` must have been read after ``objects`` were listed.
+    """
+    told = {found: key.offset for found in objects if (key := parse_log_start_key(found.key))}
+    if topic is TopicState.DELETED:
+        return Judgement(())
+    if topic is TopicState.UNKNOWN:
+        return Judgement(tuple(Candidate(found, limits.doubtful_age_ms) for found in told))
+    newest = max((o for o in told.values() if o <= log_start_offset), default=0)
+    return Judgement(
+        tuple(
+            Candidate(found, limits.orphan_age_ms)
+            for found, offset in told.items()
+            if offset != newest
+        )
+    )
+
+
+def manifest_age_limit_ms(topic: TopicState, limits: AgeLimits) -> int | None:
+    """Return how long a topic's manifest is kept, ``None`` for as long as there is the topic."""
+    return limits.doubtful_age_ms if topic is TopicState.UNKNOWN else None
+
+
+def deletion_age_limit_ms(topic: TopicState, limits: AgeLimits) -> int | None:
+    """Return the same for what tells of a topic's deletion."""
+    if topic is TopicState.LIVE:
+        return limits.orphan_age_ms
+    return manifest_age_limit_ms(topic, limits)
+
+
+def select_old(
+    candidates: Iterable[Candidate], first_seen_ms: Mapping[str, int], *, now_ms: int
+) -> list[ObjectMeta]:
+    """Return the objects that may go, by when each key was first seen as what it is."""
+    return [
+        one.found
+        for one in candidates
+        if now_ms - first_seen_ms.get(one.found.key, now_ms) > one.age_limit_ms
+    ]
 
 
 def select_missing(
@@ -111,15 +168,3 @@ def select_missing(
             if present.get(key) != size_bytes:
                 missing.append((meta, key))
     return missing
-
-
-def _age_limit_ms(
-    base_offset: int, finished: Sequence[SegmentMeta], log_start_offset: int, limits: AgeLimits
-) -> int | None:
-    """Return how old the object must be, ``None`` where it is never taken for an orphan."""
-    if locate(finished, base_offset) is not None:
-        return limits.orphan_age_ms
-    if base_offset >= log_start_offset:
-        return None
-    is_continued = locate(finished, log_start_offset) is not None
-    return limits.orphan_age_ms if is_continued else limits.doubtful_age_ms

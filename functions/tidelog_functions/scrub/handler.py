@@ -1,10 +1,11 @@
 """``handle``: finds what retention cannot: objects without metadata, metadata without objects.
 
-Removed are objects that no segment item names and that are old enough (``settings``; what
-counts as an orphan says ``tidelog_core.retention.orphans``), and manifests of topics that are
-long gone. Reported, never mended, are segments whose objects are missing or have another
-size, and objects at offsets that the metadata knows nothing of. An object that an item
-names is never deleted here, nor is one whose key Tidelog does not write.
+Removed are objects that no segment item names once scrubs have seen them so for long enough
+(``settings``; what counts as an orphan says ``tidelog_core.retention.orphans``), manifests of
+topics that are long gone, and what tells of log starts and deletions and is not so any more.
+Reported, never mended, are segments whose objects are missing or have another size, and
+objects at offsets that the metadata knows nothing of. An object that an item names is never
+deleted here, nor is one whose key Tidelog does not write.
 
 Staging leftovers are the stores' own: a folder store removes unlocked ones of ``.staging/``
 whenever it is opened, as it is here; in S3 a lifecycle rule does.

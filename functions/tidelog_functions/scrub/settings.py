@@ -1,8 +1,8 @@
 """The scrub's settings.
 
 TIDELOG_SCRUB_ORPHAN_AGE_MS     an object that no metadata names and that is accounted for
-                                otherwise is removed when it is older, milliseconds
-                                (86400000, a day; at least an hour)
+                                otherwise is removed when scrubs have seen it so for longer,
+                                milliseconds (86400000, a day; at least an hour)
 TIDELOG_SCRUB_DOUBTFUL_AGE_MS   one that may be wanted after a restore of the metadata,
                                 milliseconds (604800000, a week; not less than the other)
 TIDELOG_SCRUB_DRY_RUN           true: report, remove nothing (false)

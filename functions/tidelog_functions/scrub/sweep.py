@@ -8,33 +8,49 @@ partition the objects are listed first and its items read after that, which is w
 A sweep that comes near its time limit says up to where it came; the next one goes on
 behind it. It lists from the beginning, since stores do not list from a key on, but looks
 at no item and no object again.
+
+What nothing needs is removed once it has been seen so for long enough, by the times of the
+sweeps alone. Since when is kept in the metadata store, beside the metadata that it is judged
+by: another store, as after a restoration, has seen nothing yet.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog_core.errors import ObjectNotFound, TidelogError
+from tidelog_core.errors import CorruptItem, ObjectNotFound, TidelogError
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.records import (
+    Partition,
+    ScrubSighting,
+    SegmentMeta,
+    SegmentState,
+    Topic,
+)
+from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 from tidelog_core.retention.deletion import read_segments
 from tidelog_core.retention.orphans import (
+    Candidate,
     TopicState,
-    is_manifest_orphan,
+    deletion_age_limit_ms,
+    judge_log_starts,
     judge_unnamed,
+    manifest_age_limit_ms,
     select_missing,
+    select_old,
 )
 from tidelog_core.tier.keys import (
     cluster_manifest_key,
+    parse_deletion_key,
+    parse_log_start_key,
     parse_segment_key,
+    parse_topic_manifest_key,
     partition_prefix,
     segment_keys,
-    topic_manifest_key,
 )
 
 from tidelog_functions.cluster_reader import Topics
@@ -44,6 +60,8 @@ from tidelog_functions.scrub.settings import ScrubSettings
 logger = logging.getLogger(__name__)
 
 NAMED_IN_REPORT_MAX = 100  # of each kind; all are counted
+# Of one partition, about 100 bytes each; more are looked at again once some of these are gone.
+SIGHTINGS_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -99,6 +117,8 @@ class Sweep:
         self._topics_failed = topics.failed
         self._deleted = {tombstone.topic_id for tombstone in topics.deleted}
         self._report = Report(settings.is_dry_run, failed=dict(topics.failed))
+        # By prefix, when each object was first seen; None where the item cannot be read.
+        self._sightings: dict[str, Mapping[str, int] | None] = {}
 
     async def run(self, *, resumes_after: str) -> Report:
         """Sweep behind that key, as far as the time reaches."""
@@ -109,18 +129,20 @@ class Sweep:
             for topic in self._topics.values()
             for number in range(topic.partition_count)
         }
-        waiting = sorted((p for p in known if p > resumes_after), reverse=True)
+        await self._load_sightings()
+        expected = known.keys() | self._sightings.keys()
+        waiting = sorted((p for p in expected if p > resumes_after), reverse=True)
         try:
             async for group in self._groups():
                 if group.prefix <= resumes_after:
                     continue
                 while waiting and waiting[-1] < group.prefix:
-                    await self._partition(_Group(waiting.pop(), ()), known)
+                    await self._look_at(_Group(waiting.pop(), ()), known)
                 if waiting and waiting[-1] == group.prefix:
                     waiting.pop()
                 await self._look_at(group, known)
             while waiting:
-                await self._partition(_Group(waiting.pop(), ()), known)
+                await self._look_at(_Group(waiting.pop(), ()), known)
         except OutOfTime:
             report.is_finished = False
         else:
@@ -144,16 +166,37 @@ class Sweep:
         self._report.object_count += len(group.objects)
         if group.prefix.endswith("/"):
             return await self._partition(group, known)
-        (found,) = group.objects
-        topic_id = _topic_of_manifest(found.key)
-        if topic_id is not None:
-            state, now_ms = self._state(topic_id), self._clock_ms()
-            if is_manifest_orphan(found, topic=state, limits=self._settings.limits, now_ms=now_ms):
-                await self._remove([found])
-        elif found.key != cluster_manifest_key(self._cluster_id):
-            self._pass_over(found)
+        candidates = []
+        for found in group.objects:
+            age_limit_ms = await self._age_limit_ms(found)
+            if age_limit_ms is not None:
+                candidates.append(Candidate(found, age_limit_ms))
+        await self._remove_old(group.prefix, candidates)
         self._report.resumes_after = group.prefix
         return None
+
+    async def _age_limit_ms(self, found: ObjectMeta) -> int | None:
+        """Return how old an object of no partition must be to go, ``None`` where it stays."""
+        limits = self._settings.limits
+        topic_id = parse_topic_manifest_key(found.key)
+        if topic_id is not None:
+            return manifest_age_limit_ms(self._state(topic_id), limits)
+        deletion = parse_deletion_key(found.key)
+        if deletion is not None:
+            state = self._state(deletion.topic_id)
+            if await self._store.get(records.deleted_topic_key(deletion.topic_id)) is not None:
+                state = TopicState.DELETED  # since the sweep began
+            elif state is TopicState.UNKNOWN and await self._has_any(f"{deletion.folder}/"):
+                return None  # It says why nobody is to bring those back.
+            return deletion_age_limit_ms(state, limits)
+        if found.key != cluster_manifest_key(self._cluster_id):
+            self._pass_over(found)
+        return None
+
+    async def _has_any(self, prefix: str) -> bool:
+        async for _ in self._objects.list(prefix):
+            return True
+        return False
 
     async def _partition(self, group: _Group, known: dict[str, tuple[Topic, int]]) -> None:
         """Compare one partition's objects with its items; trouble with it stops no other."""
@@ -169,42 +212,51 @@ class Sweep:
         self._report.resumes_after = group.prefix
 
     async def _compare(self, group: _Group, owner: tuple[Topic, int] | None) -> None:
-        segments = []
+        segments, log_starts = [], []
         for found in group.objects:
-            if parse_segment_key(found.key) is None:
-                self._pass_over(found)
-            else:
+            if parse_segment_key(found.key) is not None:
                 segments.append(found)
+            elif parse_log_start_key(found.key) is not None:
+                log_starts.append(found)
+            else:
+                self._pass_over(found)
         if owner is not None:
             topic_id, number = owner[0].topic_id, owner[1]
-        elif segments:
-            key = parse_segment_key(segments[0].key)
+        elif segments or log_starts:
+            first = (segments + log_starts)[0].key
+            key = parse_segment_key(first) or parse_log_start_key(first)
             assert key is not None
             topic_id, number = key.topic_id, key.partition
         else:
-            return
+            return await self._remove_old(group.prefix, ())
         metas = await read_segments(self._store, topic_id, number)
         self._report.segment_count += len(metas)
         item = await self._store.get(records.partition_key(topic_id, number))
+        partition = None if item is None else Partition.from_item(item)
         state = self._state(topic_id)
-        if state is TopicState.LIVE and item is None:
+        if state is TopicState.LIVE and partition is None:
             state = TopicState.DELETED  # since the sweep began
+        log_start_offset = 0 if partition is None else partition.log_start_offset
+        limits = self._settings.limits
         judgement = judge_unnamed(
             segments,
             metas,
             topic=state,
-            log_start_offset=0 if item is None else Partition.from_item(item).log_start_offset,
-            limits=self._settings.limits,
-            now_ms=self._clock_ms(),
+            log_start_offset=log_start_offset,
+            restored_log_start=0 if partition is None else partition.restored_log_start,
+            limits=limits,
         )
-        self._report.young_count += len(judgement.young)
+        told = judge_log_starts(
+            log_starts, topic=state, log_start_offset=log_start_offset, limits=limits
+        )
         for found in judgement.unexplained:
             self._report.unexplained_count += 1
             _name(self._report.unexplained, found.key)
             logger.warning("object without metadata kept", extra={"key": found.key})
-        await self._remove(judgement.orphans)
+        await self._remove_old(group.prefix, judgement.candidates + told.candidates)
         if owner is not None:
             await self._report_missing(owner[0], metas, group.objects)
+        return None
 
     def _pass_over(self, found: ObjectMeta) -> None:
         self._report.foreign_count += 1
@@ -217,6 +269,38 @@ class Sweep:
         # retention takes care of.
         is_left_alone = topic_id in self._deleted or bool(self._topics_failed)
         return TopicState.DELETED if is_left_alone else TopicState.UNKNOWN
+
+    async def _load_sightings(self) -> None:
+        for item in await self._store.list(records.SCRUB_SIGHTING_COLLECTION):
+            try:
+                self._sightings[item.id.key] = ScrubSighting.from_item(item).first_seen_ms
+            except CorruptItem as error:
+                # It is written anew: what it told of has just been seen for the first time.
+                logger.warning("sighting not readable", extra={"problem": str(error)})
+                self._sightings[item.id.key] = None
+
+    async def _remove_old(self, prefix: str, candidates: Sequence[Candidate]) -> None:
+        """Remove those of the group that are old enough; keep since when the others are seen.
+
+        In this order a crash leaves sightings of what is gone, which the next sweep forgets.
+        """
+        before, now_ms = self._sightings.get(prefix, {}), self._clock_ms()
+        # A time to come is of a clock that was wrong.
+        seen = {prefix + name: min(ms, now_ms) for name, ms in (before or {}).items()}
+        old = select_old(candidates, seen, now_ms=now_ms)
+        gone = {found.key for found in old}
+        young = [one.found.key for one in candidates if one.found.key not in gone]
+        self._report.young_count += len(young)
+        await self._remove(old)
+        if self._settings.is_dry_run:
+            return
+        first_seen_ms = {key.removeprefix(prefix): seen.get(key, now_ms) for key in young}
+        oldest = sorted(first_seen_ms, key=first_seen_ms.__getitem__)[:SIGHTINGS_MAX]
+        kept = {name: first_seen_ms[name] for name in sorted(oldest)}
+        if kept != before:
+            sighting = ScrubSighting(prefix=prefix, first_seen_ms=kept)
+            body = sighting.to_body() if kept else None
+            await self._store.commit([Write(sighting.item_id, body, ANY_VERSION, False)])
 
     async def _remove(self, orphans: Sequence[ObjectMeta]) -> None:
         for found in orphans:
@@ -264,19 +348,6 @@ def _group_prefix(key: str) -> str:
     """Return the partition's prefix for what lies below one, the key itself for the rest."""
     parts = key.split("/")
     return key if len(parts) < 4 else "/".join(parts[:3]) + "/"
-
-
-def _topic_of_manifest(key: str) -> UUID | None:
-    """Return the topic's id if the key is of a topic's manifest."""
-    cluster_id, _, rest = key.partition("/")
-    folder, _, name = rest.partition("/")
-    topic, topic_id = folder[:-37], folder[-36:]
-    try:
-        parsed = UUID(topic_id)
-    except ValueError:
-        return None
-    is_manifest = name == "topic.json" and topic_manifest_key(cluster_id, topic, parsed) == key
-    return parsed if is_manifest else None
 
 
 def _name(names: list[str], name: str) -> None:

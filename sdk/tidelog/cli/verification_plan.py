@@ -123,7 +123,7 @@ class MetadataPlan:
     def _told_too_much(self, topic: TopicObjects) -> list[Problem]:
         """Return where the bucket tells what the metadata store does not know, and must.
 
-        So it is after the metadata was set back to an earlier time.
+        So it is after the metadata was set back to an earlier time; the scrub mends it.
         """
         name = self._names[topic.topic_id]
         problems = []
@@ -144,7 +144,7 @@ class MetadataPlan:
     async def _is_known_topic(self, topic: TopicObjects) -> bool:
         """Whether the topic is there, or is being deleted, its objects with it.
 
-        Where only the bucket knows of the deletion, the metadata was restored.
+        Where only the bucket knows of the deletion, the metadata was restored: the scrub ends it.
         """
         if topic.is_deleted or self._image.topic_by_id(topic.topic_id) is not None:
             return True

@@ -20,6 +20,7 @@ from tidelog_core.metadata.records import (
     DeletedTopic,
     NodeConfigOverrides,
     Partition,
+    ScrubSighting,
     SegmentMeta,
     SegmentState,
     Topic,
@@ -55,6 +56,7 @@ RECORDS: list[Any] = [
         created_ms=6,
     ),
     DeletedTopic(topic_id=ID, name="t", partition_count=2, deleted_ms=7),
+    ScrubSighting(prefix="c/t/4/", first_seen_ms={"a.log": 5, "b.log": 6}),
 ]
 NAMES = [type(record).__name__ for record in RECORDS]
 
@@ -96,7 +98,7 @@ def test_a_partition_that_was_restored_in_part_says_from_where_and_no_other_does
 @pytest.mark.parametrize("record", RECORDS, ids=NAMES)
 def test_a_field_of_another_type_is_refused_and_named(record: Any) -> None:
     for field in record.to_body():
-        for wrong in (1.5, [1.5], {"a": 1}):
+        for wrong in (1.5, [1.5], {"a": 1.5}):
             with pytest.raises(CorruptItem, match=field) as raised:
                 type(record).from_item(stored(record, **{field: wrong}))
             assert record.item_id.key in str(raised.value)
