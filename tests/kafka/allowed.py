@@ -34,8 +34,8 @@ _NOT_SERVED = {
         *(17, 29, 30, 31, 36, 38, 39, 40, 41, 48, 49, 50, 51),
     ),
     "moving replicas between a node's directories": (34,),
-    "consumer groups of the second protocol, share groups and their coordinators": (
-        *(68, 69, 76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
+    "share groups, groups of streams and their coordinators": (
+        *(76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
     ),
     "Kafka's controllers": (55, 57, 64, 80, 81),
     "resources other than topics, groups and brokers": (74,),

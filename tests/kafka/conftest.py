@@ -19,6 +19,7 @@ CONFIG = {
     "offsets.topic.num.partitions": "4",
     "max.incremental.fetch.session.cache.slots": "0",
     "group.max.size": "3",
+    "group.consumer.max.size": "3",
 }
 
 

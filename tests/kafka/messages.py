@@ -41,6 +41,8 @@ API_KEYS = {
     "incremental_alter_configs": 44,
     "offset_delete": 47,
     "describe_cluster": 60,
+    "consumer_group_heartbeat": 68,
+    "consumer_group_describe": 69,
     "describe_topic_partitions": 75,
 }
 

@@ -39,6 +39,13 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
+from tidelog_node.coordinator.consumer_events import (
+    JOIN_EPOCH,
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+)
+from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.events import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
@@ -50,8 +57,8 @@ from tidelog_node.coordinator.events import (
     SyncAnswer,
     SyncRequest,
 )
-from tidelog_node.coordinator.group_state import ClassicGroup, Phase
-from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
+from tidelog_node.coordinator.group_state import ClassicGroup
+from tidelog_node.coordinator.loaded_group import Group, LoadedGroup, Surroundings, Unloaded
 from tidelog_node.coordinator.offset_rules import expired_partitions
 from tidelog_node.coordinator.shard import Leadership, Shard
 from tidelog_node.coordinator.storage import (
@@ -100,6 +107,12 @@ class GroupCoordinator:
         self._numbers = itertools.count(1)
         self._pages = OffsetPages()
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
+        self._surroundings = Surroundings(
+            now_ms=self._now_ms,
+            clock_offset_ms=self._clock_offset_ms,
+            settings=self._consumer_settings,
+            topics=lambda: self._view.image.topics,
+        )
         self._shards: dict[int, Shard] = {}
         self._followed: ClusterImage | None = None
         self._is_closed = False
@@ -137,9 +150,9 @@ class GroupCoordinator:
 
     # Membership.
 
-    def new_member_id(self, prefix: str) -> str:
+    def new_member_id(self, prefix: str | None) -> str:
         """Return an id that no member has: the client's or instance's id and a random part."""
-        return f"{prefix}-{self._new_id()}"
+        return self._new_id() if prefix is None else f"{prefix}-{self._new_id()}"
 
     def next_number(self) -> RequestNumber:
         """Return a number for a request that waits for its answer."""
@@ -186,13 +199,42 @@ class GroupCoordinator:
         errors = await self._use(group_id, lambda group: group.leave(identities))
         return [ErrorCode.unknown_member_id for _ in identities] if errors is None else errors
 
+    async def consumer_heartbeat(
+        self, group_id: str, request: ConsumerHeartbeat
+    ) -> ConsumerHeartbeatAnswer:
+        """Renew the member's session and return what it is to have (KIP-848)."""
+        answer = await self._use(
+            group_id,
+            lambda group: group.consumer_heartbeat(request),
+            create=request.member_epoch == JOIN_EPOCH,
+        )
+        if answer is not None:
+            return answer
+        kind = "Group" if request.is_leaving else "Consumer group"
+        return ConsumerHeartbeatAnswer(
+            error=ErrorCode.group_id_not_found, message=f"{kind} {group_id} not found."
+        )
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """The assignors that members may ask for, the default first."""
+        return self._node_config().group_consumer_assignors
+
+    def preferred_assignor(self, group: ConsumerGroup) -> str:
+        """Return the assignor that the group's next assignment is made by."""
+        return group.preferred_assignor(self._consumer_settings())
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """Return the topic's name, or ``None`` where it was deleted."""
+        return self._view.image.topic_names.get(topic_id)
+
     # Groups as a whole.
 
-    async def describe(self, group_id: str) -> ClassicGroup | None:
+    async def describe(self, group_id: str) -> Group | None:
         """Return the group to be read before the next ``await``, or ``None``."""
         return await self._use(group_id, _ready_group)
 
-    async def list_groups(self) -> list[ClassicGroup]:
+    async def list_groups(self) -> list[Group]:
         """Return the groups that this node coordinates."""
         self._follow(self._view.image)
         found = [await shard.find_all() for shard in tuple(self._shards.values())]
@@ -213,6 +255,7 @@ class GroupCoordinator:
         member_id: str,
         group_instance_id: str | None,
         generation: int,
+        knows_epochs: bool = True,
     ) -> ErrorCode:
         """Store offsets, by topic and partition. Durable on return of ``none``.
 
@@ -220,7 +263,9 @@ class GroupCoordinator:
         """
         error = await self._use(
             group_id,
-            lambda group: group.commit_offsets(member_id, group_instance_id, generation, offsets),
+            lambda group: group.commit_offsets(
+                member_id, group_instance_id, generation, offsets, knows_epochs=knows_epochs
+            ),
             create=generation <= NO_GENERATION,
         )
         return ErrorCode.group_id_not_found if error is None else error
@@ -231,6 +276,19 @@ class GroupCoordinator:
         """Return the committed offsets of the partitions by topic, or of all with ``None``."""
         await self._shard_of(group_id).loaded()
         return await read_offsets(self._store, group_id, partitions, topic_id_of=self._topic_id)
+
+    async def validate_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return whether the caller may be told committed offsets.
+
+        Only members of consumer groups say who they are. Their commits of older epochs may
+        have been refused, so they must not go on from what they do not know about.
+        """
+        if member_id is None and epoch < 0:
+            return ErrorCode.none
+        group = await self._use(group_id, _ready_group)
+        if not isinstance(group, ConsumerGroup):
+            return ErrorCode.none
+        return group.validate_fetch(member_id, epoch)
 
     async def delete_offsets(
         self, group_id: str, partitions: Mapping[str, Collection[int]]
@@ -336,14 +394,20 @@ class GroupCoordinator:
             )
 
     def _restored(self, shard_index: int, record: GroupRecord) -> LoadedGroup:
-        group = ClassicGroup.restore(
-            record, now_ms=self._now_ms(), clock_offset_ms=self._clock_offset_ms()
-        )
+        now_ms, clock_offset_ms = self._now_ms(), self._clock_offset_ms()
+        group: Group
+        if record.consumer is None:
+            group = ClassicGroup.restore(record, now_ms=now_ms, clock_offset_ms=clock_offset_ms)
+        else:
+            group = ConsumerGroup.restore(
+                record,
+                now_ms=now_ms,
+                clock_offset_ms=clock_offset_ms,
+                settings=self._consumer_settings(),
+            )
         return self._host(shard_index, group, record=record)
 
-    def _host(
-        self, shard_index: int, group: ClassicGroup, *, record: GroupRecord | None
-    ) -> LoadedGroup:
+    def _host(self, shard_index: int, group: Group, *, record: GroupRecord | None) -> LoadedGroup:
         shard = self._shards.get(shard_index)
 
         async def is_still_ours() -> bool:
@@ -361,8 +425,7 @@ class GroupCoordinator:
             group,
             storage,
             shard=shard_index,
-            now_ms=self._now_ms,
-            clock_offset_ms=self._clock_offset_ms,
+            surroundings=self._surroundings,
             on_change=self._changed,
             is_still_ours=is_still_ours,
         )
@@ -373,7 +436,7 @@ class GroupCoordinator:
     def _changed(self, loaded: LoadedGroup) -> None:
         shard = self._shards.get(loaded.shard)
         if loaded.is_unloaded or loaded.is_vacant:
-            is_stored = loaded.is_unloaded and loaded.group.phase is not Phase.DEAD
+            is_stored = loaded.is_unloaded and not loaded.group.is_dead
             loaded.is_unloaded = True
             self._wakeups.cancel(loaded)
             if shard is not None:
@@ -385,7 +448,7 @@ class GroupCoordinator:
 
     async def _delete_if_empty(self, loaded: LoadedGroup) -> ErrorCode:
         async def delete() -> ErrorCode:
-            if loaded.group.phase is not Phase.EMPTY:
+            if not loaded.group.is_empty:
                 return ErrorCode.non_empty_group
             await loaded.storage.delete(loaded.record())
             loaded.group.kill()
@@ -399,7 +462,7 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, frozenset[str]]:
         async def remove() -> tuple[ErrorCode, frozenset[str]]:
             group = loaded.group
-            is_empty = group.phase is Phase.EMPTY
+            is_empty = group.is_empty
             if not is_empty and not group.uses_consumer_protocol:
                 return ErrorCode.non_empty_group, frozenset()
             consumed = frozenset(
@@ -465,6 +528,19 @@ class GroupCoordinator:
         topic = self._view.image.topic(name)
         return None if topic is None else topic.topic_id
 
+    def _consumer_settings(self) -> ConsumerGroupSettings:
+        config = self._node_config()
+        policy = config.group_consumer_migration_policy
+        return ConsumerGroupSettings(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            members_max=config.group_consumer_max_size,
+            classic_members_max=config.group_max_size,
+            assignors=config.group_consumer_assignors,
+            can_upgrade=policy in ("bidirectional", "upgrade"),
+            can_downgrade=policy in ("bidirectional", "downgrade"),
+        )
+
     # Clocks: events and deadlines go by a clock that never jumps, stored times by the wall's.
 
     def _now_ms(self) -> int:
@@ -478,6 +554,6 @@ def _names_leader(broker_id: int) -> Callable[[Partition], bool]:
     return lambda partition: partition.leader == broker_id
 
 
-async def _ready_group(loaded: LoadedGroup) -> ClassicGroup:
+async def _ready_group(loaded: LoadedGroup) -> Group:
     await loaded.ready()
     return loaded.group

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 from kio.schema.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog_node.coordinator.group_state import ClassicGroup
 
 RequestNumber = NewType("RequestNumber", int)
 
@@ -109,6 +112,7 @@ class Step:
     """
 
     must_store: bool = False
+    becomes: ClassicGroup | None = None  # what a consumer group goes on as from here
     joins: list[tuple[RequestNumber, JoinAnswer]] = field(default_factory=list)
     syncs: list[tuple[RequestNumber, SyncAnswer]] = field(default_factory=list)
 

@@ -60,11 +60,12 @@ class Phase(Enum):
 class ClassicGroup:
     """One group. Events must come one at a time, with a time that never goes back."""
 
-    def __init__(self, group_id: str, *, now_ms: int) -> None:
+    def __init__(self, group_id: str, *, now_ms: int, generation: int = 0) -> None:
+        """``generation`` is the last epoch of the consumer group that this one follows."""
         self.group_id = group_id
         self.phase = Phase.EMPTY
         self.phase_since_ms = now_ms
-        self.generation = 0  # only ever grows
+        self.generation = generation  # only ever grows
         self.protocol_type: str | None = None  # None: never had a member
         self.protocol_name: str | None = None  # chosen anew for each generation
         self.roster = Roster()
@@ -169,6 +170,20 @@ class ClassicGroup:
         assert self.phase is Phase.EMPTY
         self.phase = Phase.DEAD
 
+    def rebalance(self, now_ms: int) -> Step:
+        """A stable group's members have to join again, though none has asked for it."""
+        step = self._begin(now_ms)
+        self._prepare_rebalance(None)
+        return step
+
+    def abandon(self, now_ms: int) -> Step:
+        """The group goes on as a consumer group: who waits here has to join there."""
+        step = self._begin(now_ms)
+        for member in self.roster:
+            self._fail_join(member, ErrorCode.rebalance_in_progress)
+            self._fail_sync(member, ErrorCode.rebalance_in_progress)
+        return step
+
     # Questions, and what other requests of members mean to the group.
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
@@ -221,6 +236,16 @@ class ClassicGroup:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return self.phase is Phase.EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it was deleted."""
+        return self.phase is Phase.DEAD
+
+    @property
     def is_vacant(self) -> bool:
         """Whether nothing of the group needs memory: no members, nobody on the way."""
         return self.phase is Phase.EMPTY and not self.pending_members
@@ -258,6 +283,22 @@ class ClassicGroup:
         group._read_subscriptions()
         if group.phase is Phase.COMPLETING_REBALANCE:
             group._await_syncs()
+        return group
+
+    @classmethod
+    def of_consumers(
+        cls, group_id: str, members: Sequence[Member], *, generation: int, now_ms: int
+    ) -> ClassicGroup:
+        """Return the members of a consumer group, all of them classic, as a stable group."""
+        group = cls(group_id, now_ms=now_ms)
+        group.phase = Phase.STABLE
+        group.generation = generation
+        group.protocol_type = CONSUMER_PROTOCOL_TYPE
+        for member in members:
+            group.roster.add(member)
+            group._renew_session(member)
+        group.protocol_name = group.roster.select_protocol()
+        group._read_subscriptions()
         return group
 
     # Joining.

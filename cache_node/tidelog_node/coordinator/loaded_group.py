@@ -1,5 +1,8 @@
 """One group in memory: its state machine, those who wait for it, and its storage.
 
+A group changes its kind here: a consumer group begins in the place of an empty classic
+one, or takes its members over, and may have to give them back.
+
 An event is decided at once, without waiting. If the group then has to be stored, the
 answers wait for that, and so does every later event: nobody ever hears of a state that
 a crash could take back. If storing fails, the group is unloaded: everyone who waits is
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -23,6 +27,16 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
 
+from tidelog_node.coordinator import classic_requests
+from tidelog_node.coordinator.consumer_events import (
+    JOIN_EPOCH,
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    Refused,
+)
+from tidelog_node.coordinator.consumer_group import ConsumerGroup, TopicsByName
+from tidelog_node.coordinator.consumer_protocol import MalformedProtocol
 from tidelog_node.coordinator.events import (
     GroupLimits,
     JoinAnswer,
@@ -35,11 +49,28 @@ from tidelog_node.coordinator.events import (
 )
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_state import ClassicGroup
+from tidelog_node.coordinator.migration import upgraded
 from tidelog_node.coordinator.storage import GroupStorage
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Group = ClassicGroup | ConsumerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a group's decisions depend on beside its members, as it is at any moment."""
+
+    now_ms: Callable[[], int]
+    clock_offset_ms: Callable[[], int]  # wall clock minus ``now_ms``
+    settings: Callable[[], ConsumerGroupSettings]
+    topics: Callable[[], TopicsByName]
+
+
+class _NotUpgraded(Exception):
+    """A classic group's members cannot become a consumer group's."""
 
 
 class Unloaded(Exception):
@@ -51,27 +82,28 @@ class LoadedGroup:
 
     def __init__(
         self,
-        group: ClassicGroup,
+        group: Group,
         storage: GroupStorage,
         *,
         shard: int,
-        now_ms: Callable[[], int],
-        clock_offset_ms: Callable[[], int],
+        surroundings: Surroundings,
         on_change: Callable[[LoadedGroup], None],
         is_still_ours: Callable[[], Awaitable[bool]],
     ) -> None:
         """``is_still_ours`` looks in the store whether this node still coordinates the group."""
-        self.group = group
+        self.group: Group = group
         self.storage = storage
         self.shard = shard
         self.is_unloaded = False
-        self._now_ms = now_ms
-        self._clock_offset_ms = clock_offset_ms
+        self._now_ms = surroundings.now_ms
+        self._surroundings = surroundings
         self._on_change = on_change  # after every event: deadlines may be nearer, or it unloaded
         self._is_still_ours = is_still_ours
         self._joins: dict[RequestNumber, asyncio.Future[JoinAnswer]] = {}
         self._syncs: dict[RequestNumber, asyncio.Future[SyncAnswer]] = {}
         self._storing: asyncio.Task[Any] | None = None
+        self._collected: Step | None = None  # is to be stored, and nothing is written yet
+        self._fault = ErrorCode.none  # why it was unloaded
 
     @property
     def is_vacant(self) -> bool:
@@ -87,7 +119,7 @@ class LoadedGroup:
         """Return the group as it would be stored now."""
         return self.group.to_record(
             shard=self.shard,
-            clock_offset_ms=self._clock_offset_ms(),
+            clock_offset_ms=self._surroundings.clock_offset_ms(),
             version=self.storage.version,
         )
 
@@ -107,7 +139,7 @@ class LoadedGroup:
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         self._joins[request.number] = answer
         try:
-            self._take(self.group.join(request, now_ms=self._now_ms(), limits=limits))
+            self._take(self._join(request, limits))
             return await answer
         finally:
             self._joins.pop(request.number, None)
@@ -118,7 +150,11 @@ class LoadedGroup:
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         self._syncs[request.number] = answer
         try:
-            self._take(self.group.sync(request, now_ms=self._now_ms()))
+            group, now_ms = self.group, self._now_ms()
+            if isinstance(group, ConsumerGroup):
+                self._take(classic_requests.sync(group, request, now_ms=now_ms))
+            else:
+                self._take(group.sync(request, now_ms=now_ms))
             return await answer
         finally:
             self._syncs.pop(request.number, None)
@@ -128,17 +164,29 @@ class LoadedGroup:
     ) -> ErrorCode:
         """Return what the member should know."""
         await self.ready()
-        return self.group.heartbeat(
-            member_id,
-            group_instance_id=group_instance_id,
-            generation=generation,
-            now_ms=self._now_ms(),
+        group, now_ms = self.group, self._now_ms()
+        if isinstance(group, ConsumerGroup):
+            error = classic_requests.heartbeat(
+                group,
+                member_id,
+                group_instance_id=group_instance_id,
+                generation=generation,
+                now_ms=now_ms,
+            )
+            self._on_change(self)
+            return error
+        return group.heartbeat(
+            member_id, group_instance_id=group_instance_id, generation=generation, now_ms=now_ms
         )
 
     async def leave(self, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
         """Return an error code for each member, once what follows is stored."""
         await self.ready()
-        errors, step = self.group.leave(identities, now_ms=self._now_ms())
+        group, now_ms = self.group, self._now_ms()
+        if isinstance(group, ConsumerGroup):
+            errors, step = classic_requests.leave(group, identities, now_ms=now_ms)
+        else:
+            errors, step = group.leave(identities, now_ms=now_ms)
         self._take(step)
         if self._storing is not None:
             await asyncio.wait([self._storing])
@@ -146,10 +194,34 @@ class LoadedGroup:
                 raise CoordinatorNotAvailable("the group could not be stored")
         return errors
 
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
+        """Return what the member is to have, once whatever the heartbeat changed is stored.
+
+        Changes of heartbeats that come while the group is being written share the next
+        write: a rebalance of many members takes as many writes as there is time for.
+        """
+        await self._claim()
+        while self._storing is not None and self._collected is None:
+            await asyncio.wait([self._storing])
+        if self.is_unloaded:
+            raise Unloaded
+        answer, step = self._consumer_heartbeat(request)
+        self._take(step)
+        # Even without news of its own it may tell of some that nobody has stored yet.
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
+            if self._fault is not ErrorCode.none:
+                return ConsumerHeartbeatAnswer(error=self._fault)
+        return answer
+
     def expire(self) -> None:
         """Let time pass. Does nothing while the group is being stored: that ends in a change."""
         if self._storing is None and not self.is_unloaded:
-            self._take(self.group.expire(self._now_ms()))
+            group, now_ms = self.group, self._now_ms()
+            if isinstance(group, ConsumerGroup):
+                self._take(group.expire(now_ms, self._surroundings.settings()))
+            else:
+                self._take(group.expire(now_ms))
 
     async def commit_offsets(
         self,
@@ -157,18 +229,22 @@ class LoadedGroup:
         group_instance_id: str | None,
         generation: int,
         offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        *,
+        knows_epochs: bool = True,
     ) -> ErrorCode:
         """Store the offsets if the caller may commit. Durable on return of ``none``."""
+        if offsets:
+            await self._claim()
         await self.ready()
-        while offsets and not self.storage.is_claimed:
-            await self.exclusively(lambda: self.storage.save(self.record()))
-            await self.ready()
-        error = self.group.validate_commit(
-            member_id,
-            group_instance_id=group_instance_id,
-            generation=generation,
-            now_ms=self._now_ms(),
-        )
+        if isinstance(self.group, ConsumerGroup):
+            error = self.group.validate_commit(member_id, generation, knows_epochs=knows_epochs)
+        else:
+            error = self.group.validate_commit(
+                member_id,
+                group_instance_id=group_instance_id,
+                generation=generation,
+                now_ms=self._now_ms(),
+            )
         try:
             if error is ErrorCode.none and offsets:
                 await self.storage.commit_offsets(offsets)
@@ -202,7 +278,7 @@ class LoadedGroup:
         """Answer everyone who waits with the error, and never be used again."""
         if self.is_unloaded:
             return
-        self.is_unloaded = True
+        self.is_unloaded, self._fault = True, error
         for join in self._joins.values():
             if not join.done():
                 join.set_result(JoinAnswer(error=error))
@@ -217,15 +293,97 @@ class LoadedGroup:
             await asyncio.wait([self._storing])
         await self.storage.close()
 
+    def _join(self, request: JoinRequest, limits: GroupLimits) -> Step:
+        now_ms = self._now_ms()
+        if isinstance(self.group, ConsumerGroup) and self.group.is_empty:
+            if self.group.is_dead:
+                raise Unloaded
+            self.group = ClassicGroup(
+                self.group.group_id, now_ms=now_ms, generation=self.group.epoch
+            )
+        if isinstance(self.group, ConsumerGroup):
+            return classic_requests.join(
+                self.group,
+                request,
+                now_ms=now_ms,
+                settings=self._surroundings.settings(),
+                topics=self._surroundings.topics(),
+            )
+        return self.group.join(request, now_ms=now_ms, limits=limits)
+
+    def _consumer_heartbeat(
+        self, request: ConsumerHeartbeat
+    ) -> tuple[ConsumerHeartbeatAnswer, Step]:
+        now_ms, settings = self._now_ms(), self._surroundings.settings()
+        try:
+            group = self._consumer_group(request, settings)
+        except Refused as refusal:
+            refused = ConsumerHeartbeatAnswer(error=refusal.error, message=refusal.message)
+            return refused, Step()
+        answer, step = group.consumer_heartbeat(
+            request, now_ms=now_ms, settings=settings, topics=self._surroundings.topics()
+        )
+        if isinstance(self.group, ClassicGroup) and answer.error is ErrorCode.none:
+            abandoned = self.group.abandon(now_ms)
+            step.joins, step.syncs = abandoned.joins, abandoned.syncs
+            self.group = group
+        return answer, step
+
+    def _consumer_group(
+        self, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
+    ) -> ConsumerGroup:
+        """Return the group, or what it becomes if the caller joins. Raises ``Refused``."""
+        classic = self.group
+        if isinstance(classic, ConsumerGroup):
+            return classic
+        group_id = classic.group_id
+        if request.member_epoch != JOIN_EPOCH or classic.is_dead:
+            raise Refused(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group."
+            )
+        group = ConsumerGroup(group_id, now_ms=self._now_ms(), epoch=classic.generation)
+        if classic.is_empty:
+            return group
+        try:
+            if not settings.can_upgrade:
+                raise _NotUpgraded("the online upgrade is disabled")
+            if not classic.uses_consumer_protocol:
+                raise _NotUpgraded("the group does not use the consumer embedded protocol")
+            if len(classic.roster) > settings.members_max:
+                raise _NotUpgraded("the group size exceeds the consumer group maximum size")
+            group.take_in(upgraded(classic, self._surroundings.topics()), settings)
+        except (_NotUpgraded, MalformedProtocol) as problem:
+            raise Refused(
+                ErrorCode.group_id_not_found,
+                f"Cannot upgrade classic group {group_id} to consumer group because {problem}.",
+            ) from None
+        return group
+
+    async def _claim(self) -> None:
+        """Make sure that no coordinator of before can write the group any more."""
+        while not self.storage.is_claimed:
+            await self.ready()
+            if not self.storage.is_claimed:
+                await self.exclusively(lambda: self.storage.save(self.record()))
+
     def _take(self, step: Step) -> None:
-        if step.must_store:
-            self._storing = asyncio.create_task(self._store(self.record(), step))
+        if step.becomes is not None:
+            self.group = step.becomes
+        if self._collected is not None:
+            self._collected.joins += step.joins
+            self._collected.syncs += step.syncs
+        elif step.must_store:
+            self._collected = step
+            self._storing = asyncio.create_task(self._store(step))
         else:
             self._answer(step)
         self._on_change(self)
 
-    async def _store(self, record: GroupRecord, step: Step) -> None:
+    async def _store(self, step: Step) -> None:
+        # Only now: heartbeats of this turn of the loop have still been taken in.
+        self._collected = None
         try:
+            record = self.record()
             try:
                 await self.storage.save(record)
             except VersionConflict:

@@ -10,11 +10,13 @@ from uuid import UUID
 
 from tidelog_core.metadata.groups import CommittedOffset, GroupOffsets
 
-from tidelog_node.coordinator.group_state import ClassicGroup, Phase
+from tidelog_node.coordinator.consumer_group import ConsumerPhase
+from tidelog_node.coordinator.group_state import Phase
+from tidelog_node.coordinator.loaded_group import Group
 
 
 def expired_partitions(
-    group: ClassicGroup,
+    group: Group,
     page: GroupOffsets,
     *,
     topic_id: UUID | None,
@@ -29,7 +31,7 @@ def expired_partitions(
     """
     if topic_id != page.topic_id:
         return frozenset(page.partitions)
-    if group.is_subscribed_to(page.topic) and group.phase is not Phase.EMPTY:
+    if group.is_subscribed_to(page.topic) and not group.is_empty:
         return frozenset()
     is_ended = frozenset(
         partition
@@ -37,14 +39,15 @@ def expired_partitions(
         if offset.expires_ms is not None and now_ms >= offset.expires_ms
     )
     empty_since_ms = group.phase_since_ms + clock_offset_ms
+    is_stable = group.phase in (Phase.STABLE, ConsumerPhase.STABLE)
     match group.phase:
-        case Phase.EMPTY if group.protocol_type is not None:
+        case Phase.EMPTY | ConsumerPhase.EMPTY if group.protocol_type is not None:
             # The last member's leaving counts, not its last commit: a quiet partition
             # has no commits for as long as it likes.
             since = dict.fromkeys(page.partitions, empty_since_ms)
         case Phase.EMPTY:
             since = _committed(page.partitions)
-        case Phase.STABLE if group.uses_consumer_protocol and group.knows_subscriptions:
+        case _ if is_stable and group.uses_consumer_protocol and group.knows_subscriptions:
             since = _committed(page.partitions)
         case _:
             return frozenset()

@@ -30,8 +30,10 @@ from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, MemberIdentity, SyncRequest
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_state import ClassicGroup, Phase
+from tidelog_node.coordinator.loaded_group import Group
 from tidelog_node.coordinator.member import Member
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED
+from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
+from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -43,9 +45,9 @@ DESCRIBE_GROUPS_KEY = 15
 LIST_GROUPS_KEY = 16
 DELETE_GROUPS_KEY = 42
 
-GROUP_TYPE = "classic"
-# READ, DELETE and DESCRIBE, as ``1 << code``: all that can be allowed on a group.
-EVERY_GROUP_OPERATION = 1 << 3 | 1 << 6 | 1 << 8
+# The types of groups, by Kafka's names.
+CLASSIC = "classic"
+CONSUMER = "consumer"
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -67,6 +69,7 @@ class GroupHandlers:
             Route(DESCRIBE_GROUPS_KEY, 0, 6, self.describe_groups),
             Route(LIST_GROUPS_KEY, 0, 5, self.list_groups),
             Route(DELETE_GROUPS_KEY, 0, 2, self.delete_groups),
+            *ConsumerGroupHandlers(coordinator=self._coordinator).routes(),
         ]
 
     async def join_group(
@@ -203,9 +206,7 @@ class GroupHandlers:
         self, request: describe_request.DescribeGroupsRequest, context: RequestContext
     ) -> describe_response.DescribeGroupsResponse:
         """Tell each group's state and members."""
-        operations = (
-            EVERY_GROUP_OPERATION if request.include_authorized_operations else NOT_REQUESTED
-        )
+        operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
         groups = [
             await self._describe(group_id, operations, is_told=context.api_version >= 6)
             for group_id in request.groups
@@ -225,14 +226,15 @@ class GroupHandlers:
                 error_message=str(error),
                 authorized_operations=NOT_REQUESTED,
             )
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             # Before version 6 a group that is not there is a dead one, without error.
+            problem = "not found" if group is None else "is not a classic group"
             return build(
                 describe_response.DescribedGroup,
                 group_id=group_id,
                 group_state=Phase.DEAD.value,
                 error_code=ErrorCode.group_id_not_found if is_told else ErrorCode.none,
-                error_message=f"Group {group_id} not found." if is_told else None,
+                error_message=f"Group {group_id} {problem}." if is_told else None,
                 authorized_operations=operations,
             )
         protocol_name = group.protocol_name if group.phase is Phase.STABLE else None
@@ -262,7 +264,7 @@ class GroupHandlers:
                 _listed(group)
                 for group in groups
                 if (not states or group.phase.value.lower() in states)
-                and (not types or GROUP_TYPE.lower() in types)
+                and (not types or _type(group) in types)
             ),
         )
 
@@ -296,11 +298,15 @@ def _describe_member(
     )
 
 
-def _listed(group: ClassicGroup) -> list_response.ListedGroup:
+def _type(group: Group) -> str:
+    return CLASSIC if isinstance(group, ClassicGroup) else CONSUMER
+
+
+def _listed(group: Group) -> list_response.ListedGroup:
     return build(
         list_response.ListedGroup,
         group_id=group.group_id,
         protocol_type=group.protocol_type or "",
         group_state=group.phase.value,
-        group_type=GROUP_TYPE,
+        group_type=_type(group),
     )

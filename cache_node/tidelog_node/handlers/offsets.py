@@ -222,6 +222,7 @@ class OffsetHandlers:
                 member_id=request.member_id,
                 group_instance_id=getattr(request, "group_instance_id", None),
                 generation=request.generation_id_or_member_epoch,
+                knows_epochs=context.api_version >= 9,
             )
         except TidelogError as problem:
             error = offset_commit_error_code(problem)
@@ -274,7 +275,7 @@ class OffsetHandlers:
         self, group: fetch_request_v9.OffsetFetchRequestGroup
     ) -> fetch_response_v9.OffsetFetchResponseGroup:
         wanted = None if group.topics is None else _by_name(group.topics)
-        error, found = await self._fetch(group.group_id, wanted)
+        error, found = await self._fetch_as_member(group, wanted)
         topics = {} if error is not ErrorCode.none else wanted
         return build(
             fetch_response_v9.OffsetFetchResponseGroup,
@@ -320,7 +321,7 @@ class OffsetHandlers:
                 for asked in group.topics
                 if asked.topic_id in names
             }
-        error, found = await self._fetch(group.group_id, wanted)
+        error, found = await self._fetch_as_member(group, wanted)
         if error is not ErrorCode.none:
             topics: list[tuple[UUID | None, str | None, Iterable[int]]] = []
         elif group.topics is not None:
@@ -355,6 +356,21 @@ class OffsetHandlers:
                 for topic_id, name, indexes in topics
             ),
         )
+
+    async def _fetch_as_member(
+        self,
+        group: fetch_request_v9.OffsetFetchRequestGroup | fetch_request.OffsetFetchRequestGroup,
+        wanted: Mapping[str, list[int]] | None,
+    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset]]:
+        try:
+            error = await self._coordinator.validate_fetch(
+                group.group_id, group.member_id, group.member_epoch
+            )
+        except TidelogError as problem:
+            error = offset_fetch_error_code(problem)
+        if error is not ErrorCode.none:
+            return error, {}
+        return await self._fetch(group.group_id, wanted)
 
     async def _fetch(
         self, group_id: str, wanted: Mapping[str, list[int]] | None

@@ -217,9 +217,9 @@ class GroupAdmin:
 
     async def _read_empty(self, image: ClusterImage, group_id: str) -> GroupRecord:
         group = await self._read(image, group_id)
-        if group.phase != EMPTY or group.members:
+        if group.phase != EMPTY or group.member_count:
             raise NonEmptyGroup(
-                f"Group {group_id} is {group.phase} with {len(group.members)} member(s);"
+                f"Group {group_id} is {group.phase} with {group.member_count} member(s);"
                 f" it must be {EMPTY}: stop its consumers first."
             )
         return group

@@ -147,6 +147,10 @@ class BodyReader:
             raise self.error(f"{field} must be a list, not {values!r}")
         return values
 
+    def anything(self, field: str) -> JsonValue:
+        """Take a value that its reader checks."""
+        return self._take(field)
+
     def finish(self) -> None:
         """Raise where a field was not taken."""
         if self._left:

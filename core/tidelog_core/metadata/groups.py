@@ -2,7 +2,9 @@
 
 ``group:<shard>`` / ``<group id>`` holds a group's generation and members. The members
 are one blob, ``base64(zlib(JSON))``: a thousand members fit the 400 KB that DynamoDB
-allows an item, since members mostly repeat each other.
+allows an item, since members mostly repeat each other. The record of a consumer group
+(KIP-848) has no such members but a field ``consumer``; an older program that meets it
+refuses the group.
 
 ``offset:<group id>`` / ``<topic>/<page>`` holds the committed offsets of up to
 ``OFFSETS_PAGE_PARTITIONS`` neighbouring partitions of one topic. A whole topic is one
@@ -25,6 +27,7 @@ from typing import Any
 from uuid import UUID
 
 from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.consumer_groups import ConsumerGroupState
 from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
 
 GROUP_COLLECTION_PREFIX = "group:"
@@ -82,13 +85,14 @@ class GroupRecord:
 
     shard: int
     group_id: str
-    phase: str  # Kafka's state name: Empty, CompletingRebalance or Stable
+    phase: str  # Kafka's name of the group's state
     phase_since_ms: int  # wall clock
-    generation: int
+    generation: int  # of a consumer group: the group epoch
     protocol_type: str | None  # None: a group that only stores offsets
     protocol_name: str | None
     leader: str | None
     members: tuple[GroupMember, ...]
+    consumer: ConsumerGroupState | None = None  # None: a classic group
     version: int = field(default=ABSENT, compare=False)
 
     @property
@@ -96,9 +100,16 @@ class GroupRecord:
         """Where the item lies."""
         return ItemKey(group_collection(self.shard), self.group_id)
 
+    @property
+    def member_count(self) -> int:
+        """How many members the group has, of either kind."""
+        return len(self.members if self.consumer is None else self.consumer.members)
+
     def to_body(self) -> Body:
         """Return the item's body."""
+        kind = {} if self.consumer is None else {"consumer": self.consumer.to_body()}
         return {
+            **kind,
             "phase": self.phase,
             "phase_since_ms": self.phase_since_ms,
             "generation": self.generation,
@@ -117,6 +128,12 @@ class GroupRecord:
             members = _unpack_members(blob)
         except (ValueError, TypeError, zlib.error) as error:
             raise fields.error(f"members cannot be read: {error}") from None
+        consumer = None
+        if "consumer" in item.body:
+            try:
+                consumer = ConsumerGroupState.from_body(fields.anything("consumer"))
+            except (ValueError, TypeError, KeyError, IndexError, zlib.error) as error:
+                raise fields.error(f"the consumer group cannot be read: {error}") from None
         record = cls(
             shard=int(item.id.collection.removeprefix(GROUP_COLLECTION_PREFIX)),
             group_id=item.id.key,
@@ -127,6 +144,7 @@ class GroupRecord:
             protocol_name=fields.text_or_none("protocol_name"),
             leader=fields.text_or_none("leader"),
             members=members,
+            consumer=consumer,
             version=item.version,
         )
         fields.finish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from uuid import UUID, uuid5
 
 from tidelog_core.config import NodeConfig
@@ -56,6 +56,24 @@ async def delete_topic(store: MetadataStore, view: ClusterView, name: str) -> No
     assert topic is not None
     partitions = view.image.partitions(name)
     await store.commit([delete(topic), *(delete(partition) for partition in partitions)])
+    await view.refresh()
+
+
+async def grow_topic(store: MetadataStore, view: ClusterView, name: str, by: int = 1) -> None:
+    await view.refresh()
+    topic = view.image.topic(name)
+    assert topic is not None
+    count = topic.partition_count
+    template = view.image.partitions(name)[0]
+    await store.commit(
+        [
+            put(dataclasses.replace(topic, partition_count=count + by)),
+            *(
+                put(dataclasses.replace(template, partition=count + index, version=0))
+                for index in range(by)
+            ),
+        ]
+    )
     await view.refresh()
 
 
@@ -134,7 +152,11 @@ class Node:
 
 @contextlib.asynccontextmanager
 async def node(
-    store: MetadataStore, *, broker_id: int = 1, config: NodeConfig | None = None
+    store: MetadataStore,
+    *,
+    broker_id: int = 1,
+    config: NodeConfig | None = None,
+    can_serve: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Node]:
     """Run a coordinator in the running loop's time."""
     loop = asyncio.get_running_loop()
@@ -148,6 +170,7 @@ async def node(
         broker_id=broker_id,
         clock=loop.time,
         wall_clock_ms=lambda: int(loop.time() * 1000) + 5_000_000,
+        can_serve=can_serve,
     )
     await coordinator.start()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from tidelog_node.coordinator.events import (
     GroupLimits,
@@ -24,6 +25,17 @@ def subscription(*topics: str) -> bytes:
     """Return a member's metadata of the consumer protocol, version 0, without user data."""
     names = b"".join(len(t).to_bytes(2, "big") + t.encode() for t in topics)
     return b"\x00\x00" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
+def subscription_with_owned(topics: Iterable[str], owned: Iterable[tuple[str, int]]) -> bytes:
+    """Return a member's metadata of version 1, which says what it keeps while it joins."""
+    topics = list(topics)
+    plain = subscription(*topics)
+    parts = [(1).to_bytes(2, "big"), plain[2:], len(owned := sorted(owned)).to_bytes(4, "big")]
+    for topic, number in owned:
+        parts += [len(topic).to_bytes(2, "big"), topic.encode(), (1).to_bytes(4, "big")]
+        parts.append(number.to_bytes(4, "big"))
+    return b"".join(parts)
 
 
 def join(

@@ -1,0 +1,77 @@
+"""What goes into a consumer group's state machine and what comes out of it (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH, Partitions
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """A ConsumerGroupHeartbeat request. ``None``: as it was said last."""
+
+    member_id: str
+    member_epoch: int  # 0 joins, -1 leaves, -2 leaves to come back
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int | None
+    subscribed_topics: tuple[str, ...] | None
+    subscribed_pattern: str | None
+    assignor: str | None
+    owned: Partitions | None
+    client_id: str
+    client_host: str
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the member goes, for good or for now."""
+        return self.member_epoch in (LEAVE_EPOCH, LEFT_FOR_NOW_EPOCH)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member says everything, and so has to be told everything."""
+        return self.member_epoch == JOIN_EPOCH or (
+            self.rebalance_timeout_ms is not None
+            and (self.subscribed_topics is not None or self.subscribed_pattern is not None)
+            and self.owned is not None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeatAnswer:
+    """The answer to a ConsumerGroupHeartbeat request."""
+
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assigned: Partitions | None = None  # None: as it was told last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupSettings:
+    """The settings that a consumer group depends on, as they are at that moment."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    members_max: int
+    classic_members_max: int
+    assignors: Sequence[str]  # the first is the default
+    can_upgrade: bool
+    can_downgrade: bool
+
+
+class Refused(Exception):
+    """A member is told an error, and nothing has changed."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message

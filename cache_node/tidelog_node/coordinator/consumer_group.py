@@ -1,0 +1,591 @@
+"""A consumer group of KIP-848 as a state machine, without clock, socket or store.
+
+Theory of operation. Members send heartbeats. What a member says about itself may change
+what the group subscribes to: then the group epoch grows, and so it does when a member
+goes or a subscribed topic changes. A heartbeat that finds the group epoch ahead of the
+assignment has an assignor compute every member's target anew. Each heartbeat then brings
+its own member a step closer to its target (``member_reconciliation``). Nobody waits for
+anybody, except for partitions that another member has not given up yet.
+
+Events come with the time of a monotonic clock and with the topics as they are. Whatever
+an event changes has to be stored before its answer goes out (``Step.must_store``): a
+coordinator that takes over knows everything that any member was told, so no member
+notices but by asking elsewhere. A heartbeat that changes nothing stores nothing; only
+sessions, which begin anew with a new coordinator, are not stored.
+
+Source: KIP-848; ``GroupMetadataManager`` and ``ConsumerGroup`` of Kafka 4.1. Unlike
+there, patterns are resolved within the heartbeat that brings them, and the epochs of a
+group go on from its generations when it changes its protocol.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.consumer_groups import (
+    LEFT_FOR_NOW_EPOCH,
+    NO_PARTITIONS,
+    ConsumerGroupState,
+    ConsumerMember,
+    MemberState,
+    Partitions,
+    SubscribedTopic,
+)
+from tidelog_core.metadata.groups import GroupRecord
+from tidelog_core.metadata.records import Topic
+
+from tidelog_node.coordinator.assignor import ASSIGNORS
+from tidelog_node.coordinator.consumer_events import (
+    JOIN_EPOCH,
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    Refused,
+)
+from tidelog_node.coordinator.consumer_roster import ConsumerRoster
+from tidelog_node.coordinator.events import Step
+from tidelog_node.coordinator.group_state import ClassicGroup
+from tidelog_node.coordinator.member_reconciliation import is_reconciled, reconcile
+from tidelog_node.coordinator.migration import downgraded
+from tidelog_node.coordinator.pattern_matches import PatternMatches
+from tidelog_node.coordinator.subscriber import Subscriber
+from tidelog_node.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
+from tidelog_node.coordinator.topic_pattern import InvalidPattern
+
+TopicsByName = Mapping[str, Topic]
+"""The cluster's topics. The same object means that nothing has changed."""
+
+
+class ConsumerPhase(Enum):
+    """Where a group stands, by Kafka's names."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"  # the targets belong to an older epoch
+    RECONCILING = "Reconciling"  # some member has not what it is to have
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Wait(Enum):
+    """What a member has to do in time, or be removed."""
+
+    SESSION = "session"
+    REBALANCE = "rebalance"  # give partitions up
+    JOIN = "join"  # a classic member: join after it was told to
+    SYNC = "sync"  # a classic member: sync after it has joined
+
+
+class ConsumerGroup:
+    """One group. Events must come one at a time, with a time that never goes back."""
+
+    protocol_type = CONSUMER_PROTOCOL_TYPE
+    uses_consumer_protocol = True
+    knows_subscriptions = True
+
+    def __init__(self, group_id: str, *, now_ms: int, epoch: int = 0) -> None:
+        """``epoch`` is the last generation of the classic group that this one follows."""
+        self.group_id = group_id
+        self.phase_since_ms = now_ms  # when it became empty, or stopped being it
+        self.epoch = epoch  # only ever grows
+        self.assignment_epoch = epoch  # which epoch the targets belong to
+        self.roster = ConsumerRoster()
+        self.topics: Mapping[str, SubscribedTopic] = {}  # as they were assigned
+        # No deadline lies before this one. It may be too early, never too late.
+        self.wake_at_ms: int | None = None
+        self.step = Step()  # of the event under way
+        self._is_dead = False
+        self._matches = PatternMatches()
+        self._seen_topics: TopicsByName | None = None  # when the subscribed ones were looked up
+        self._deadlines: dict[str, dict[Wait, int]] = {}
+        self._now_ms = now_ms
+
+    # Events.
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerHeartbeat,
+        *,
+        now_ms: int,
+        settings: ConsumerGroupSettings,
+        topics: TopicsByName,
+    ) -> tuple[ConsumerHeartbeatAnswer, Step]:
+        """A member joins, is alive, has given partitions up, says something new, or leaves.
+
+        Where the answer is an error, nothing has changed.
+        """
+        step = self.begin(now_ms)
+        try:
+            if self._is_dead:
+                raise Refused(ErrorCode.coordinator_not_available, "The group was deleted.")
+            if request.is_leaving:
+                return self._leave(request, settings), step
+            return self._heartbeat(request, settings, topics), step
+        except Refused as refusal:
+            return ConsumerHeartbeatAnswer(error=refusal.error, message=refusal.message), step
+
+    def expire(self, now_ms: int, settings: ConsumerGroupSettings) -> Step:
+        """Time has passed: remove whoever is overdue."""
+        step = self.begin(now_ms)
+        overdue = [
+            member_id
+            for member_id, deadlines in self._deadlines.items()
+            if any(deadline_ms <= now_ms for deadline_ms in deadlines.values())
+        ]
+        for member_id in overdue:
+            if step.becomes is None:
+                self.fence(self.member(member_id), settings)
+        self.wake_at_ms = min(
+            (d for deadlines in self._deadlines.values() for d in deadlines.values()), default=None
+        )
+        return step
+
+    def kill(self) -> None:
+        """The group was deleted. Only an empty one may be."""
+        assert self.is_empty
+        self._is_dead = True
+
+    # Parts of events, for this module and for those of classic members.
+
+    def begin(self, now_ms: int) -> Step:
+        """Begin an event."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self.step = Step()
+        return self.step
+
+    def member(self, member_id: str) -> ConsumerMember:
+        """Return the member. Raises ``Refused`` where there is none of this id."""
+        member = self.roster.get(member_id)
+        if member is None:
+            raise Refused(
+                ErrorCode.unknown_member_id,
+                f"Member {member_id} is not a member of group {self.group_id}.",
+            )
+        return member
+
+    def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
+        """Return the static member. Raises ``Refused`` where another one has its name."""
+        member = self.roster.static(instance_id)
+        if member is None:
+            raise Refused(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+        if member.member_id != member_id:
+            raise Refused(
+                ErrorCode.fenced_instance_id,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member"
+                f" {member.member_id}.",
+            )
+        return member
+
+    def require_place(self, member_id: str, settings: ConsumerGroupSettings) -> None:
+        """Raise ``Refused`` where the group is full and this is not a member."""
+        if len(self.roster) >= settings.members_max and member_id not in self.roster:
+            raise Refused(
+                ErrorCode.group_max_size_reached,
+                "The consumer group has reached its maximum capacity of"
+                f" {settings.members_max} members.",
+            )
+
+    def settle(
+        self,
+        before: ConsumerMember,
+        told: ConsumerMember,
+        *,
+        owned: Partitions | None,
+        settings: ConsumerGroupSettings,
+        topics: TopicsByName,
+    ) -> ConsumerMember:
+        """Take in what a member says of itself, and return it a step closer to its target.
+
+        ``before`` is what was known of it: nothing but its id where it is new.
+        """
+        if self.is_empty:
+            self.phase_since_ms = self._now_ms
+        if told != before or told.member_id not in self.roster:
+            self.step.must_store = True
+            self.roster.put(told)
+        is_bumped = self.epoch == 0 or _subscription(told) != _subscription(before)
+        is_due = self.epoch > self.assignment_epoch
+        has_changed = self._look_up(topics, is_forced=is_bumped or is_due)
+        if is_bumped or (has_changed and not is_due):
+            self.epoch += 1
+        if self.epoch > self.assignment_epoch:
+            self._assign(settings)
+        member = self.member(told.member_id)
+        moved = reconcile(
+            member,
+            target_epoch=self.assignment_epoch,
+            owned=owned,
+            is_free=self.roster.is_free,
+        )
+        if moved is not member:
+            self.step.must_store = True
+            self.roster.put(moved)
+            if moved.state is MemberState.UNREVOKED_PARTITIONS and moved.classic is None:
+                self.expect(moved.member_id, Wait.REBALANCE, moved.rebalance_timeout_ms)
+            else:
+                self.expect_no_more(moved.member_id, Wait.REBALANCE)
+        return moved
+
+    def replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """Give a static member's place and partitions to a new one, and return that."""
+        new = dataclasses.replace(old, member_id=member_id, epoch=0, previous_epoch=0)
+        self.roster.replace(old, new)
+        self._deadlines.pop(old.member_id, None)
+        self.step.must_store = True
+        return new
+
+    def remove(self, member_ids: Iterable[str]) -> None:
+        """Take members out; those who stay get their partitions with their next heartbeats."""
+        for member_id in member_ids:
+            self._drop(member_id)
+        self.epoch += 1
+
+    def fence(self, member: ConsumerMember, settings: ConsumerGroupSettings) -> None:
+        """Take a member out. Where only classic ones stay, the group may be theirs again."""
+        self._drop(member.member_id)
+        if member.classic is None and self.can_be_classic(settings):
+            # In the generation that they are in: so they hear of a rebalance, and keep what
+            # they have until they join.
+            self.step.becomes = self.as_classic()
+            self.step.becomes.rebalance(self._now_ms)
+        else:
+            self.epoch += 1
+
+    def can_be_classic(self, settings: ConsumerGroupSettings) -> bool:
+        """Return whether only classic members are left, and the group may follow them."""
+        return (
+            settings.can_downgrade
+            and 0 < len(self.roster) <= settings.classic_members_max
+            and self.roster.classic_count == len(self.roster)
+        )
+
+    def as_classic(self) -> ClassicGroup:
+        """Return the classic group that its members, all classic, go on with."""
+        names = {topic.topic_id: name for name, topic in self.topics.items()}
+        return downgraded(
+            self.group_id, self.epoch, self.roster, topic_names=names, now_ms=self._now_ms
+        )
+
+    def expect(self, member_id: str, wait: Wait, timeout_ms: int) -> None:
+        """Have the member removed unless it does its part in time, counted from now."""
+        deadline_ms = self._now_ms + timeout_ms
+        self._deadlines.setdefault(member_id, {})[wait] = deadline_ms
+        if self.wake_at_ms is None or deadline_ms < self.wake_at_ms:
+            self.wake_at_ms = deadline_ms
+
+    def expect_at_first(self, member_id: str, wait: Wait, timeout_ms: int) -> None:
+        """Do the same where the time is not running yet."""
+        if wait not in self._deadlines.get(member_id, {}):
+            self.expect(member_id, wait, timeout_ms)
+
+    def expect_no_more(self, member_id: str, wait: Wait) -> None:
+        """The member has done its part."""
+        self._deadlines.get(member_id, {}).pop(wait, None)
+
+    # Questions, and what other requests of members mean to the group.
+
+    @property
+    def phase(self) -> ConsumerPhase:
+        """Where the group stands."""
+        if self._is_dead:
+            return ConsumerPhase.DEAD
+        if self.is_empty:
+            return ConsumerPhase.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return ConsumerPhase.ASSIGNING
+        if all(is_reconciled(member, self.assignment_epoch) for member in self.roster):
+            return ConsumerPhase.STABLE
+        return ConsumerPhase.RECONCILING
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return not len(self.roster)
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nothing of the group needs memory."""
+        return self.is_empty
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group was deleted."""
+        return self._is_dead
+
+    def validate_commit(self, member_id: str, epoch: int, *, knows_epochs: bool) -> ErrorCode:
+        """Return whether the caller may commit offsets.
+
+        ``knows_epochs`` is false before version 9 of OffsetCommit, which cannot be told of
+        a stale epoch.
+        """
+        if self._is_dead:
+            return ErrorCode.coordinator_not_available
+        if epoch < 0 and self.is_empty:
+            return ErrorCode.none
+        member = self.roster.get(member_id)
+        if member is None:
+            return ErrorCode.unknown_member_id
+        if member.classic is None and not knows_epochs:
+            return ErrorCode.unsupported_version
+        return _validate_epoch(member, epoch)
+
+    def validate_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return whether the caller may be told committed offsets."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.none
+        member = self.roster.get(member_id or "")
+        return ErrorCode.unknown_member_id if member is None else _validate_epoch(member, epoch)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return whether members consume the topic."""
+        return any(topic in self._names_of(member) for member in self.roster)
+
+    def preferred_assignor(self, settings: ConsumerGroupSettings) -> str:
+        """Return the assignor that most members ask for, or the default."""
+        votes = Counter(
+            m.assignor for m in self.roster if m.assignor in settings.assignors and m.assignor
+        )
+        return max(votes, key=lambda name: votes[name]) if votes else settings.assignors[0]
+
+    def to_record(self, *, shard: int, clock_offset_ms: int, version: int) -> GroupRecord:
+        """Return the group as it is stored; ``clock_offset_ms`` is wall minus event clock."""
+        return GroupRecord(
+            shard=shard,
+            group_id=self.group_id,
+            phase=self.phase.value,
+            phase_since_ms=self.phase_since_ms + clock_offset_ms,
+            generation=self.epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=None,
+            leader=None,
+            members=(),
+            consumer=ConsumerGroupState(
+                assignment_epoch=self.assignment_epoch,
+                topics=self.topics,
+                patterns=self._matches.by_pattern,
+                members=tuple(self.roster),
+            ),
+            version=version,
+        )
+
+    @classmethod
+    def restore(
+        cls,
+        record: GroupRecord,
+        *,
+        now_ms: int,
+        clock_offset_ms: int,
+        settings: ConsumerGroupSettings,
+    ) -> ConsumerGroup:
+        """Return the stored group; its members get fresh sessions and time to give up."""
+        stored = record.consumer
+        assert stored is not None
+        group = cls(record.group_id, now_ms=now_ms, epoch=record.generation)
+        group.phase_since_ms = record.phase_since_ms - clock_offset_ms
+        group.assignment_epoch = stored.assignment_epoch
+        group.topics = stored.topics
+        group._matches.by_pattern = dict(stored.patterns)
+        group.take_in(stored.members, settings)
+        return group
+
+    def take_in(self, members: Iterable[ConsumerMember], settings: ConsumerGroupSettings) -> None:
+        """Begin with these members, who have their partitions already."""
+        for member in members:
+            self.roster.put(member)
+            classic = member.classic
+            session_ms = (
+                settings.session_timeout_ms if classic is None else classic.session_timeout_ms
+            )
+            self.expect(member.member_id, Wait.SESSION, session_ms)
+            if member.state is MemberState.UNREVOKED_PARTITIONS and classic is None:
+                self.expect(member.member_id, Wait.REBALANCE, member.rebalance_timeout_ms)
+
+    # Heartbeats.
+
+    def _heartbeat(
+        self, request: ConsumerHeartbeat, settings: ConsumerGroupSettings, topics: TopicsByName
+    ) -> ConsumerHeartbeatAnswer:
+        self.require_place(request.member_id, settings)
+        known = self._caller(request)
+        self._require_pattern(request)
+        if known is None:
+            before = ConsumerMember(member_id=request.member_id)
+        elif known.member_id != request.member_id:
+            before = self.replace(known, request.member_id)
+        else:
+            before = known
+        told = _told(before, request)
+        member = self.settle(before, told, owned=request.owned, settings=settings, topics=topics)
+        self.expect(member.member_id, Wait.SESSION, settings.session_timeout_ms)
+        must_tell = request.is_full or member.assigned != before.assigned
+        return ConsumerHeartbeatAnswer(
+            member_id=member.member_id,
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            assigned=member.assigned if must_tell else None,
+        )
+
+    def _caller(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
+        """Return who sends the heartbeat, or whose place it takes, or ``None`` for a new member.
+
+        Raises ``Refused``.
+        """
+        is_joining = request.member_epoch == JOIN_EPOCH
+        if request.instance_id is None:
+            known = self.roster.get(request.member_id)
+            if known is None and is_joining:
+                return None
+            return _in_epoch(self.member(request.member_id), request)
+        if not is_joining:
+            return _in_epoch(self.static_member(request.instance_id, request.member_id), request)
+        holder = self.roster.static(request.instance_id)
+        if holder is not None and holder.classic is None and holder.epoch != LEFT_FOR_NOW_EPOCH:
+            raise Refused(
+                ErrorCode.unreleased_instance_id,
+                f"Static member {request.member_id} with instance id {request.instance_id} cannot"
+                f" join the group because the instance id is owned by {holder.member_id} member.",
+            )
+        return holder
+
+    def _require_pattern(self, request: ConsumerHeartbeat) -> None:
+        if request.subscribed_pattern:
+            try:
+                self._matches.compile(request.subscribed_pattern)
+            except InvalidPattern as problem:
+                raise Refused(
+                    ErrorCode.invalid_regular_expression,
+                    f"SubscribedTopicRegex `{request.subscribed_pattern}` is not a valid regular"
+                    f" expression: {problem}.",
+                ) from None
+
+    def _leave(
+        self, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
+    ) -> ConsumerHeartbeatAnswer:
+        if request.instance_id is None:
+            member = self.member(request.member_id)
+        else:
+            member = self.static_member(request.instance_id, request.member_id)
+        if request.member_epoch == LEFT_FOR_NOW_EPOCH and request.instance_id is not None:
+            self.step.must_store = True
+            self.expect_no_more(member.member_id, Wait.REBALANCE)
+            self.roster.put(
+                dataclasses.replace(member, epoch=LEFT_FOR_NOW_EPOCH, revoking=NO_PARTITIONS)
+            )
+        else:
+            self.fence(member, settings)
+        return ConsumerHeartbeatAnswer(
+            member_id=request.member_id, member_epoch=request.member_epoch
+        )
+
+    def _drop(self, member_id: str) -> None:
+        self.roster.remove(member_id)
+        self._deadlines.pop(member_id, None)
+        self.step.must_store = True
+        if self.is_empty:
+            self.phase_since_ms = self._now_ms
+
+    # Subscriptions and targets.
+
+    def _look_up(self, topics: TopicsByName, *, is_forced: bool) -> bool:
+        """Look the subscribed topics up; return whether they are others than before."""
+        if topics is self._seen_topics and not is_forced:
+            return False
+        self._seen_topics = topics
+        patterns = {m.subscribed_pattern for m in self.roster if m.subscribed_pattern}
+        has_changed = self._matches.update(patterns, topics)
+        names = {name for member in self.roster for name in self._names_of(member)}
+        found = {
+            name: SubscribedTopic(topic_id=topic.topic_id, partition_count=topic.partition_count)
+            for name in sorted(names)
+            if (topic := topics.get(name)) is not None
+        }
+        has_changed |= found != self.topics
+        self.topics = found
+        return has_changed
+
+    def _names_of(self, member: ConsumerMember) -> frozenset[str]:
+        names = frozenset(member.subscribed_topics)
+        if member.subscribed_pattern:
+            names |= frozenset(self._matches.by_pattern.get(member.subscribed_pattern, ()))
+        return names
+
+    def _assign(self, settings: ConsumerGroupSettings) -> None:
+        subscribers = {
+            member.member_id: Subscriber(
+                instance_id=member.instance_id,
+                topic_ids=frozenset(
+                    topic.topic_id
+                    for name in self._names_of(member)
+                    if (topic := self.topics.get(name)) is not None
+                ),
+                target=member.target,
+            )
+            for member in self.roster
+        }
+        counts = {topic.topic_id: topic.partition_count for topic in self.topics.values()}
+        assign = ASSIGNORS[self.preferred_assignor(settings)]
+        self.roster.set_targets(assign(subscribers, counts))
+        self.assignment_epoch = self.epoch
+        self.step.must_store = True
+
+
+def _subscription(member: ConsumerMember) -> tuple[tuple[str, ...], str]:
+    return member.subscribed_topics, member.subscribed_pattern or ""
+
+
+def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
+    """Return the member. Raises ``Refused`` where the caller is not in its epoch."""
+    if request.member_epoch > member.epoch:
+        comparison = "greater"
+    elif request.member_epoch == member.epoch or (
+        # It has not heard the last answer, and has nothing that it should not have.
+        request.member_epoch == member.previous_epoch
+        and request.owned is not None
+        and request.owned <= member.assigned
+    ):
+        return member
+    else:
+        comparison = "smaller"
+    raise Refused(
+        ErrorCode.fenced_member_epoch,
+        f"The consumer group member has a {comparison} member epoch ({request.member_epoch}) than"
+        f" the one known by the group coordinator ({member.epoch}). The member must abandon all"
+        " its partitions and rejoin.",
+    )
+
+
+def _told(before: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
+    """Return the member with what the request says; what it leaves out stays."""
+    names = request.subscribed_topics
+    told = dataclasses.replace(
+        before,
+        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=(
+            before.rebalance_timeout_ms
+            if request.rebalance_timeout_ms is None
+            else request.rebalance_timeout_ms
+        ),
+        subscribed_topics=before.subscribed_topics if names is None else tuple(sorted(set(names))),
+        subscribed_pattern=(
+            before.subscribed_pattern
+            if request.subscribed_pattern is None
+            else request.subscribed_pattern
+        ),
+        assignor=before.assignor if request.assignor is None else request.assignor,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=None,
+    )
+    return before if told == before else told
+
+
+def _validate_epoch(member: ConsumerMember, epoch: int) -> ErrorCode:
+    if epoch == member.epoch:
+        return ErrorCode.none
+    if member.classic is not None:
+        return ErrorCode.illegal_generation
+    return ErrorCode.stale_member_epoch

@@ -1,0 +1,17 @@
+"""A member of a consumer group as an assignor sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.metadata.consumer_groups import NO_PARTITIONS, Partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscriber:
+    """What a member subscribes to and was to have so far."""
+
+    instance_id: str | None
+    topic_ids: frozenset[UUID]  # of topics that are there
+    target: Partitions = NO_PARTITIONS

@@ -1,0 +1,261 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848).
+
+These check what a request says of itself and translate; what happens is decided in
+``coordinator``. Source: ``throwIfConsumerGroupHeartbeatRequestIsInvalid`` of Kafka 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from kio.schema.consumer_group_describe.v1 import request as describe_request
+from kio.schema.consumer_group_describe.v1 import response as describe_response
+from kio.schema.consumer_group_heartbeat.v1 import request as heartbeat_request
+from kio.schema.consumer_group_heartbeat.v1 import response as heartbeat_response
+from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.metadata.consumer_groups import (
+    LEFT_FOR_NOW_EPOCH,
+    ConsumerMember,
+    Partitions,
+    TopicIdPartition,
+)
+
+from tidelog_node.coordinator.consumer_events import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+)
+from tidelog_node.coordinator.consumer_group import ConsumerGroup
+from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.failures import error_code
+from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+CONSUMER_GROUP_HEARTBEAT_KEY = 68
+CONSUMER_GROUP_DESCRIBE_KEY = 69
+
+CLIENT_MAKES_MEMBER_ID_FROM = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class ConsumerGroupHandlers:
+    """Serves members of consumer groups and those who look at them."""
+
+    def __init__(self, *, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(CONSUMER_GROUP_HEARTBEAT_KEY, 0, 1, self.heartbeat),
+            Route(CONSUMER_GROUP_DESCRIBE_KEY, 0, 1, self.describe),
+        ]
+
+    async def heartbeat(
+        self, request: heartbeat_request.ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> heartbeat_response.ConsumerGroupHeartbeatResponse:
+        """Renew the member's session and tell it what it is to have."""
+        problem = next(_problems(request, context.api_version), None)
+        if problem is not None:
+            return _refused(ErrorCode.invalid_request, problem)
+        assignors = self._coordinator.assignors
+        if request.server_assignor is not None and request.server_assignor not in assignors:
+            return _refused(
+                ErrorCode.unsupported_assignor,
+                f"ServerAssignor {request.server_assignor} is not supported. Supported assignors:"
+                f" {', '.join(assignors)}.",
+            )
+        try:
+            answer = await self._coordinator.consumer_heartbeat(
+                request.group_id, self._heartbeat(request, context)
+            )
+        except TidelogError as error:
+            return _refused(error_code(error), str(error))
+        if answer.error is not ErrorCode.none:
+            return _refused(answer.error, answer.message)
+        return _accepted(answer)
+
+    async def describe(
+        self, request: describe_request.ConsumerGroupDescribeRequest, _: RequestContext
+    ) -> describe_response.ConsumerGroupDescribeResponse:
+        """Tell each group's epochs, and each member's partitions."""
+        operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
+        groups = [await self._describe(group_id, operations) for group_id in request.group_ids]
+        return build(describe_response.ConsumerGroupDescribeResponse, groups=tuple(groups))
+
+    def _heartbeat(
+        self, request: heartbeat_request.ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> ConsumerHeartbeat:
+        rebalance_timeout_ms = request.rebalance_timeout // _MILLISECOND
+        names = request.subscribed_topic_names
+        return ConsumerHeartbeat(
+            # Before version 1 a member that has no id is given one.
+            member_id=request.member_id or self._coordinator.new_member_id(None),
+            member_epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            rebalance_timeout_ms=None if rebalance_timeout_ms == -1 else rebalance_timeout_ms,
+            subscribed_topics=None if names is None else tuple(names),
+            subscribed_pattern=request.subscribed_topic_regex,
+            assignor=request.server_assignor,
+            owned=_owned(request.topic_partitions),
+            client_id=context.client_id or "",
+            client_host=f"/{context.client_host}",  # as Java prints an address
+        )
+
+    async def _describe(self, group_id: str, operations: int) -> describe_response.DescribedGroup:
+        try:
+            group = await self._coordinator.describe(group_id)
+        except TidelogError as error:
+            return _not_described(group_id, error_code(error), str(error))
+        if group is None:
+            return _not_described(
+                group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found."
+            )
+        if not isinstance(group, ConsumerGroup):
+            return _not_described(
+                group_id,
+                ErrorCode.group_id_not_found,
+                f"Group {group_id} is not a consumer group.",
+            )
+        return build(
+            describe_response.DescribedGroup,
+            group_id=group_id,
+            group_state=group.phase.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch,
+            assignor_name=self._coordinator.preferred_assignor(group),
+            members=tuple(self._member(member) for member in group.roster),
+            authorized_operations=operations,
+        )
+
+    def _member(self, member: ConsumerMember) -> describe_response.Member:
+        return build(
+            describe_response.Member,
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=member.subscribed_topics,
+            subscribed_topic_regex=member.subscribed_pattern or None,
+            assignment=self._assignment(member.assigned),
+            target_assignment=self._assignment(member.target),
+            member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+        )
+
+    def _assignment(self, partitions: Partitions) -> describe_response.Assignment:
+        named = [
+            build(
+                describe_response.TopicPartitions,
+                topic_id=topic_id,
+                topic_name=name,
+                partitions=numbers,
+            )
+            for topic_id, numbers in _by_topic(partitions)
+            if (name := self._coordinator.topic_name(topic_id)) is not None
+        ]
+        return build(describe_response.Assignment, topic_partitions=tuple(named))
+
+
+def _problems(
+    request: heartbeat_request.ConsumerGroupHeartbeatRequest, version: int
+) -> Iterator[str]:
+    """Yield what is wrong with the request by itself; the first is the answer."""
+    epoch = request.member_epoch
+    must_have_id = version >= CLIENT_MAKES_MEMBER_ID_FROM or epoch > 0 or epoch == LEAVE_EPOCH
+    if must_have_id and _is_blank(request.member_id):
+        yield "MemberId can't be empty."
+    for name, value in (
+        ("GroupId", request.group_id),
+        ("InstanceId", request.instance_id),
+        ("RackId", request.rack_id),
+    ):
+        if value is not None and _is_blank(value):
+            yield f"{name} can't be empty."
+    if epoch < LEFT_FOR_NOW_EPOCH:
+        yield "MemberEpoch is invalid."
+    if epoch == LEFT_FOR_NOW_EPOCH and request.instance_id is None:
+        yield "InstanceId can't be null."
+    if epoch != JOIN_EPOCH:
+        return
+    if request.rebalance_timeout // _MILLISECOND == -1:
+        yield "RebalanceTimeoutMs must be provided in first request."
+    if request.topic_partitions is None or request.topic_partitions:
+        yield "TopicPartitions must be empty when (re-)joining."
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        yield (
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
+            " (re-)joining."
+        )
+
+
+def _is_blank(text: str) -> bool:
+    return not text.strip()
+
+
+def _owned(
+    topics: Sequence[heartbeat_request.TopicPartitions] | None,
+) -> Partitions | None:
+    if topics is None:
+        return None
+    return frozenset(
+        TopicIdPartition(topic.topic_id or UUID(int=0), partition)
+        for topic in topics
+        for partition in topic.partitions
+    )
+
+
+def _refused(
+    error: ErrorCode, message: str | None
+) -> heartbeat_response.ConsumerGroupHeartbeatResponse:
+    return build(
+        heartbeat_response.ConsumerGroupHeartbeatResponse, error_code=error, error_message=message
+    )
+
+
+def _accepted(
+    answer: ConsumerHeartbeatAnswer,
+) -> heartbeat_response.ConsumerGroupHeartbeatResponse:
+    assignment = None
+    if answer.assigned is not None:
+        assignment = build(
+            heartbeat_response.Assignment,
+            topic_partitions=tuple(
+                build(heartbeat_response.TopicPartitions, topic_id=topic_id, partitions=numbers)
+                for topic_id, numbers in _by_topic(answer.assigned)
+            ),
+        )
+    return build(
+        heartbeat_response.ConsumerGroupHeartbeatResponse,
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
+        assignment=assignment,
+    )
+
+
+def _by_topic(partitions: Iterable[TopicIdPartition]) -> Iterable[tuple[UUID, tuple[int, ...]]]:
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        topics.setdefault(topic_id, []).append(partition)
+    return ((topic_id, tuple(numbers)) for topic_id, numbers in topics.items())
+
+
+def _not_described(
+    group_id: str, error: ErrorCode, message: str
+) -> describe_response.DescribedGroup:
+    return build(
+        describe_response.DescribedGroup,
+        group_id=group_id,
+        error_code=error,
+        error_message=message,
+        authorized_operations=NOT_REQUESTED,
+    )
