@@ -213,6 +213,7 @@ class SyncAdmin(Face[Admin]):
     describe_groups = Blocking(Admin.describe_groups)
     delete_groups = Blocking(Admin.delete_groups)
     list_group_offsets = Blocking(Admin.list_group_offsets)
+    group_lag = Blocking(Admin.group_lag)
     alter_group_offsets = Blocking(Admin.alter_group_offsets)
     reset_group_offsets = Blocking(Admin.reset_group_offsets)
     delete_group_offsets = Blocking(Admin.delete_group_offsets)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable
 
 import pytest
-from tidelog import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, TopicPartition
+from tidelog import (
+    Admin,
+    Consumer,
+    NewTopic,
+    OffsetAndMetadata,
+    PartitionLag,
+    Producer,
+    TopicPartition,
+)
 from tidelog.errors import (
     ClientClosed,
     ErrorCode,
@@ -225,6 +234,56 @@ def test_groups_are_listed_described_reset_and_deleted(
             await admin.delete_groups([name])
             with pytest.raises(GroupIdNotFound):
                 await admin.delete_groups([name])
+
+    asyncio.run(main())
+
+
+def test_lag_is_told_in_records_and_in_the_age_of_the_next_one(
+    node: NodeProcess, new_topic: Callable[..., str], name: str
+) -> None:
+    """Also of large batches, of offsets within one, at the end, and out of range."""
+
+    async def main() -> None:
+        topic = new_topic(5)
+        now_ms = time.time_ns() // 1_000_000
+        partitions = [TopicPartition(topic, number) for number in range(5)]
+        single, batched, large, read, gone = partitions
+        async with Producer(node.address, linger_ms=50) as producer:
+            for n in range(3):
+                for partition in (single, read, gone):
+                    made_ms = now_ms - 1_000_000 + 100_000 * n
+                    await producer.send_and_wait(
+                        topic, b"v", partition=partition.partition, timestamp_ms=made_ms
+                    )
+            deliveries = [
+                await producer.send(
+                    topic,
+                    b"v" * size,
+                    partition=number,
+                    timestamp_ms=now_ms - 900_000 + 100_000 * n,
+                )
+                for number, size in ((batched.partition, 1), (large.partition, 100_000))
+                for n in range(3)
+            ]
+            await asyncio.gather(*deliveries)
+        async with Admin(node.address) as admin:
+            committed = {single: 1, batched: 1, large: 1, read: 3, gone: 0}
+            await admin.alter_group_offsets(name, committed)
+            await admin.delete_records({gone: 2})
+            lags = await admin.group_lag(name)
+            never = TopicPartition(topic + "-never", 0)
+            assert (await admin.group_lag(name, [never]))[never] == PartitionLag(
+                None, None, None, None
+            )
+        assert list(lags) == partitions
+        assert [lags[p].committed_offset for p in partitions] == [1, 1, 1, 3, 0]
+        assert [lags[p].end_offset for p in partitions] == [3] * 5
+        assert [lags[p].lag for p in partitions] == [2, 2, 2, 0, 3]
+        for partition, age_s in ((single, 900), (batched, 800), (large, 800)):
+            seconds = lags[partition].lag_seconds
+            assert seconds is not None
+            assert age_s <= seconds < age_s + 60
+        assert (lags[read].lag_seconds, lags[gone].lag_seconds) == (0.0, None)
 
     asyncio.run(main())
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
@@ -24,14 +26,30 @@ from tidelog.administering.results import (
     GroupListing,
     GroupMember,
     OffsetSpec,
+    PartitionLag,
 )
 from tidelog.administering.topics import TopicCalls
 from tidelog.consuming.group_protocol import PROTOCOL_TYPE, decode_assignment, group_by_topic
 from tidelog.consuming.locating import check_offset
 from tidelog.consuming.records import OffsetAndMetadata
-from tidelog.errors import GroupIdNotFound, GroupNotEmpty, TidelogError, error_for
+from tidelog.errors import (
+    GroupIdNotFound,
+    GroupNotEmpty,
+    TidelogError,
+    UnsupportedVersion,
+    error_for,
+)
 from tidelog.groups import Coordinator
-from tidelog.wire.requests import DELETE_GROUPS, DESCRIBE_GROUPS, LIST_GROUPS, OFFSET_DELETE
+from tidelog.record_times import record_times
+from tidelog.wire.requests import (
+    CONSUMER_GROUP_DESCRIBE,
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    OFFSET_DELETE,
+)
+
+CLASSIC_MEMBER = 0  # a member's type in ConsumerGroupDescribe
 
 _HAS_MEMBERS = frozenset(
     {
@@ -103,6 +121,41 @@ class GroupCalls(TopicCalls):
         return await Coordinator(self._cluster, group_id).committed(
             wanted, timeout_s=self._timeout_s
         )
+
+    async def group_lag(
+        self, group_id: str, partitions: Iterable[tuple[str, int]] = ()
+    ) -> dict[TopicPartition, PartitionLag]:
+        """Return how far the group is behind, in what it has committed and these partitions.
+
+        One fetch a node and 4 KiB a partition that lags, and one batch of each whose next
+        batch is larger. A topic that was deleted since has no end.
+        """
+        committed = await self.list_group_offsets(group_id)
+        wanted = {*committed, *(TopicPartition(*p) for p in partitions)}
+        counts = {
+            topic.name: topic.partition_count
+            for topic in await self.list_topics(include_internal=True)
+        }
+        there = [p for p in wanted if p.partition < counts.get(p.topic, 0)]
+        ends = await self.list_offsets(dict.fromkeys(there, "latest"))
+        behind = {
+            p: committed[p].offset
+            for p in there
+            if p in committed and committed[p].offset < ends[p].offset
+        }
+        times = await record_times(self._cluster, behind, timeout_s=self._timeout_s)
+        now_ms = time.time_ns() // 1_000_000
+        lags = {}
+        for partition in sorted(wanted):
+            offset = committed[partition].offset if partition in committed else None
+            end = ends[partition].offset if partition in ends else None
+            made_ms = times.get(partition)
+            lag = None if offset is None or end is None else max(0, end - offset)
+            seconds = 0.0 if lag == 0 else None
+            if made_ms is not None:
+                seconds = max(0, now_ms - made_ms) / 1000
+            lags[partition] = PartitionLag(offset, end, lag, seconds)
+        return lags
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
@@ -180,8 +233,20 @@ class GroupCalls(TopicCalls):
     async def _describe_group(self, group_id: str) -> GroupDescription:
         await self.start()
         coordinator = Coordinator(self._cluster, group_id)
+        try:
+            return await self._describe_classic(coordinator)
+        except GroupIdNotFound as not_found:
+            # Perhaps it is of the other type; older nodes do not know any such.
+            try:
+                return await self._describe_consumers(coordinator)
+            except (GroupIdNotFound, UnsupportedVersion):
+                raise not_found from None
+
+    async def _describe_classic(self, coordinator: Coordinator) -> GroupDescription:
         request = build(
-            DescribeGroupsRequest, groups=(group_id,), include_authorized_operations=False
+            DescribeGroupsRequest,
+            groups=(coordinator.group_id,),
+            include_authorized_operations=False,
         )
         response = await coordinator.retried(
             DESCRIBE_GROUPS, request, _check_described, timeout_s=self._timeout_s
@@ -206,6 +271,40 @@ class GroupCalls(TopicCalls):
             ),
         )
 
+    async def _describe_consumers(self, coordinator: Coordinator) -> GroupDescription:
+        request = build(
+            ConsumerGroupDescribeRequest,
+            group_ids=(coordinator.group_id,),
+            include_authorized_operations=False,
+        )
+        response = await coordinator.retried(
+            CONSUMER_GROUP_DESCRIBE, request, _check_described, timeout_s=self._timeout_s
+        )
+        group = response.groups[0]
+        return GroupDescription(
+            group.group_id,
+            group.group_state,
+            PROTOCOL_TYPE,
+            group.assignor_name,
+            -1 if coordinator.node_id is None else coordinator.node_id,
+            tuple(
+                GroupMember(
+                    m.member_id,
+                    m.instance_id,
+                    m.client_id,
+                    m.client_host,
+                    _partitions(m.assignment),
+                    _partitions(m.target_assignment),
+                    int(m.member_epoch),
+                    int(m.member_type) == CLASSIC_MEMBER,
+                )
+                for m in sorted(group.members, key=lambda member: str(member.member_id))
+            ),
+            "consumer",
+            int(group.group_epoch),
+            int(group.assignment_epoch),
+        )
+
     async def _delete_group(self, group_id: str) -> None:
         await self.start()
         request = build(DeleteGroupsRequest, groups_names=(group_id,))
@@ -221,6 +320,14 @@ def _check_described(response: Any, group_id: str) -> None:
     # Before version 6 an unknown group is told by its state alone.
     if group.group_state == "Dead":
         raise GroupIdNotFound(f"group {group_id!r} is not there")
+
+
+def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, int(number))
+        for topic in assignment.topic_partitions
+        for number in topic.partitions
+    )
 
 
 def _check_deleted(response: Any, group_id: str) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetSpec",
     "PartitionDescription",
+    "PartitionLag",
     "TopicDescription",
     "TopicListing",
 ]
@@ -177,18 +178,29 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and what it is assigned."""
+    """A member and what it is assigned.
+
+    The last three are of groups of KIP-848 alone: what it is to have in the end, its
+    epoch, and whether it came by the classic protocol.
+    """
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     client_host: str
     assignment: tuple[TopicPartition, ...]
+    target_assignment: tuple[TopicPartition, ...] | None = None
+    epoch: int | None = None
+    is_classic: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group, its members, and the node that coordinates it."""
+    """A group, its members, and the node that coordinates it.
+
+    ``type`` is ``classic`` or, of KIP-848, ``consumer``; only the latter has epochs: of the
+    group, and of the assignment that its members are on their way to.
+    """
 
     group_id: str
     state: str
@@ -196,6 +208,24 @@ class GroupDescription:
     assignor: str
     coordinator: int
     members: tuple[GroupMember, ...]
+    type: str = "classic"
+    epoch: int | None = None
+    assignment_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind the end of a partition. ``None`` is not known.
+
+    ``lag`` counts offsets: what compaction and transactions leave out counts too.
+    ``lag_seconds`` is the age of the next record to be read, by its timestamp and this
+    machine's clock; 0 at the end, ``None`` where that record is gone or was never there.
+    """
+
+    committed_offset: int | None
+    end_offset: int | None
+    lag: int | None
+    lag_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,12 @@ def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> No
     async def run() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
             return [
-                {"group": g.group_id, "state": g.state, "protocol_type": g.protocol_type}
+                {
+                    "group": g.group_id,
+                    "state": g.state,
+                    "type": g.type,
+                    "protocol_type": g.protocol_type,
+                }
                 for g in await admin.list_groups()
             ]
 
@@ -36,8 +41,8 @@ def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> No
     if json:
         print_json(rows)
     else:
-        columns = ("group", "state", "protocol type")
-        print_table(columns, [(r["group"], r["state"], r["protocol_type"]) for r in rows])
+        columns = ("group", "state", "type", "protocol type")
+        print_table(columns, [tuple(row.values()) for row in rows])
 
 
 def describe(
@@ -48,7 +53,10 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show what each group has committed, how far it is behind, and who reads what."""
+    """Show what each group has committed, how far it is behind, and who reads what.
+
+    Behind in records, and in seconds: the age of the next record to be read.
+    """
 
     async def run() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -67,14 +75,16 @@ def describe(
         print(
             f"group {document['group']}, {document['state']}, {members} "
             f"member{'s' * (members != 1)}, node {document['coordinator']}, lag {document['lag']}"
+            f"{_seconds(document['lag_seconds'])}"
         )
-        columns = ("topic", "partition", "committed", "end", "lag", "member", "host")
+        columns = ("topic", "partition", "committed", "end", "lag", "seconds", "member", "host")
         fields = (
             "topic",
             "partition",
             "committed_offset",
             "end_offset",
             "lag",
+            "lag_seconds",
             "member_id",
             "host",
         )
@@ -165,19 +175,18 @@ def parse_topic(text: str) -> tuple[str, tuple[int, ...]]:
 async def _describe(admin: Admin, group: GroupDescription) -> dict[str, Any]:
     committed = await admin.list_group_offsets(group.group_id)
     owners = {partition: member for member in group.members for partition in member.assignment}
-    partitions = sorted({*committed, *owners})
-    ends = await _ends(admin, partitions, "latest")
+    lags = await admin.group_lag(group.group_id, owners)
     rows = []
-    for partition in partitions:
-        offset = committed[partition].offset if partition in committed else None
+    for partition, lag in lags.items():
         owner = owners.get(partition)
         rows.append(
             {
                 "topic": partition.topic,
                 "partition": partition.partition,
-                "committed_offset": offset,
-                "end_offset": ends.get(partition),
-                "lag": _lag(offset, ends.get(partition)),
+                "committed_offset": lag.committed_offset,
+                "end_offset": lag.end_offset,
+                "lag": lag.lag,
+                "lag_seconds": lag.lag_seconds,
                 "metadata": committed[partition].metadata if partition in committed else None,
                 "member_id": None if owner is None else owner.member_id,
                 "client_id": None if owner is None else owner.client_id,
@@ -187,6 +196,9 @@ async def _describe(admin: Admin, group: GroupDescription) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "state": group.state,
+        "type": group.type,
+        "epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
         "assignor": group.assignor or None,
         "coordinator": group.coordinator,
         "members": [
@@ -195,13 +207,21 @@ async def _describe(admin: Admin, group: GroupDescription) -> dict[str, Any]:
                 "group_instance_id": member.group_instance_id,
                 "client_id": member.client_id,
                 "host": member.client_host,
+                "epoch": member.epoch,
                 "partitions": len(member.assignment),
             }
             for member in group.members
         ],
         "partitions": rows,
-        "lag": sum(row["lag"] for row in rows if isinstance(row["lag"], int)),
+        "lag": sum(lag.lag or 0 for lag in lags.values()),
+        "lag_seconds": max(
+            (s for lag in lags.values() if (s := lag.lag_seconds) is not None), default=None
+        ),
     }
+
+
+def _seconds(lag_seconds: float | None) -> str:
+    return "" if lag_seconds is None else f", {lag_seconds:.1f} s behind"
 
 
 async def _reset(

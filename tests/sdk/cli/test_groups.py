@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from tidelog.cli.failures import UsageError
 from tidelog.cli.groups import parse_topic
 from tidelog.cli.offset_targets import Target, new_offset, parse_time
@@ -30,14 +31,23 @@ def group(cli_node: Any) -> str:
 
 def test_group_is_listed_and_described_with_its_lag(group: str, bootstrap: str) -> None:
     listed = called("group", "list", "--json", bootstrap=bootstrap).document
-    assert {"group": group, "state": "Empty", "protocol_type": "consumer"} in listed
+    assert {
+        "group": group,
+        "state": "Empty",
+        "type": "classic",
+        "protocol_type": "consumer",
+    } in listed
     (found,) = called("group", "describe", group, "--json", bootstrap=bootstrap).document
     assert (found["state"], found["lag"], found["members"]) == ("Empty", 4, [])
     (row,) = found["partitions"]
     assert (row["committed_offset"], row["end_offset"], row["lag"]) == (6, 10, 4)
+    assert 0 < row["lag_seconds"] < 600
+    assert found["lag_seconds"] == row["lag_seconds"]
     lines = called("group", "describe", group, bootstrap=bootstrap).lines
     assert lines[0].startswith(f"group {group}, Empty, 0 members")
-    assert lines[2].split() == ["g-topic", "0", "6", "10", "4", "-", "-"]
+    topic, partition, committed, end, lag, seconds, member, host = lines[2].split()
+    assert (topic, partition, committed, end, lag) == ("g-topic", "0", "6", "10", "4")
+    assert (float(seconds) > 0, member, host) == (True, "-", "-")
 
 
 def test_offsets_move_only_when_executed(group: str, bootstrap: str) -> None:
@@ -90,6 +100,34 @@ def test_group_with_members_is_shown_with_them_and_cannot_be_moved(bootstrap: st
     assert found["partitions"][0]["host"]
     assert "has members" in outcome.errors
     assert process.returncode == 0
+
+
+def test_group_of_the_new_protocol_is_shown_with_its_type_and_epochs(bootstrap: str) -> None:
+    tidelog("produce", "g-new", bootstrap=bootstrap, given=b"x\n")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g-consumers",
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "client.id": "new-reader",
+        }
+    )
+    try:
+        consumer.subscribe(["g-new"])
+        assert consumer.consume(1, 30)
+        consumer.commit(asynchronous=False)
+        listed = called("group", "list", "--json", bootstrap=bootstrap).document
+        (found,) = called(
+            "group", "describe", "g-consumers", "--json", bootstrap=bootstrap
+        ).document
+    finally:
+        consumer.close()
+    assert [g["type"] for g in listed if g["group"] == "g-consumers"] == ["consumer"]
+    assert (found["type"], found["state"], found["assignor"]) == ("consumer", "Stable", "uniform")
+    assert found["epoch"] == found["assignment_epoch"] == found["members"][0]["epoch"]
+    (row,) = found["partitions"]
+    assert (row["client_id"], row["lag"], row["lag_seconds"]) == ("new-reader", 0, 0.0)
 
 
 def test_committed_topic_that_was_deleted_does_not_hide_the_others(bootstrap: str) -> None:
