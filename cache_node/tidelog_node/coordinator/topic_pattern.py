@@ -183,11 +183,16 @@ class _Parser:
     def _sequence(self) -> _Fragment:
         parts: list[_Fragment] = []
         while self._position < len(self._pattern) and self._pattern[self._position] not in "|)":
-            parts.append(self._repeated())
+            if self._take("\\Q"):
+                text = self._until("\\E", is_end_optional=True)
+                literals = [self._one_of(self._folded({c})) for c in text]
+                # A repetition behind it is the last character's alone.
+                parts += [*literals[:-1], *(self._repeated(last) for last in literals[-1:])]
+            else:
+                parts.append(self._repeated(self._item()))
         return _joined(parts)
 
-    def _repeated(self) -> _Fragment:
-        item = self._item()
+    def _repeated(self, item: _Fragment) -> _Fragment:
         if (counts := self._counts()) is None:
             return item
         self._take("?")  # lazy: the same names match
@@ -276,10 +281,6 @@ class _Parser:
                 condition = _At.WORD_EDGE
             case "B":
                 condition = _At.NO_WORD_EDGE
-            case "Q":
-                self._next()
-                text = self._until("\\E", is_end_optional=True)
-                return _joined([self._one_of(self._folded({c})) for c in text])
             case _:
                 return self._one_of(self._folded(self._escaped_set()))
         self._next()

@@ -9,6 +9,14 @@ from uuid import UUID
 import pytest
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.consumer_groups import (
+    ClassicProtocols,
+    ConsumerGroupState,
+    ConsumerMember,
+    MemberState,
+    SubscribedTopic,
+    TopicIdPartition,
+)
 from tidelog_core.metadata.groups import (
     OFFSETS_PAGE_PARTITIONS,
     CommittedOffset,
@@ -41,6 +49,48 @@ RECORD = GroupRecord(
     protocol_name="range",
     leader="client-1",
     members=(MEMBER, dataclasses.replace(MEMBER, member_id="s-1", group_instance_id="s")),
+)
+SHARE = frozenset(TopicIdPartition(UUID(int=5), number) for number in (0, 3))
+CONSUMERS = GroupRecord(
+    shard=7,
+    group_id="g",
+    phase="Reconciling",
+    phase_since_ms=1,
+    generation=9,
+    protocol_type="consumer",
+    protocol_name=None,
+    leader=None,
+    members=(),
+    consumer=ConsumerGroupState(
+        assignment_epoch=8,
+        topics={"t": SubscribedTopic(topic_id=UUID(int=5), partition_count=4)},
+        patterns={"t|é": ("t",), "none": ()},
+        members=(
+            ConsumerMember(
+                member_id="a",
+                instance_id="i",
+                rack_id="r",
+                client_id="client",
+                client_host="/127.0.0.1",
+                rebalance_timeout_ms=300_000,
+                subscribed_topics=("t", "u"),
+                subscribed_pattern="t|é",
+                assignor="range",
+                state=MemberState.UNREVOKED_PARTITIONS,
+                epoch=-2,
+                previous_epoch=7,
+                assigned=SHARE,
+                revoking=frozenset({TopicIdPartition(UUID(int=6), 1)}),
+                target=frozenset({TopicIdPartition(UUID(int=7), 2)}),
+            ),
+            ConsumerMember(
+                member_id="b",
+                assigned=frozenset({TopicIdPartition(UUID(int=5), 1)}),
+                target=frozenset({TopicIdPartition(UUID(int=5), 1)}),
+                classic=ClassicProtocols(session_timeout_ms=1, protocols=(("range", b"\x00\xff"),)),
+            ),
+        ),
+    ),
 )
 OFFSETS = GroupOffsets(
     group_id="g:1/é",
@@ -129,3 +179,59 @@ def test_a_damaged_page_is_refused(change: dict[str, object]) -> None:
     item = stored(OFFSETS)
     with pytest.raises(CorruptItem):
         GroupOffsets.from_item(dataclasses.replace(item, body={**item.body, **change}))  # type: ignore[dict-item]
+
+
+def test_a_consumer_group_comes_back_as_it_was_stored() -> None:
+    assert GroupRecord.from_item(stored(CONSUMERS)) == CONSUMERS
+    assert (CONSUMERS.member_count, RECORD.member_count) == (2, 2)
+    empty = dataclasses.replace(
+        CONSUMERS,
+        consumer=ConsumerGroupState(assignment_epoch=0, topics={}, patterns={}, members=()),
+    )
+    assert GroupRecord.from_item(stored(empty)) == empty
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("assignment_epoch", "8"),
+        ("assignment_epoch", True),
+        ("topics", [["t", "no uuid", 1]]),
+        ("topics", [["t"]]),
+        ("patterns", [1]),
+        ("members", "!"),
+        ("members", ""),
+        ("members", None),
+        ("members", "eJyrVspMKVayio6N1VEqyi8HMmoBNvYFtA=="),
+    ],
+)
+def test_a_damaged_consumer_group_is_refused(field: str, value: object) -> None:
+    item = stored(CONSUMERS)
+    body = {**item.body, "consumer": {**item.body["consumer"], field: value}}  # type: ignore[dict-item]
+    with pytest.raises(CorruptItem):
+        GroupRecord.from_item(dataclasses.replace(item, body=body))
+    del body["consumer"][field]  # type: ignore[union-attr, arg-type]
+    with pytest.raises(CorruptItem):
+        GroupRecord.from_item(dataclasses.replace(item, body=body))
+
+
+def test_a_thousand_consumers_of_ten_partitions_fit_an_item() -> None:
+    assert CONSUMERS.consumer is not None
+    members = tuple(
+        ConsumerMember(
+            member_id=str(UUID(int=number * 2**90 + 17 * number)),
+            client_id="client",
+            client_host=f"/10.0.{number // 250}.{number % 250}",
+            rebalance_timeout_ms=300_000,
+            subscribed_topics=("t",),
+            epoch=9,
+            assigned=frozenset(
+                TopicIdPartition(UUID(int=5), 10 * number + part) for part in range(10)
+            ),
+        )
+        for number in range(1000)
+    )
+    state = dataclasses.replace(CONSUMERS.consumer, members=members)
+    record = dataclasses.replace(CONSUMERS, consumer=state)
+    assert GroupRecord.from_item(stored(record)) == record
+    assert len(encode_body(record.item_id, record.to_body())) < 100_000

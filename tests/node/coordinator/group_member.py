@@ -16,15 +16,17 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 
 def main(bootstrap: str, group: str, topic: str, *settings: str) -> None:
+    given = dict(setting.split("=", 1) for setting in settings)
+    if given.get("group.protocol") != "consumer":
+        # Of the new protocol these are the coordinator's.
+        given = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500", **given}
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 500,
-            **dict(setting.split("=", 1) for setting in settings),
+            **given,
         }
     )
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from types import TracebackType
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -26,9 +23,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.node.coordinator.group_process import PARTITIONS, Member, wait_for_shares
 from tests.node.node_process import NodeProcess
 
-PARTITIONS = [0, 1, 2, 3]
 KAFKA_PYTHON = """
 import sys
 from kafka import KafkaConsumer, TopicPartition
@@ -39,94 +36,6 @@ client.assign([TopicPartition("t", 1)])
 client.commit({TopicPartition("t", 1): OffsetAndMetadata(6, "note", -1)})
 client.close()
 """
-
-
-class Member:
-    """A consumer process and what it has told so far."""
-
-    def __init__(self, node: NodeProcess, *settings: str, group: str = "g") -> None:
-        self.told: list[tuple[str, list[int]]] = []
-        self._buffer = b""
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.node.coordinator.group_member",
-                node.address,
-                group,
-                "t",
-                *settings,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def hear(self, seconds: float = 0.0) -> None:
-        """Take what it says within the time."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + seconds
-        while True:
-            left = max(deadline - time.monotonic(), 0)
-            if not select.select([self._process.stdout], [], [], left)[0]:
-                return
-            part = self._process.stdout.read1()  # type: ignore[attr-defined]
-            if not part:
-                return
-            *lines, self._buffer = (self._buffer + part).split(b"\n")
-            self.told += [tuple(json.loads(line)) for line in lines]
-
-    @property
-    def partitions(self) -> list[int]:
-        """What it has, by what it told."""
-        mine: set[int] = set()
-        for what, some in self.told:
-            if what == "assigned":
-                mine |= set(some)
-            elif what in ("revoked", "lost"):
-                mine -= set(some)
-        return sorted(mine)
-
-    def commit(self, offset: int) -> str:
-        """Have it commit the offset for what it has; return how that went."""
-        assert self._process.stdin is not None
-        before = len(self.told)
-        self._process.stdin.write(f"{offset}\n".encode())
-        self._process.stdin.flush()
-        deadline = time.monotonic() + 40
-        while time.monotonic() < deadline:
-            self.hear(0.1)
-            for what, _ in self.told[before:]:
-                if what not in ("assigned", "revoked", "lost"):
-                    return what
-        raise AssertionError(f"no commit: {self.told}")
-
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def __enter__(self) -> Member:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        self._process.communicate(timeout=30)
-
-
-def wait_for_shares(*members: Member, seconds: float = 30) -> None:
-    """Wait until the members have all partitions, each at least one and each by one only."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        for member in members:
-            member.hear(0.05)
-        shares = [member.partitions for member in members]
-        if all(shares) and sorted(p for share in shares for p in share) == PARTITIONS:
-            return
-    raise AssertionError(f"partitions are not shared: {[m.told for m in members]}")
 
 
 @pytest.fixture
@@ -154,7 +63,7 @@ def committed(node: NodeProcess, group: str = "g") -> list[int]:
 def test_a_stopped_client_loses_its_partitions_and_cannot_commit_when_it_wakes(
     node: NodeProcess, admin: AdminClient
 ) -> None:
-    with Member(node) as first, Member(node) as second:
+    with Member(node.address) as first, Member(node.address) as second:
         wait_for_shares(first, second)
         assert first.commit(1) == "committed"
         begun = time.monotonic()
@@ -174,9 +83,9 @@ def test_a_cooperative_rebalance_moves_only_what_must_move(
     node: NodeProcess, admin: AdminClient
 ) -> None:
     strategy = "partition.assignment.strategy=cooperative-sticky"
-    with Member(node, strategy) as first:
+    with Member(node.address, strategy) as first:
         wait_for_shares(first)
-        with Member(node, strategy) as second:
+        with Member(node.address, strategy) as second:
             wait_for_shares(first, second)
             revoked = [some for what, some in first.told if what == "revoked"]
             assert sum(map(len, revoked)) == 2
@@ -188,7 +97,7 @@ def test_a_killed_node_comes_back_with_the_group_as_it_was(
     node: NodeProcess, admin: AdminClient
 ) -> None:
     timeout = "session.timeout.ms=20000"
-    with Member(node, timeout) as first, Member(node, timeout) as second:
+    with Member(node.address, timeout) as first, Member(node.address, timeout) as second:
         wait_for_shares(first, second)
         assert first.commit(3) == second.commit(3) == "committed"
         told = (list(first.told), list(second.told))
@@ -209,13 +118,13 @@ def test_a_killed_node_comes_back_with_the_group_as_it_was(
 def test_a_static_member_keeps_its_partitions_over_its_restart(
     node: NodeProcess, admin: AdminClient
 ) -> None:
-    with Member(node, "group.instance.id=one") as first:
-        with Member(node, "group.instance.id=two") as second:
+    with Member(node.address, "group.instance.id=one") as first:
+        with Member(node.address, "group.instance.id=two") as second:
             wait_for_shares(first, second)
             share = second.partitions
         first.hear(1)
         told = list(first.told)
-        with Member(node, "group.instance.id=two") as second:
+        with Member(node.address, "group.instance.id=two") as second:
             wait_for_shares(first, second)
             assert second.partitions == share
             first.hear(1)
@@ -249,7 +158,7 @@ def test_administrators_see_change_and_delete_groups(node: NodeProcess, admin: A
     offsets = [TopicPartition("t", p, 10 + p) for p in PARTITIONS]
     altered = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions("idle", offsets)])
     altered["idle"].result(10)
-    with Member(node, group="busy") as member:
+    with Member(node.address, group="busy") as member:
         wait_for_shares(member)
         listed = admin.list_consumer_groups().result().valid
         assert {group.group_id: group.state for group in listed} == {

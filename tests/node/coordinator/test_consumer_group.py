@@ -1,0 +1,363 @@
+"""A consumer group's state machine: epochs, errors, static members, topics that change.
+
+What Apache Kafka answers to the same requests is compared in ``tests/kafka``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.consumer_groups import MemberState, Partitions, TopicIdPartition
+from tidelog_core.metadata.records import Topic
+from tidelog_node.coordinator import classic_requests
+from tidelog_node.coordinator.consumer_events import (
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+)
+from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
+from tidelog_node.coordinator.events import MemberIdentity, Step
+
+from tests.node.coordinator.cluster import topic_id
+from tests.node.coordinator.requests import join, subscription, sync
+
+SETTINGS = ConsumerGroupSettings(
+    session_timeout_ms=45_000,
+    heartbeat_interval_ms=5_000,
+    members_max=3,
+    classic_members_max=10,
+    assignors=("uniform", "range"),
+    can_upgrade=True,
+    can_downgrade=True,
+)
+
+
+def topics(**counts: int) -> dict[str, Topic]:
+    return {
+        name: Topic(name=name, topic_id=topic_id(name), partition_count=count)
+        for name, count in counts.items()
+    }
+
+
+def partitions(*numbers: int, topic: str = "t") -> Partitions:
+    return frozenset(TopicIdPartition(topic_id(topic), number) for number in numbers)
+
+
+class Driver:
+    """Feeds one group."""
+
+    def __init__(self, **counts: int) -> None:
+        self.group = ConsumerGroup("g", now_ms=0)
+        self.topics = topics(**(counts or {"t": 2}))
+        self.settings = SETTINGS
+        self.now_ms = 0
+        self.step = Step()
+
+    def beat(self, member: str, epoch: int, **fields: Any) -> ConsumerHeartbeatAnswer:
+        request = ConsumerHeartbeat(
+            **{
+                "member_id": member,
+                "member_epoch": epoch,
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout_ms": None,
+                "subscribed_topics": None,
+                "subscribed_pattern": None,
+                "assignor": None,
+                "owned": None,
+                "client_id": "client",
+                "client_host": "/127.0.0.1",
+                **fields,
+            }
+        )
+        answer, self.step = self.group.consumer_heartbeat(
+            request, now_ms=self.now_ms, settings=self.settings, topics=self.topics
+        )
+        return answer
+
+    def enter(self, member: str, *names: str, **fields: Any) -> ConsumerHeartbeatAnswer:
+        given = {"rebalance_timeout_ms": 60_000, "owned": frozenset(), **fields}
+        return self.beat(member, 0, **{"subscribed_topics": names or ("t",), **given})
+
+    def settle(self, *members: str) -> int:
+        """Have the members give up and take over; return the epoch that all are in then."""
+        for _ in range(4):
+            for name in members:
+                member = self.group.member(name)
+                self.beat(name, member.epoch, instance_id=member.instance_id, owned=member.assigned)
+        assert self.group.phase is ConsumerPhase.STABLE
+        return self.group.epoch
+
+    def assigned(self, member: str) -> Partitions:
+        return self.group.member(member).assigned
+
+
+def test_a_member_is_given_everything_in_the_first_epoch() -> None:
+    driver = Driver()
+    answer = driver.enter("a")
+    assert (answer.error, answer.member_epoch) == (ErrorCode.none, 1)
+    assert (answer.assigned, answer.heartbeat_interval_ms) == (partitions(0, 1), 5_000)
+    assert driver.step.must_store
+    answer = driver.beat("a", 1)
+    assert (answer.assigned, driver.step.must_store) == (None, False)
+
+
+def test_a_member_gives_up_before_another_gets() -> None:
+    driver = Driver()
+    driver.enter("a")
+    assert driver.enter("b").assigned == frozenset()
+    assert driver.group.member("b").state is MemberState.UNRELEASED_PARTITIONS
+    told = driver.beat("a", 1)
+    assert (told.member_epoch, told.assigned) == (1, driver.group.member("a").target)
+    assert driver.group.member("a").state is MemberState.UNREVOKED_PARTITIONS
+    assert driver.group.phase is ConsumerPhase.RECONCILING
+    assert driver.beat("b", 2).assigned is None
+    assert driver.beat("a", 1, owned=partitions(0, 1)).member_epoch == 1
+    assert driver.beat("a", 1, owned=driver.assigned("a")).member_epoch == 2
+    assert driver.beat("b", 2).assigned == driver.group.member("b").target
+    assert driver.assigned("a") | driver.assigned("b") == partitions(0, 1)
+    assert driver.group.phase is ConsumerPhase.STABLE
+
+
+def test_a_member_that_has_not_heard_its_answer_may_ask_in_its_old_epoch_again() -> None:
+    driver = Driver()
+    driver.enter("a")
+    driver.enter("b")
+    driver.settle("a", "b")
+    driver.beat("b", -1)
+    assert driver.beat("a", 2).member_epoch == 3
+    kept = driver.assigned("a")
+    assert driver.beat("a", 2, owned=kept).member_epoch == 3
+    for owned in (None, partitions(9)):
+        assert driver.beat("a", 2, owned=owned).error is ErrorCode.fenced_member_epoch
+    for epoch in (1, 4):
+        answer = driver.beat("a", epoch, owned=kept)
+        assert answer.error is ErrorCode.fenced_member_epoch
+        assert not driver.step.must_store
+
+
+def test_refusals_change_nothing() -> None:
+    driver = Driver()
+    for name in ("a", "b"):
+        driver.enter(name)
+    before = driver.group.to_record(shard=0, clock_offset_ms=0, version=1)
+    for member, epoch, fields, error in (
+        ("nobody", 1, {}, ErrorCode.unknown_member_id),
+        ("nobody", -1, {}, ErrorCode.unknown_member_id),
+        ("a", 9, {}, ErrorCode.fenced_member_epoch),
+        ("a", 1, {"instance_id": "i"}, ErrorCode.unknown_member_id),
+        ("a", -1, {"instance_id": "i"}, ErrorCode.unknown_member_id),
+        ("a", 1, {"subscribed_pattern": "("}, ErrorCode.invalid_regular_expression),
+        ("d", 0, {"subscribed_topics": ("t",)}, ErrorCode.group_max_size_reached),
+    ):
+        full = error is ErrorCode.group_max_size_reached
+        driver.settings = dataclasses.replace(SETTINGS, members_max=2 if full else 3)
+        answer = driver.beat(member, epoch, **fields)
+        assert answer.error is error
+        assert answer.message
+        assert not driver.step.must_store
+    assert driver.group.to_record(shard=0, clock_offset_ms=0, version=1) == before
+
+
+def test_a_static_member_leaves_for_now_and_another_takes_its_place_and_partitions() -> None:
+    driver = Driver()
+    driver.enter("a", instance_id="i")
+    driver.enter("b")
+    epoch = driver.settle("a", "b")
+    kept = driver.assigned("a")
+    assert driver.enter("c", instance_id="i").error is ErrorCode.unreleased_instance_id
+    assert driver.beat("a", -2, instance_id="i").member_epoch == -2
+    answer = driver.enter("c", instance_id="i")
+    assert (answer.member_epoch, answer.assigned) == (epoch, kept)
+    assert driver.beat("a", epoch, instance_id="i").error is ErrorCode.fenced_instance_id
+    assert driver.beat("b", epoch).assigned is None
+    driver.now_ms += 44_000
+    driver.beat("b", epoch)
+    driver.beat("c", epoch, instance_id="i")
+    driver.now_ms += 2_000
+    assert not driver.group.expire(driver.now_ms, SETTINGS).must_store
+
+
+def test_a_static_member_that_does_not_come_back_loses_its_place_with_its_session() -> None:
+    driver = Driver()
+    driver.enter("a", instance_id="i")
+    driver.beat("a", -2, instance_id="i")
+    driver.now_ms = 45_000
+    assert driver.group.expire(driver.now_ms, SETTINGS).must_store
+    assert driver.group.is_empty
+
+
+def test_topics_that_come_grow_and_go_begin_an_epoch_each() -> None:
+    driver = Driver(u=1)
+    assert driver.enter("a", "t", "u").assigned == partitions(0, topic="u")
+    driver.topics = {**driver.topics, **topics(t=1)}
+    answer = driver.beat("a", 1)
+    assert answer.member_epoch == 2
+    assert answer.assigned == partitions(0) | partitions(0, topic="u")
+    driver.topics = {**driver.topics, **topics(t=2, other=7)}
+    assert driver.beat("a", 2).member_epoch == 3
+    driver.topics = topics(t=2, other=8)
+    assert driver.beat("a", 3).assigned == partitions(0, 1)
+    assert driver.beat("a", 3, owned=partitions(0, 1)).member_epoch == 4
+    driver.topics = dict(driver.topics)
+    assert driver.beat("a", 4).member_epoch == 4
+    assert not driver.step.must_store
+
+
+def test_a_topic_that_was_made_anew_is_another_one() -> None:
+    driver = Driver()
+    driver.enter("a")
+    new = dataclasses.replace(driver.topics["t"], topic_id=topic_id("t again"))
+    driver.topics = {"t": new}
+    assert driver.beat("a", 1).assigned == frozenset()
+    answer = driver.beat("a", 1, owned=frozenset())
+    assert answer.assigned == partitions(0, 1, topic="t again")
+
+
+def test_a_pattern_is_matched_to_topics_as_they_come() -> None:
+    driver = Driver(p1=1, q=1)
+    answer = driver.enter("a", subscribed_topics=None, subscribed_pattern="p.*")
+    assert answer.assigned == partitions(0, topic="p1")
+    driver.topics = {**driver.topics, **topics(p2=1, r=1)}
+    assert driver.beat("a", 1).assigned == partitions(0, topic="p1") | partitions(0, topic="p2")
+    restored = ConsumerGroup.restore(
+        driver.group.to_record(shard=0, clock_offset_ms=0, version=1),
+        now_ms=0,
+        clock_offset_ms=0,
+        settings=SETTINGS,
+    )
+    driver.group = restored
+    assert driver.beat("a", 2).member_epoch == 2
+    assert not driver.step.must_store
+    answer = driver.beat("a", 2, subscribed_pattern="")
+    assert driver.beat("a", 2, owned=frozenset()).member_epoch == 3
+
+
+def test_the_assignor_that_most_members_ask_for_is_used() -> None:
+    driver = Driver(t=4)
+    assert driver.group.preferred_assignor(SETTINGS) == "uniform"
+    driver.enter("a", assignor="range")
+    assert driver.group.preferred_assignor(SETTINGS) == "range"
+    driver.enter("b")
+    driver.enter("c", assignor="uniform")
+    driver.beat("b", 2, assignor="uniform")
+    assert driver.group.preferred_assignor(SETTINGS) == "uniform"
+    only_range = dataclasses.replace(SETTINGS, assignors=("range",))
+    assert driver.group.preferred_assignor(only_range) == "range"
+
+
+def test_a_stored_group_is_restored_as_it_was() -> None:
+    driver = Driver()
+    driver.enter("a", instance_id="i", rack_id="r")
+    driver.enter("b")
+    driver.beat("a", 1, instance_id="i")
+    record = driver.group.to_record(shard=3, clock_offset_ms=100, version=4)
+    assert (record.phase, record.generation, record.member_count) == ("Reconciling", 2, 2)
+    group = ConsumerGroup.restore(record, now_ms=7, clock_offset_ms=100, settings=SETTINGS)
+    assert group.to_record(shard=3, clock_offset_ms=100, version=4) == record
+    assert group.wake_at_ms == 7 + 45_000
+    driver.group = group
+    answer = driver.beat("a", 1, instance_id="i", owned=group.member("a").assigned)
+    assert answer.member_epoch == 2
+
+
+def test_classic_members_are_told_to_join_until_they_have_their_share() -> None:
+    driver = Driver()
+    driver.enter("new")
+    request = join(new="old", version=9)
+    (number, answer), *_ = classic_requests.join(
+        driver.group, request, now_ms=0, settings=SETTINGS, topics=driver.topics
+    ).joins
+    assert (number, answer.error) == (request.number, ErrorCode.member_id_required)
+    generation = classic_join(driver, "old")
+    assert classic_beat(driver, "old", generation) is ErrorCode.none
+    assert classic_beat(driver, "old", generation + 1) is ErrorCode.illegal_generation
+    assert classic_beat(driver, "new", 1) is ErrorCode.unknown_member_id
+    driver.beat("new", 1)
+    driver.beat("new", 1, owned=driver.assigned("new"))
+    assert classic_beat(driver, "old", generation) is ErrorCode.rebalance_in_progress
+    assert classic_join(driver, "old") == generation
+    assert len(driver.assigned("old")) == 1
+    assert classic_beat(driver, "old", generation) is ErrorCode.none
+    driver.enter("third")
+    assert classic_beat(driver, "old", generation) is ErrorCode.rebalance_in_progress
+    ((_, synced),) = classic_requests.sync(driver.group, sync("old", generation), now_ms=0).syncs
+    assert synced.error is ErrorCode.rebalance_in_progress
+
+
+@pytest.mark.parametrize("must", ["join", "sync"])
+def test_a_classic_member_that_does_not_do_its_part_in_time_is_removed(must: str) -> None:
+    driver = Driver()
+    driver.enter("new")
+    generation = classic_join(driver, "old", rebalance_timeout_ms=20_000)
+    if must == "join":
+        classic_requests.sync(driver.group, sync("old", generation), now_ms=0)
+        driver.enter("third")
+    for now_ms in (5_000, 10_000, 15_000):
+        driver.now_ms = now_ms
+        classic_beat(driver, "old", generation)
+    driver.group.expire(24_999 if must == "join" else 19_999, SETTINGS)
+    assert "old" in driver.group.roster
+    driver.group.expire(25_000 if must == "join" else 20_000, SETTINGS)
+    assert "old" not in driver.group.roster
+
+
+def test_a_classic_static_member_takes_the_last_consumers_place_and_the_group_back() -> None:
+    driver = Driver()
+    driver.enter("new", instance_id="i")
+    request = join(new="old", instance="i")
+    step = classic_requests.join(
+        driver.group, request, now_ms=0, settings=SETTINGS, topics=driver.topics
+    )
+    ((_, answer),) = step.joins
+    assert answer.error is ErrorCode.none
+    assert step.becomes is not None
+    assert step.becomes.generation == answer.generation
+    assert step.becomes.phase.value == "Stable"
+    assert step.becomes.roster.static_member_id("i") == "old"
+
+
+def test_classic_members_and_administrators_remove_classic_members_only() -> None:
+    driver = Driver()
+    driver.enter("new", instance_id="i")
+    classic_join(driver, "old")
+    classic_join(driver, "fixed", instance="j")
+    errors, step = classic_requests.leave(
+        driver.group,
+        [
+            MemberIdentity("new"),
+            MemberIdentity("", "i"),
+            MemberIdentity("", "nobody"),
+            MemberIdentity("wrong", "j"),
+            MemberIdentity("", "j"),
+            MemberIdentity("old"),
+        ],
+        now_ms=0,
+    )
+    assert errors == [
+        *[ErrorCode.unknown_member_id] * 3,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.none,
+        ErrorCode.none,
+    ]
+    assert step.must_store
+    assert [member.member_id for member in driver.group.roster] == ["new"]
+
+
+def classic_join(driver: Driver, name: str, **options: Any) -> int:
+    protocols = (("range", subscription("t")),)
+    request = join("" if "instance" in options else name, new=name, protocols=protocols, **options)
+    ((_, answer),) = classic_requests.join(
+        driver.group, request, now_ms=driver.now_ms, settings=SETTINGS, topics=driver.topics
+    ).joins
+    assert (answer.error, answer.member_id) == (ErrorCode.none, name)
+    return answer.generation
+
+
+def classic_beat(driver: Driver, name: str, generation: int) -> ErrorCode:
+    return classic_requests.heartbeat(
+        driver.group, name, group_instance_id=None, generation=generation, now_ms=driver.now_ms
+    )

@@ -1,0 +1,106 @@
+"""Patterns of RE2's syntax: what they match, and that they never take long."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidelog_node.coordinator.pattern_matches import PatternMatches
+from tidelog_node.coordinator.topic_pattern import (
+    DEPTH_MAX,
+    PATTERN_SIZE_MAX,
+    InvalidPattern,
+    TopicPattern,
+)
+
+# What both engines understand alike.
+ATOMS = (
+    *("a", "b", "A", "1", "-", r"\.", ".", "[ab]", "[^a]", "[a-b1]", r"[\d-]", r"\w", r"\d", r"\W"),
+    *("(a|b)", "(?:ab|1)", "(?i:a)", "()", "(a|)", "(^a)", "(a$|b)"),
+)
+EDGES = ("^", "$", r"\b", r"\B")
+SIGNS = ("", "", "", "*", "+", "?", "*?", "{2}", "{0,1}", "{1,}")
+parts = st.one_of(
+    st.tuples(st.sampled_from(ATOMS), st.sampled_from(SIGNS)).map("".join),
+    st.sampled_from(EDGES),
+)
+patterns = st.lists(st.lists(parts, max_size=4).map("".join), min_size=1, max_size=3).map("|".join)
+
+
+@settings(deadline=None, max_examples=500)
+@given(patterns, st.text("abA1-._", min_size=1, max_size=6))
+def test_a_pattern_matches_the_names_that_python_says_it_does(pattern: str, name: str) -> None:
+    expected = re.compile(pattern, re.ASCII).fullmatch(name) is not None
+    assert TopicPattern(pattern).matches(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("orders", ["orders"], ["orders-1", "my-orders", "", "Orders"]),
+        ("(?i)orders", ["ORDERS", "oRders"], ["order"]),
+        ("a(?i)b|c", ["ab", "aB", "C"], ["AB"]),
+        ("(?i:a)b", ["Ab"], ["aB"]),
+        ("(?i-i)a", ["a"], ["A"]),
+        (r"\Qa.b\E+", ["a.b", "a.bb"], ["axb"]),
+        (r"\x61\x{62}", ["ab"], ["xb"]),
+        ("[[:digit:]]+", ["12"], ["1a"]),
+        ("[^[:alpha:]]", ["1"], ["a"]),
+        ("[]a]", ["a"], ["b"]),
+        ("[a-]", ["a", "-"], ["b"]),
+        ("a{,2}", [], ["a", "aa"]),
+        ("a{2,3}", ["aa", "aaa"], ["a", "aaaa"]),
+        (r"\Aa\z", ["a"], ["b"]),
+        ("", [""], ["a"]),
+        (".*", ["", "a.b-c_d"], []),
+    ],
+)
+def test_a_pattern_matches_whole_names(
+    pattern: str, matching: list[str], others: list[str]
+) -> None:
+    compiled = TopicPattern(pattern)
+    assert [name for name in (*matching, *others) if compiled.matches(name)] == matching
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(a", "a)", "[a", "a**", "a*??", "*", "a{2}{3}", "(?=a)", "(?!a)", "(?<=a)", r"(a)\1"),
+        *("a{1001}", "a{3,2}", "(?P<>a)", "(?P<n", "(?z)a", r"\pL", "[z-a]", "[[:x:]]", r"\q"),
+        *("(?i)*", "\\", r"\x", r"\xg1", r"\x{110000}", "(?", "a" * (PATTERN_SIZE_MAX + 1)),
+        *("((a{100}){100}){100}", "(((){1000}){1000}){1000}"),
+        "(" * (DEPTH_MAX + 1) + ")" * (DEPTH_MAX + 1),
+    ],
+)
+def test_what_is_not_a_pattern_of_re2_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidPattern):
+        TopicPattern(pattern)
+
+
+def test_deep_groups_are_understood_up_to_the_limit() -> None:
+    depth = DEPTH_MAX - 1
+    assert TopicPattern("(" * depth + "a" + ")" * depth).matches("a")
+
+
+def test_a_pattern_that_backtracks_for_ever_elsewhere_does_not_here() -> None:
+    """Python's ``re`` takes longer than the universe has for the first."""
+    began = time.process_time()
+    for pattern in ("(a*)*b", "(a|aa)+b", "(a{0,30}){0,30}b"):
+        assert not TopicPattern(pattern).matches("a" * 249)
+    assert time.process_time() - began < 30
+
+
+def test_names_are_matched_again_only_where_they_are_new() -> None:
+    matches = PatternMatches()
+    assert matches.update({"a.*"}, ["a1", "b1"])
+    assert matches.by_pattern == {"a.*": ("a1",)}
+    assert not matches.update({"a.*"}, ["a1", "b1", "b2"])
+    assert matches.update({"a.*"}, ["a1", "a2"])
+    assert matches.by_pattern == {"a.*": ("a1", "a2")}
+    assert matches.update({"b"}, ["a1", "b"])
+    assert matches.by_pattern == {"b": ("b",)}
+    assert matches.update((), ["a1", "b"])
+    assert matches.by_pattern == {}
