@@ -11,12 +11,19 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.node.node_process import NodeProcess
 
+# Short, so that no test waits long for a member to be missed or to get its partitions.
+CONFIG = {
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.heartbeat.interval.ms": "500",
+}
+
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a node that stays up for the whole run."""
     folder: Path = tmp_path_factory.mktemp("clients")
-    with NodeProcess(folder / "node", config={"group.min.session.timeout.ms": "1000"}) as node:
+    with NodeProcess(folder / "node", config=CONFIG) as node:
         yield node.address
 
 

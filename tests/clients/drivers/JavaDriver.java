@@ -71,9 +71,15 @@ public class JavaDriver {
         config.put("group.id", group);
         config.put("auto.offset.reset", "earliest");
         config.put("enable.auto.commit", false);
-        config.put("partition.assignment.strategy", ASSIGNORS.get(assignor));
-        config.put("session.timeout.ms", Integer.parseInt(sessionMs));
-        config.put("heartbeat.interval.ms", 500);
+        if (ASSIGNORS.containsKey(assignor)) {
+            config.put("partition.assignment.strategy", ASSIGNORS.get(assignor));
+            config.put("session.timeout.ms", Integer.parseInt(sessionMs));
+            config.put("heartbeat.interval.ms", 500);
+        } else {
+            // An assignor of the server (KIP-848), which also sets the time-outs.
+            config.put("group.protocol", "consumer");
+            config.put("group.remote.assignor", assignor);
+        }
         config.put("max.partition.fetch.bytes", 20_000_000);
         if (!instance.equals("-")) config.put("group.instance.id", instance);
         Thread stdin = new Thread(() -> {

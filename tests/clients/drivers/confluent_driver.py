@@ -57,11 +57,17 @@ def consume(
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "partition.assignment.strategy": ASSIGNORS[assignor],
-        "session.timeout.ms": int(session_ms),
-        "heartbeat.interval.ms": 500,
         "fetch.message.max.bytes": 20_000_000,
     }
+    if assignor in ASSIGNORS:
+        config["partition.assignment.strategy"] = ASSIGNORS[assignor]
+        config["session.timeout.ms"] = int(session_ms)
+        config["heartbeat.interval.ms"] = 500
+    else:
+        # An assignor of the server (KIP-848), which also sets the time-outs.
+        config["group.protocol"] = "consumer"
+        config["group.remote.assignor"] = assignor
+    is_incremental = assignor not in ("range", "roundrobin")
     if instance != "-":
         config["group.instance.id"] = instance
     consumer = Consumer(config)
@@ -74,7 +80,7 @@ def consume(
 
     def assigned(consumer: Consumer, partitions: list) -> None:
         owned.update(p.partition for p in partitions)
-        if assignor == "cooperative-sticky":
+        if is_incremental:
             consumer.incremental_assign(partitions)
         else:
             consumer.assign(partitions)
@@ -82,7 +88,7 @@ def consume(
 
     def revoked(consumer: Consumer, partitions: list) -> None:
         owned.difference_update(p.partition for p in partitions)
-        if assignor == "cooperative-sticky":
+        if is_incremental:
             consumer.incremental_unassign(partitions)
         else:
             consumer.unassign()
