@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
+from uuid import UUID
 
 from tidelog_core.errors import InvalidRequest
+from tidelog_core.metadata.consumer_groups import ConsumerMember
 from tidelog_core.metadata.groups import GroupMember
 from tidelog_core.model import TopicPartition
 
@@ -38,7 +41,7 @@ async def list_groups(cluster: AdminCluster, call: Call) -> HttpAnswer:
                     "group_id": group.group_id,
                     "state": group.phase,
                     "protocol_type": group.protocol_type,
-                    "member_count": len(group.members),
+                    "member_count": group.member_count,
                     "generation": group.generation,
                 }
                 for group in page[:limit]
@@ -53,6 +56,11 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
     group = await cluster.groups.describe(call.parameters["group_id"])
     offsets = await cluster.groups.offsets(group.group_id)
     is_of_consumers = group.protocol_type == CONSUMERS
+    if group.consumer is None:
+        members = [_member(member, is_consumer=is_of_consumers) for member in group.members]
+    else:
+        names = cluster.view.image.topic_names
+        members = [_consumer_member(member, names) for member in group.consumer.members]
     return HttpAnswer(
         {
             "group_id": group.group_id,
@@ -61,7 +69,7 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
             "generation": group.generation,
             "protocol_type": group.protocol_type,
             "protocol_name": group.protocol_name,
-            "members": [_member(member, is_consumer=is_of_consumers) for member in group.members],
+            "members": members,
             "offsets": [
                 {
                     "topic": name.topic,
@@ -138,6 +146,23 @@ async def _find_offsets(
             return await find_offset(cluster, name, cluster.known_partition(name), target)
 
     return dict(zip(names, await asyncio.gather(*map(find, names)), strict=True))
+
+
+def _consumer_member(member: ConsumerMember, topic_names: Mapping[UUID, str]) -> dict[str, Any]:
+    topics: dict[str, list[int]] = {}
+    for topic_id, partition in sorted(member.assigned):
+        if topic_id in topic_names:
+            topics.setdefault(topic_names[topic_id], []).append(partition)
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "assignment": [
+            {"topic": topic, "partitions": partitions}
+            for topic, partitions in sorted(topics.items())
+        ],
+    }
 
 
 def _member(member: GroupMember, *, is_consumer: bool) -> dict[str, Any]:

@@ -11,6 +11,11 @@ from uuid import UUID
 import pytest
 from tidelog.consuming.group_protocol import encode_assignment
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.consumer_groups import (
+    ConsumerGroupState,
+    ConsumerMember,
+    TopicIdPartition,
+)
 from tidelog_core.metadata.groups import (
     CommittedOffset,
     GroupMember,
@@ -42,18 +47,25 @@ def groups(api: Api) -> Iterator[Api]:
 
 
 def put_group(
-    api: Api, group_id: str, *, members: tuple[GroupMember, ...] = (), offset: int = 5
+    api: Api,
+    group_id: str,
+    *,
+    members: tuple[GroupMember, ...] = (),
+    consumer: ConsumerGroupState | None = None,
+    offset: int = 5,
 ) -> None:
+    phase = "Stable" if members else "Empty"
     record = GroupRecord(
         shard=shard_of_group(group_id, SHARDS),
         group_id=group_id,
-        phase="Stable" if members else "Empty",
+        phase=phase if consumer is None else "Reconciling",
         phase_since_ms=1,
         generation=3,
         protocol_type="consumer",
         protocol_name="range" if members else None,
         leader=members[0].member_id if members else None,
         members=members,
+        consumer=consumer,
     )
     page = GroupOffsets(
         group_id=group_id,
@@ -324,6 +336,38 @@ class TestGroups:
                 "committed_ms": 9,
             }
         ]
+
+    def test_one_of_the_new_protocol_is_described_with_what_its_members_have(
+        self, groups: Api
+    ) -> None:
+        assigned = frozenset(
+            TopicIdPartition(of, number)
+            for of in (topic_id(groups, "t"), UUID(int=9))
+            for number in (1, 0)
+        )
+        member = ConsumerMember(
+            member_id="one",
+            instance_id="i",
+            client_id="client",
+            client_host="/h",
+            assigned=assigned,
+        )
+        state = ConsumerGroupState(assignment_epoch=3, topics={}, patterns={}, members=(member,))
+        put_group(groups, "new", consumer=state)
+        found = groups.done("GET", "/group", group_id="new")
+        assert (found["state"], found["generation"]) == ("Reconciling", 3)
+        assert found["members"] == [
+            {
+                "member_id": "one",
+                "group_instance_id": "i",
+                "client_id": "client",
+                "client_host": "/h",
+                "assignment": [{"topic": "t", "partitions": [0, 1]}],
+            }
+        ]
+        (listed,) = groups.done("GET", "/groups", state="Reconciling")["groups"]
+        assert (listed["group_id"], listed["member_count"]) == ("new", 1)
+        assert groups("DELETE", "/group", group_id="new").problem == (409, "NON_EMPTY_GROUP")
 
     def test_an_empty_one_is_deleted_and_one_with_members_is_not(self, groups: Api) -> None:
         put_group(groups, "g")

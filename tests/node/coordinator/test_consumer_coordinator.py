@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import StoreUnavailable
+from tidelog_core.errors import NonEmptyGroup, StoreUnavailable
 from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
@@ -423,5 +424,28 @@ def test_subscribed_topics_keep_their_offsets_while_there_are_members() -> None:
             await asyncio.sleep(30)
             assert await broker.offset("t") is None
             assert await broker.coordinator.describe("g") is None
+
+    play(scenario)
+
+
+def test_an_administrator_without_a_node_moves_the_offsets_of_an_empty_group_only() -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        async with node(store) as broker:
+            admin = GroupAdmin(store=store, view=broker.view)
+            await enter(broker, "a")
+            await broker.commit(1, member_id="a", generation=1)
+            offsets = {TopicPartition("t", 0): 9}
+            with pytest.raises(NonEmptyGroup, match="1 member"):
+                await admin.reset_offsets("g", offsets)
+            await beat(broker, "a", -1)
+            epoch = (await found(broker)).epoch
+            await admin.reset_offsets("g", offsets)
+            assert (await enter(broker, "a")).member_epoch == epoch + 1
+            assert await broker.offset() == 9
+            await beat(broker, "a", -1)
+            await admin.delete_group("g")
+            await broker.view.refresh()  # tells that the record has changed, to be read again
+            await asyncio.sleep(1)
+            assert (await beat(broker, "a", 5)).error is ErrorCode.group_id_not_found
 
     play(scenario)
