@@ -20,7 +20,13 @@ CONFLUENT, JAVA = test_clients.TestConfluentKafka.driver, test_clients.TestJavaC
 NewTopic = Callable[..., str]
 
 
-@pytest.fixture(params=[CONFLUENT, JAVA], ids=lambda driver: driver.name)
+# The coordinator's own tests are with confluent-kafka.
+@pytest.fixture(
+    params=[
+        pytest.param(CONFLUENT, id="confluent", marks=pytest.mark.slow),
+        pytest.param(JAVA, id="java"),
+    ]
+)
 def driver(request: pytest.FixtureRequest) -> Driver:
     client: Driver = request.param
     must_be_installed(client)

@@ -39,6 +39,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
+from tidelog_node.coordinator.assignor import ASSIGNORS
 from tidelog_node.coordinator.consumer_events import (
     JOIN_EPOCH,
     ConsumerGroupSettings,
@@ -217,8 +218,8 @@ class GroupCoordinator:
 
     @property
     def assignors(self) -> tuple[str, ...]:
-        """The assignors that members may ask for, the default first."""
-        return self._node_config().group_consumer_assignors
+        """The assignors that members may ask for, the default first; never none."""
+        return self._node_config().group_consumer_assignors or tuple(ASSIGNORS)
 
     def preferred_assignor(self, group: ConsumerGroup) -> str:
         """Return the assignor that the group's next assignment is made by."""
@@ -536,7 +537,7 @@ class GroupCoordinator:
             heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
             members_max=config.group_consumer_max_size,
             classic_members_max=config.group_max_size,
-            assignors=config.group_consumer_assignors,
+            assignors=self.assignors,
             can_upgrade=policy in ("bidirectional", "upgrade"),
             can_downgrade=policy in ("bidirectional", "downgrade"),
         )

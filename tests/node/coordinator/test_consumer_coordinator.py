@@ -449,3 +449,14 @@ def test_an_administrator_without_a_node_moves_the_offsets_of_an_empty_group_onl
             assert (await beat(broker, "a", 5)).error is ErrorCode.group_id_not_found
 
     play(scenario)
+
+
+def test_a_list_of_no_assignors_allows_them_all() -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        config = NodeConfig(group_consumer_assignors=())
+        async with node(store, config=config) as broker:
+            assert broker.coordinator.assignors == ("uniform", "range")
+            assert (await enter(broker, "a", assignor="range")).assigned == partitions(0, 1)
+            assert broker.coordinator.preferred_assignor(await found(broker)) == "range"
+
+    play(scenario)
