@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-import boto3
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.metadata import records
@@ -29,11 +28,11 @@ from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_chain, verify_segment
 from tidelog_core.tier.keys import segment_keys
 
+from tests.aws.buckets import REGION, make_bucket
 from tests.chaos.store_proxy import DYNAMODB, S3, STORE_PASSES, StoreBehaviour, StoreProxy
 from tests.node.node_process import NodeProcess
 
 BUCKET = "tidelog-faults"
-REGION = "us-east-1"
 SEGMENT_BYTES = 50_000
 VALUE_SIZE = 2_500
 SETTLE_SECONDS_MAX = 60.0
@@ -240,7 +239,7 @@ def faulty_node(
     """Run a node whose metadata lies in DynamoDB and whose tier in S3, each behind a proxy."""
     table, prefix = f"tidelog-{uuid.uuid4().hex}", uuid.uuid4().hex
     asyncio.run(_create_table(table, dynamodb_endpoint))
-    _create_bucket(s3_endpoint)
+    make_bucket(s3_endpoint, BUCKET)
     with running_proxies(s3_endpoint, dynamodb_endpoint) as (loop, s3, dynamodb):
         endpoint = quote(dynamodb.url, safe="")
         process = NodeProcess(
@@ -266,12 +265,3 @@ async def _create_table(table: str, endpoint: str) -> None:
         await store.create_table()
     finally:
         await store.close()
-
-
-def _create_bucket(endpoint: str) -> None:
-    s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
-    try:
-        if BUCKET not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
-            s3.create_bucket(Bucket=BUCKET)
-    finally:
-        s3.close()

@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 
+from tests.aws.buckets import make_bucket
 from tests.docs.reader import only, read_all
 from tests.node.node_process import NodeProcess
 from tests.sdk.cli.command import called
@@ -68,8 +69,8 @@ def test_a_cluster_comes_back_from_s3_into_another_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bucket = f"restore-{uuid.uuid4().hex}"
+    make_bucket(ministack_endpoint, bucket)
     s3 = boto3.client("s3", endpoint_url=ministack_endpoint)
-    s3.create_bucket(Bucket=bucket)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", ministack_endpoint)
     monkeypatch.setenv("AWS_ENDPOINT_URL", ministack_endpoint)
     url = f"s3://{bucket}/tidelog"

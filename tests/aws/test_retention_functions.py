@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-import boto3
 import pytest
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tidelog_core.objects.s3 import S3ObjectStore
@@ -18,6 +17,7 @@ from tidelog_functions.local.events import object_created, scheduled
 from tidelog_functions.retention.handler import handle as retain
 from tidelog_functions.scrub.handler import handle as scrub
 
+from tests.aws.buckets import make_bucket
 from tests.functions.retention.test_interleavings import DELAY_MS, Drama, prepare
 from tests.functions.watched_stores import Fault, Process
 from tests.functions.world import DAY_MS, Steps, World
@@ -35,10 +35,7 @@ def deployed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Deployed:
     """Opens a table and a prefix of its own, which the environment names too."""
-    s3 = boto3.client("s3", endpoint_url=ministack_endpoint)
-    if BUCKET not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
-        s3.create_bucket(Bucket=BUCKET)
-    s3.close()
+    make_bucket(ministack_endpoint, BUCKET)
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[World]:

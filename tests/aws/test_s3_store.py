@@ -10,37 +10,21 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
 from tidelog_core.errors import ObjectExists, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.objects.store import ObjectStore
 
+from tests.aws.buckets import make_bucket
 from tests.contracts.object_store import ObjectStoreContract
 
 BUCKET = "tidelog-objects"
-CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_REGION": "us-east-1",
-}
 
 
 @pytest.fixture
-def s3_endpoint(ministack_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    _make_bucket(ministack_endpoint, monkeypatch)
+def s3_endpoint(ministack_endpoint: str, aws_credentials: None) -> str:
+    make_bucket(ministack_endpoint, BUCKET)
     return ministack_endpoint
-
-
-def _make_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-    try:
-        if BUCKET not in [b["Name"] for b in s3.list_buckets()["Buckets"]]:
-            s3.create_bucket(Bucket=BUCKET)
-    finally:
-        s3.close()
 
 
 class TestS3ObjectStore(ObjectStoreContract):
@@ -56,8 +40,8 @@ class TestS3ObjectStoreOnLocalStack(ObjectStoreContract):
     """A second server's idea of S3."""
 
     @pytest.fixture(autouse=True)
-    def _fresh(self, localstack_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        _make_bucket(localstack_endpoint, monkeypatch)
+    def _fresh(self, localstack_endpoint: str, aws_credentials: None) -> None:
+        make_bucket(localstack_endpoint, BUCKET)
         self.endpoint, self.prefix = localstack_endpoint, uuid.uuid4().hex
 
     def open_store(self) -> ObjectStore:
@@ -148,9 +132,7 @@ class FlakyServer(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def flaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S3ObjectStore, list[int]]]:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+def flaky(aws_credentials: None) -> Iterator[tuple[S3ObjectStore, list[int]]]:
     answers: list[int] = []
     handler = type("Handler", (FlakyServer,), {"answers": answers})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -197,9 +179,7 @@ def test_lasting_trouble_is_reported_after_bounded_attempts(
     assert answers == [200]
 
 
-def test_an_unreachable_store_wrote_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+def test_an_unreachable_store_wrote_nothing(aws_credentials: None) -> None:
     store = S3ObjectStore("bucket", endpoint="http://127.0.0.1:9")
     with pytest.raises(StoreUnavailable):
         asyncio.run(store.put("a", b"1"))

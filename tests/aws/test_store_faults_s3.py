@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-import boto3
 import pytest
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects import s3
 from tidelog_core.objects.s3 import S3ObjectStore
 
+from tests.aws.buckets import make_bucket
 from tests.aws.credentials import STATIC, CredentialsEndpoint, credentials_endpoint
 from tests.chaos.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
 
@@ -39,10 +39,7 @@ def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cre
 @pytest.fixture
 def run(ministack_endpoint: str, credentials: CredentialsEndpoint) -> Callable[[Scenario], None]:
     """Return what runs a scenario with a store behind a proxy."""
-    client = boto3.client("s3", endpoint_url=ministack_endpoint, region_name="us-east-1")
-    if BUCKET not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
-        client.create_bucket(Bucket=BUCKET)
-    client.close()
+    make_bucket(ministack_endpoint, BUCKET)
 
     async def main(scenario: Scenario) -> None:
         async with StoreProxy(ministack_endpoint, random.Random(1), S3) as proxy:

@@ -6,9 +6,9 @@ import asyncio
 import uuid
 from pathlib import Path
 
-import boto3
 import pytest
 
+from tests.aws.buckets import make_bucket
 from tests.node.tier.tier_node import eventually, running_node
 
 BUCKET = "tidelog-tier"
@@ -20,9 +20,7 @@ def test_a_segments_life_in_s3(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    s3 = boto3.client("s3", endpoint_url=ministack_endpoint)
-    s3.create_bucket(Bucket=BUCKET)
-    s3.close()
+    make_bucket(ministack_endpoint, BUCKET)
     monkeypatch.setenv("AWS_ENDPOINT_URL", ministack_endpoint)  # the worker inherits it
     url = f"s3://{BUCKET}/{uuid.uuid4().hex}/nested"
 
