@@ -13,13 +13,24 @@ from tools import (
     kafka_java,
     kafkajs,
     kcat,
+    lambda_python,
     localstack,
     ministack,
     sam,
 )
 from tools.places import ToolAbsent
 
-TOOLS = (dynamodb_local, ministack, localstack, kcat, kafkajs, kafka_java, kafka_broker, sam)
+TOOLS = (
+    dynamodb_local,
+    lambda_python,
+    ministack,
+    localstack,
+    kcat,
+    kafkajs,
+    kafka_java,
+    kafka_broker,
+    sam,
+)
 
 
 def main() -> None:

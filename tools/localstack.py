@@ -10,7 +10,7 @@ _SERVER = VenvServer(
     name="localstack",
     version=VERSION,
     requirements=(f"localstack-core[runtime]=={VERSION}", "cbor2<6"),
-    command=("python", "-m", "localstack.runtime.main"),
+    arguments=("-m", "localstack.runtime.main"),
     environment={
         "GATEWAY_LISTEN": "127.0.0.1:{port}",
         "DNS_ADDRESS": "0",

@@ -12,19 +12,18 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies>{dependencies}</dependencies>
 </project>
 """
-_DEPENDENCY = (
-    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
-)
+_COORDINATES = ("groupId", "artifactId", "version", "classifier")
 
 
 def fetch_jars(folder: Path, *coordinates: str) -> None:
-    """Put the artifacts (``group:artifact:version``) and their dependencies into ``folder/jars``.
+    """Put artifacts and their dependencies into ``folder/jars``.
 
-    Raises ``ToolAbsent``.
+    Coordinates are ``group:artifact:version``, or with ``:classifier`` behind. Raises
+    ``ToolAbsent``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pom = folder / "pom.xml"
-    dependencies = "".join(_DEPENDENCY.format(*c.split(":")) for c in coordinates)
+    dependencies = "".join(map(_dependency, coordinates))
     pom.write_text(_POM.format(dependencies=dependencies))
     goal = "dependency:copy-dependencies"
     run([require("mvn"), "-q", "-B", "-f", pom, goal, f"-DoutputDirectory={folder / 'jars'}"])
@@ -34,3 +33,9 @@ def class_path(folder: Path, *needed: str) -> str | None:
     """Return what to give java as ``-cp``, or ``None`` where one of the jars is absent."""
     jars = folder / "jars"
     return f"{jars}/*" if all((jars / name).exists() for name in needed) else None
+
+
+def _dependency(coordinates: str) -> str:
+    parts = zip(_COORDINATES, coordinates.split(":"), strict=False)
+    inside = "".join(f"<{name}>{value}</{name}>" for name, value in parts)
+    return f"<dependency>{inside}</dependency>"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import AbstractContextManager
+from pathlib import Path
 
+from tools import lambda_python
 from tools.venv_server import VenvServer
 
 VERSION = "1.5.33"  # young: exactly this one is tried
@@ -13,13 +16,32 @@ _SERVER = VenvServer(
     name="ministack",
     version=f"{VERSION}-{SAM_TRANSLATOR_VERSION}",
     requirements=(f"ministack=={VERSION}", f"aws-sam-translator=={SAM_TRANSLATOR_VERSION}"),
-    command=("ministack",),
+    arguments=("-m", "ministack"),
     environment={"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": "{port}"},
 )
-install = _SERVER.install
 serve = _SERVER.serve
 
-# Every caller may do what its policies allow, and no more. Root's access key is «test».
-serve_with_iam = dataclasses.replace(
-    _SERVER, environment={**_SERVER.environment, "AUTH": "true"}
-).serve
+
+def install() -> None:
+    """Make ``serve`` and ``serve_with_iam`` work."""
+    _SERVER.install()
+    _cloud().install()
+
+
+def serve_with_iam(directory: Path) -> AbstractContextManager[str]:
+    """Run an empty server where every caller may do what its policies allow, and no more.
+
+    Root's access key is «test». Functions run on ``lambda_python.closest``. Raises
+    ``ToolAbsent``.
+    """
+    return _cloud().serve(directory)
+
+
+def _cloud() -> VenvServer:
+    python = lambda_python.closest()
+    return dataclasses.replace(
+        _SERVER,
+        name=f"ministack-python{python.minor}",
+        interpreter=python.program,  # the server's own is what it runs functions with
+        environment={**_SERVER.environment, "AUTH": "true"},
+    )

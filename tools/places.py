@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS_DIR = ROOT / ".cache" / "tools"
+# Resolved, for virtual environments hold their own path: of two checkouts that share one folder
+# of tools, either may go.
+TOOLS_DIR = (ROOT / ".cache" / "tools").resolve()
 
 
 class ToolAbsent(Exception):

@@ -1,8 +1,9 @@
 """AWS SAM's command line, and Lambda's own runtime client for Python.
 
 Both have an environment of their own: ``sam`` pins what the project pins otherwise, and a
-function must find no package but its layer's and the runtime's. The emulator of Lambda's
-runtime interface (``aws-lambda-rie``) comes inside the wheel of ``aws-sam-cli``.
+function must find no package but its layer's and the runtime's, on Lambda's Python. The
+emulator of Lambda's runtime interface (``aws-lambda-rie``) comes inside the wheel of
+``aws-sam-cli``.
 
 ``python -m tools.sam`` validates and lints every template, and builds what they deploy. No
 Docker is needed, no AWS account is asked, and nothing is fetched but packages from PyPI.
@@ -12,11 +13,14 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tools import lambda_python
+from tools.lambda_python import Python
 from tools.places import ROOT, TOOLS_DIR, ToolAbsent, run
 
 SAM_VERSION = "1.170.0"
@@ -30,22 +34,36 @@ REGION = "us-east-1"  # validation and build want one, whichever
 PYTHON_VERSION = "3.12"  # of the functions, as template.yaml has it
 
 _VENV = TOOLS_DIR / "sam-venv"
-_RUNTIME_CLIENT = TOOLS_DIR / f"awslambdaric-{RUNTIME_CLIENT_VERSION}"
-_STAMP = _VENV / f".installed-{SAM_VERSION}-{RUNTIME_CLIENT_VERSION}"
+_STAMP = _VENV / f".installed-{SAM_VERSION}"
 
 
 def install() -> None:
     """Make ``sam``, ``runtime_emulator`` and ``runtime_client`` work."""
-    if _STAMP.exists():
+    if not _STAMP.exists():
+        _install_sam()
+    python = lambda_python.closest()
+    client = _client_folder(python)
+    if client.exists():
         return
+    scratch = client.with_name(f"{client.name}.part")
+    shutil.rmtree(scratch, ignore_errors=True)
+    package = f"awslambdaric=={RUNTIME_CLIENT_VERSION}"
+    uv: list[str | Path] = [_VENV / "bin" / "uv", "pip", "install", "--quiet"]
+    run([*uv, "--python", python.program, "--target", scratch, package])
+    scratch.rename(client)
+
+
+def _install_sam() -> None:
     run([sys.executable, "-m", "venv", "--clear", _VENV])
     program = _VENV / "bin"
     run([program / "pip", "install", "--quiet", "--disable-pip-version-check", "uv"])
     uv: list[str | Path] = [program / "uv", "pip", "install", "--quiet"]
     run([*uv, "--python", program / "python", f"aws-sam-cli=={SAM_VERSION}"])
-    client = f"awslambdaric=={RUNTIME_CLIENT_VERSION}"
-    run([*uv, "--python", sys.executable, "--target", _RUNTIME_CLIENT, client])
     _STAMP.touch()
+
+
+def _client_folder(python: Python) -> Path:
+    return TOOLS_DIR / f"awslambdaric-{RUNTIME_CLIENT_VERSION}-python{python.minor}"
 
 
 def sam(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
@@ -93,9 +111,14 @@ def runtime_emulator() -> Path:
 
 
 def runtime_client() -> Path:
-    """Return the folder that holds the package ``awslambdaric`` and what it needs."""
-    _require_installed()
-    return _RUNTIME_CLIENT
+    """Return the folder that holds the package ``awslambdaric`` and what it needs.
+
+    It is for ``lambda_python.closest``.
+    """
+    client = _client_folder(lambda_python.closest())
+    if not client.exists():
+        raise ToolAbsent("awslambdaric is not installed: run `make tools`")
+    return client
 
 
 class SamFailed(Exception):
@@ -111,7 +134,8 @@ _ENVIRONMENT = {
 def _run(command: Sequence[str], environment: Mapping[str, str] = _ENVIRONMENT) -> str:
     _require_installed()
     done = subprocess.run(
-        [_VENV / "bin" / command[0], *command[1:]],
+        # Not by the script itself, which begins with a path that may be gone by now.
+        [_VENV / "bin" / "python", _VENV / "bin" / command[0], *command[1:]],
         cwd=ROOT,
         env={**os.environ, **_ENVIRONMENT, **environment},
         stdin=subprocess.DEVNULL,

@@ -27,9 +27,10 @@ class VenvServer:
     name: str
     version: str
     requirements: Sequence[str]
-    command: Sequence[str]  # the first part is a program of the environment
+    arguments: Sequence[str]  # of the environment's Python
     environment: Mapping[str, str]  # ``{port}`` stands for the port
     as_of: str | None = None  # newer releases of dependencies are left alone; ISO date
+    interpreter: Path = Path(sys.executable)  # what the environment is made with
     _root: Path = field(default=TOOLS_DIR)
 
     @property
@@ -44,7 +45,7 @@ class VenvServer:
         """Make ``serve`` work."""
         if self._stamp.exists():
             return
-        run([sys.executable, "-m", "venv", "--clear", self._venv])
+        run([self.interpreter, "-m", "venv", "--clear", self._venv])
         program = self._venv / "bin"
         run([program / "pip", "install", "--quiet", "--disable-pip-version-check", "uv"])
         options = ["--quiet", "--python", str(program / "python")]
@@ -69,7 +70,7 @@ class VenvServer:
             **{name: value.format(port=port) for name, value in self.environment.items()},
         }
         log_path = directory / f"{self.name}.log"
-        command = [str(self._venv / "bin" / self.command[0]), *self.command[1:]]
+        command = [str(self._venv / "bin" / "python"), *self.arguments]
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=directory, env=environment, stdout=log, stderr=subprocess.STDOUT

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from tools import dynamodb_local, localstack, ministack, sam
+from tools import dynamodb_local, lambda_python, localstack, ministack, sam
 from tools.places import ToolAbsent
 
 
@@ -31,14 +30,12 @@ def localstack_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
     yield from _serve_or_skip(localstack.serve(tmp_path_factory.mktemp("localstack")))
 
 
-PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
 @pytest.fixture(scope="session")
 def built_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The template with functions and layer built, for the Python that runs the tests."""
+    """The template with functions and layer built, for Lambda's Python where it is there."""
+    version = lambda_python.closest().minor
     try:
-        return sam.build(tmp_path_factory.mktemp("sam"), python_version=PYTHON_VERSION)
+        return sam.build(tmp_path_factory.mktemp("sam"), python_version=version)
     except ToolAbsent as absent:
         pytest.skip(str(absent))
 

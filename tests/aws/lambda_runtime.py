@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -22,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.ports import free_port
-from tools import sam
+from tools import lambda_python, sam
 
 START_SECONDS_MAX = 30.0
 INVOKE_SECONDS_MAX = 60.0
@@ -54,7 +53,8 @@ class BuiltFunction:
 
     def __enter__(self) -> BuiltFunction:
         # Without site-packages: a package that the layer lacks must be missed.
-        client = [sys.executable, "-S", "-m", "awslambdaric", self._handler]
+        python = str(lambda_python.closest().program)
+        client = [python, "-S", "-m", "awslambdaric", self._handler]
         self._process = subprocess.Popen(
             [
                 str(sam.runtime_emulator()),

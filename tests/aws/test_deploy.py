@@ -20,9 +20,8 @@ import pytest
 from botocore.exceptions import ClientError
 from tidelog import Admin, Producer
 
-from tests.aws.conftest import PYTHON_VERSION
 from tests.node.node_process import NodeProcess
-from tools import ministack, sam
+from tools import lambda_python, ministack, sam
 from tools.places import ToolAbsent
 
 STACK = "tidelog-test"
@@ -117,6 +116,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def deployment(built_template: Path, endpoint: str) -> Deployment:
+    python = lambda_python.closest().minor
     environment = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "test",
@@ -126,7 +126,7 @@ def deployment(built_template: Path, endpoint: str) -> Deployment:
         *("deploy", "--template-file", built_template, "--stack-name", STACK),
         *("--resolve-s3", "--region", sam.REGION),
         *("--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"),
-        *("--parameter-overrides", f"PythonVersion={PYTHON_VERSION} InstancesPerZone=1"),
+        *("--parameter-overrides", f"PythonVersion={python} InstancesPerZone=1"),
         "NodeBundle=bundles/tidelog-node.tar.gz",
         environment=environment,
     )

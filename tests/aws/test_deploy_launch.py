@@ -27,10 +27,9 @@ import boto3
 import pytest
 from tidelog_node.settings import parse_settings
 
-from tests.aws.conftest import PYTHON_VERSION
 from tests.aws.test_template import read_template, resources
 from tests.ports import free_port
-from tools import node_bundle, sam
+from tools import lambda_python, node_bundle, sam
 from tools.places import ROOT
 
 LAUNCHER = ROOT / "infra" / "node" / "tidelog_launch.py"
@@ -283,15 +282,16 @@ def test_a_machine_runs_from_the_bundle_alone(
     tmp_path: Path, table: str, dynamodb_local_endpoint: str
 ) -> None:
     path = tmp_path / "bundle.tar.gz"
-    node_bundle.write_bundle(path, python_version=PYTHON_VERSION)
+    python = lambda_python.closest()
+    node_bundle.write_bundle(path, python_version=python.minor)
     with tarfile.open(path) as bundle:
         bundle.extractall(tmp_path / "opt", filter="data")
     with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
         instance = machine("i-1")
         instance.environment["PYTHONPATH"] = str(tmp_path / "opt" / "packages")
-        # That of the machine, which knows none of the packages that the tests have.
-        python = str(Path(sys.base_prefix) / "bin" / f"python{PYTHON_VERSION}")
-        instance.start(python=python, launcher=tmp_path / "opt" / LAUNCHER.name)
+        # It knows none of the packages that the tests have.
+        launcher = tmp_path / "opt" / LAUNCHER.name
+        instance.start(python=str(python.program), launcher=launcher)
         instance.await_node()
 
 
