@@ -20,16 +20,17 @@ import pytest
 from botocore.exceptions import ClientError
 from tidelog import Admin, Producer
 
+from tests.aws.http_api import HttpApi
 from tests.node.node_process import NodeProcess
 from tools import lambda_python, ministack, sam
 from tools.places import ToolAbsent
 
 STACK = "tidelog-test"
-TOPIC = "flights"
 SEGMENT_BYTES = 20_000
+CONFIGS = {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
 WAIT_SECONDS_MAX = 120.0
 
-pytestmark = pytest.mark.usefixtures("aws_credentials")
+ROOT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +44,52 @@ class Deployment:
     def bucket(self) -> str:
         return self.outputs["ObjectStore"].removeprefix("s3://").partition("/")[0]
 
+    @property
+    def admin_api(self) -> HttpApi:
+        return HttpApi(self.endpoint, self.outputs["AdminApiUrl"], sam.REGION)
+
     def client(self, service: str, credentials: Mapping[str, str] | None = None) -> Any:
         """Return a client, root's where no credentials are given."""
         return boto3.client(
             service,
             endpoint_url=self.endpoint,
             region_name=sam.REGION,
-            **{name.lower(): value for name, value in (credentials or {}).items()},
+            **{name.lower(): value for name, value in (credentials or ROOT).items()},
         )
 
-    def segments(self) -> set[str]:
-        """Return the keys of the index objects in the bucket."""
+    def segments(self, topic: str) -> set[str]:
+        """Return the keys of the topic's index objects."""
         s3 = self.client("s3")
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
         keys = [found["Key"] for page in pages for found in page.get("Contents", [])]
         s3.close()
         assert all(key.startswith("tidelog/") for key in keys)
-        return {key for key in keys if key.endswith(".index")}
+        return {key for key in keys if f"/{topic}-" in key and key.endswith(".index")}
+
+    def dead_letter_count(self) -> int:
+        """Return how many events the functions could not do."""
+        sqs = self.client("sqs")
+        queue = sqs.get_queue_attributes(
+            QueueUrl=self.outputs["DeadLetters"], AttributeNames=["ApproximateNumberOfMessages"]
+        )
+        sqs.close()
+        return int(queue["Attributes"]["ApproximateNumberOfMessages"])
+
+    @contextmanager
+    def retention_by_clock(self, schedule: str) -> Iterator[None]:
+        """Have no event of the bucket call retention, and the clock as often as this says."""
+        events = self.client("events")
+        rules = [rule for rule in events.list_rules()["Rules"] if "Retention" in rule["Name"]]
+        (by_event,) = (rule["Name"] for rule in rules if rule.get("EventPattern"))
+        (clock,) = (rule for rule in rules if rule.get("ScheduleExpression"))
+        events.disable_rule(Name=by_event)
+        events.put_rule(Name=clock["Name"], ScheduleExpression=schedule)
+        try:
+            yield
+        finally:
+            events.put_rule(Name=clock["Name"], ScheduleExpression=clock["ScheduleExpression"])
+            events.enable_rule(Name=by_event)
+            events.close()
 
     @contextmanager
     def plain_http(self) -> Iterator[None]:
@@ -82,10 +112,26 @@ class Deployment:
             if "NodeRole" in found["RoleName"]
         )
         policy = iam.get_role_policy(RoleName=role, PolicyName="node")["PolicyDocument"]
-        user = f"node-{uuid.uuid4().hex}"
-        iam.create_user(UserName=user)
-        iam.put_user_policy(UserName=user, PolicyName="node", PolicyDocument=json.dumps(policy))
-        key = iam.create_access_key(UserName=user)["AccessKey"]
+        iam.close()
+        return self.user(policy)
+
+    def api_caller(self, *resources: str) -> dict[str, str]:
+        """Return the environment of somebody who may call this of the admin API.
+
+        A resource is ``<stage>/<method>/<path>``. Source: API Gateway developer guide.
+        """
+        api = self.outputs["AdminApiUrl"].removeprefix("https://").partition(".")[0]
+        allowed = [f"arn:aws:execute-api:{sam.REGION}:*:{api}/{one}" for one in resources]
+        statement = {"Effect": "Allow", "Action": "execute-api:Invoke", "Resource": allowed}
+        return self.user({"Version": "2012-10-17", "Statement": [statement]})
+
+    def user(self, policy: object) -> dict[str, str]:
+        """Return the environment of a new user with this policy alone."""
+        iam = self.client("iam")
+        name = f"user-{uuid.uuid4().hex}"
+        iam.create_user(UserName=name)
+        iam.put_user_policy(UserName=name, PolicyName="all", PolicyDocument=json.dumps(policy))
+        key = iam.create_access_key(UserName=name)["AccessKey"]
         iam.close()
         return {
             "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
@@ -99,7 +145,12 @@ class Deployment:
             broker_id=broker_id,
             metadata_store=self.outputs["MetadataStore"],
             object_store=self.outputs["ObjectStore"],
-            environment={"AWS_ENDPOINT_URL": self.endpoint, **credentials},
+            environment={
+                "AWS_ENDPOINT_URL": self.endpoint,
+                "AWS_REGION": sam.REGION,
+                "AWS_DEFAULT_REGION": sam.REGION,
+                **credentials,
+            },
             # What expires in here, the function has to expire.
             config={"log.retention.check.interval.ms": "3600000"},
         )
@@ -117,11 +168,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def deployment(built_template: Path, endpoint: str) -> Deployment:
     python = lambda_python.closest().minor
-    environment = {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-    }
+    environment = {"AWS_ENDPOINT_URL": endpoint, **ROOT}
     sam.sam(
         *("deploy", "--template-file", built_template, "--stack-name", STACK),
         *("--resolve-s3", "--region", sam.REGION),
@@ -149,11 +196,18 @@ def eventually(what: str, is_so: Callable[[], bool]) -> None:
         time.sleep(1.0)
 
 
-def produce(address: str, count: int) -> None:
+def produce(address: str, topic: str, count: int) -> None:
     """Write records of 1 KB to partition 0, acknowledged by all replicas."""
     with Producer(address, acks="all", linger_ms=0).sync() as producer:
         for _ in range(count):
-            producer.send(TOPIC, b"x" * 1000, partition=0).result()
+            producer.send(topic, b"x" * 1000, partition=0).result()
+
+
+def produce_segments(deployment: Deployment, address: str, topic: str) -> set[str]:
+    """Write until a few segments are in the bucket, and return them."""
+    produce(address, topic, 80)
+    eventually("segments in the bucket", lambda: len(deployment.segments(topic)) >= 3)
+    return deployment.segments(topic)
 
 
 def test_every_zone_has_a_group_of_machines_of_its_own(deployment: Deployment) -> None:
@@ -186,34 +240,73 @@ def test_a_node_writes_nothing_beside_the_prefix(deployment: Deployment) -> None
     node.close()
 
 
+@pytest.fixture(scope="module")
+def nodes(
+    deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[NodeProcess]]:
+    """Two nodes of the cluster, running."""
+    folder = tmp_path_factory.mktemp("nodes")
+    credentials = deployment.node_credentials()
+    first, second = (deployment.node(folder / f"node-{n}", n, credentials) for n in (1, 2))
+    with deployment.plain_http(), first, second:
+        yield [first, second]
+
+
 @pytest.mark.timeout(300)
 def test_the_deployed_cluster_tiers_its_segments_and_expires_them_by_events(
-    deployment: Deployment, tmp_path: Path
+    deployment: Deployment, nodes: list[NodeProcess]
 ) -> None:
-    credentials = deployment.node_credentials()
-    first, second = (deployment.node(tmp_path / f"node-{n}", n, credentials) for n in (1, 2))
-    with deployment.plain_http(), first as one, second, Admin(one.address).sync() as admin:
-        configs = {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
-        admin.create_topic(TOPIC, partition_count=1, replication_factor=2, configs=configs)
-        produce(one.address, 80)
-        eventually("segments in the bucket", lambda: len(deployment.segments()) >= 3)
-        before = deployment.segments()
-        admin.alter_configs("topic", TOPIC, set={"retention.bytes": str(2 * SEGMENT_BYTES)})
+    address, topic = nodes[0].address, "by-event"
+    with Admin(address).sync() as admin:
+        admin.create_topic(topic, partition_count=1, replication_factor=2, configs=CONFIGS)
+        before = produce_segments(deployment, address, topic)
+        admin.alter_configs("topic", topic, set={"retention.bytes": str(2 * SEGMENT_BYTES)})
 
         def are_gone() -> bool:
             # Every segment that follows is an event, and the last one is kept.
-            produce(one.address, 20)
-            return not before & deployment.segments()
+            produce(address, topic, 20)
+            return not before & deployment.segments(topic)
 
         eventually("old segments deleted", are_gone)
-        assert deployment.segments()
-        start = next(iter(admin.list_offsets({(TOPIC, 0): "earliest"}).values()))
+        assert deployment.segments(topic)
+        start = next(iter(admin.list_offsets({(topic, 0): "earliest"}).values()))
         assert start.offset > 0
-    sqs = deployment.client("sqs")
-    (letters,) = (
-        sqs.get_queue_attributes(
-            QueueUrl=deployment.outputs["DeadLetters"], AttributeNames=["All"]
-        )["Attributes"]["ApproximateNumberOfMessages"],
-    )
-    sqs.close()
-    assert letters == "0"
+    assert deployment.dead_letter_count() == 0
+
+
+def test_the_admin_api_does_what_iam_allows_its_signed_callers(
+    deployment: Deployment, nodes: list[NodeProcess]
+) -> None:
+    api, topic = deployment.admin_api, {"name": "by-api", "assignments": [[1, 2]]}
+    reader = deployment.api_caller("*/GET/*")
+    writer = deployment.api_caller("*/*/topics", "*/*/topics/*")
+    for refused in (
+        None,  # not signed
+        reader,  # may not write
+        deployment.api_caller("*/*/groups"),  # of other things
+        {**writer, "AWS_SECRET_ACCESS_KEY": "guessed"},
+        deployment.node_credentials(),
+    ):
+        assert api.call("POST", "/topics", topic, credentials=refused)[0] == 403
+    assert api.call("GET", "/topics/by-api", credentials=reader)[0] == 404
+    assert api.call("POST", "/topics", topic, credentials=writer)[0] == 201
+    status, found = api.call("GET", "/topics/by-api", credentials=reader)
+    assert (status, found["name"]) == (200, "by-api")
+    produce(nodes[1].address, "by-api", 1)
+    assert api.call("DELETE", "/topics/by-api", credentials=writer)[0] == 200
+    assert api.call("GET", "/topics?limit=0", credentials=reader)[0] == 400
+
+
+@pytest.mark.timeout(300)
+def test_the_clock_expires_what_no_event_does(
+    deployment: Deployment, nodes: list[NodeProcess]
+) -> None:
+    address, topic = nodes[0].address, "by-clock"
+    with Admin(address).sync() as admin:
+        admin.create_topic(topic, partition_count=1, replication_factor=2, configs=CONFIGS)
+        before = produce_segments(deployment, address, topic)
+        with deployment.retention_by_clock("rate(1 minute)"):  # no rule can be faster
+            admin.alter_configs("topic", topic, set={"retention.bytes": str(SEGMENT_BYTES)})
+            eventually("old segments deleted", lambda: before > deployment.segments(topic))
+        assert deployment.segments(topic)
+    assert deployment.dead_letter_count() == 0
