@@ -10,10 +10,10 @@ PYTEST_FLAGS ?=
 # A file's tests stay together: what they share is started once. Most of them wait for servers.
 TEST_WORKERS ?= 2
 
-.PHONY: help setup tools demo test test-slow lint format types template node-bundle bench chaos clean
+.PHONY: help setup tools demo test test-slow test-localstack lint format types template node-bundle bench chaos clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(STAMP)  ## make .venv with everything needed for development
 
@@ -36,6 +36,9 @@ test: $(STAMP) $(TOOLS)  ## the default suite, under 15 minutes on 2 cores
 
 test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
+
+test-localstack: $(STAMP) $(TOOLS)  ## the bucket and its events on LocalStack, which the default suite asks too
+	$(BIN)/python -m pytest -m localstack $(PYTEST_FLAGS)
 
 lint: $(STAMP)  ## ruff, its formatter, and the import contracts
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""LocalStack: a second opinion on S3, for tests only."""
+"""LocalStack: a second opinion on S3 and its events, for tests only."""
 
 from __future__ import annotations
 

@@ -36,18 +36,6 @@ class TestS3ObjectStore(ObjectStoreContract):
         return S3ObjectStore(BUCKET, prefix=self.prefix, endpoint=self.endpoint)
 
 
-class TestS3ObjectStoreOnLocalStack(ObjectStoreContract):
-    """A second server's idea of S3."""
-
-    @pytest.fixture(autouse=True)
-    def _fresh(self, localstack_endpoint: str, aws_credentials: None) -> None:
-        make_bucket(localstack_endpoint, BUCKET)
-        self.endpoint, self.prefix = localstack_endpoint, uuid.uuid4().hex
-
-    def open_store(self) -> ObjectStore:
-        return S3ObjectStore(BUCKET, prefix=self.prefix, endpoint=self.endpoint)
-
-
 class TestS3ObjectStoreInParts(ObjectStoreContract):
     """The same with every object above the multipart threshold."""
 
