@@ -14,6 +14,7 @@ from dataclasses import dataclass
 HOURS = 730.0  # a month
 SECONDS = HOURS * 3600
 ZONES = 3
+ENDPOINTS = 2 * ZONES + 1  # CloudWatch's two in every zone, CloudFormation's in one
 
 # What a node and a segment do, as the code has it and bench/README.md has measured it.
 REPLICAS = 3
@@ -149,7 +150,7 @@ def monthly_cost(load: Workload, prices: Prices) -> list[Line]:
         ),
         Line(
             "endpoints and load balancer",
-            HOURS * (2 * ZONES * prices.endpoint_hour + prices.balancer_hour),
+            HOURS * (ENDPOINTS * prices.endpoint_hour + prices.balancer_hour),
         ),
         Line("logs, alarms, dashboard", prices.fixed_month),
     ]

@@ -2,6 +2,7 @@
 
     packages/            the node and everything it needs, for Amazon Linux 2023 on x86-64
     tidelog_launch.py    what systemd starts
+    tidelog_in_sync.py   what an update waits for
 
 The machines have no way to a package registry, so they get all of it from a bucket.
 """
@@ -26,6 +27,7 @@ PLATFORMS = (
 )
 REQUIREMENTS = ("aioboto3", "aiohttp", "cramjam", "crc32c", "kio", "lz4", "obstore")
 SOURCES = ("core/tidelog_core", "sdk/tidelog", "cache_node/tidelog_node")
+PROGRAMS = ("tidelog_launch.py", "tidelog_in_sync.py")
 BUNDLE = ROOT / "dist" / "tidelog-node.tar.gz"
 
 
@@ -52,7 +54,8 @@ def write_bundle(path: Path, *, python_version: str = PYTHON_VERSION) -> None:
             )
         with tarfile.open(path, "w:gz") as bundle:
             bundle.add(packages, "packages")
-            bundle.add(ROOT / "infra" / "node" / "tidelog_launch.py", "tidelog_launch.py")
+            for program in PROGRAMS:
+                bundle.add(ROOT / "infra" / "node" / program, program)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ RENEWALS_PER_CLAIM = 4
 RETRY_SECONDS = 5.0
 LOOK_SECONDS = 2.0  # between two looks at the node and at the instance's state
 STOP_SECONDS_MAX = 75.0  # of the 90 that systemd and the lifecycle hook give
+METADATA_URL = "http://169.254.169.254"
 METADATA_SECONDS_MAX = 2.0
 METADATA_TOKEN_SECONDS = 300
 
@@ -316,7 +317,7 @@ def _parse(arguments: Sequence[str]) -> Launch:
     parser.add_argument("--process", type=int, required=True, help="which of them, from 0")
     parser.add_argument("--port-first", type=int, default=9092, help="of process 0 (9092)")
     parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--metadata-url", default="http://169.254.169.254")
+    parser.add_argument("--metadata-url", default=METADATA_URL)
     parser.add_argument("--claim-seconds", type=int, default=CLAIM_SECONDS)
     parser.add_argument("node_arguments", nargs="*", help="of tidelog_node, after --")
     given = parser.parse_args(arguments)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+import boto3
 import pytest
 
+from tests.aws.test_template import resources
 from tools import dynamodb_local, lambda_python, localstack, ministack, sam
 from tools.places import ToolAbsent
 
@@ -38,6 +42,24 @@ def built_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return sam.build(tmp_path_factory.mktemp("sam"), python_version=version)
     except ToolAbsent as absent:
         pytest.skip(str(absent))
+
+
+@pytest.fixture
+def dynamodb(dynamodb_local_endpoint: str, aws_credentials: None) -> Iterator[Any]:
+    """A client of DynamoDB Local."""
+    client = boto3.client("dynamodb", endpoint_url=dynamodb_local_endpoint, region_name=sam.REGION)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def broker_id_table(dynamodb: Any) -> str:
+    """A table of broker ids as the template has it."""
+    properties = dict(resources("AWS::DynamoDB::Table"))["BrokerIdTable"]["Properties"]
+    name = f"ids-{uuid.uuid4().hex}"
+    taken = ("BillingMode", "AttributeDefinitions", "KeySchema")
+    dynamodb.create_table(TableName=name, **{key: properties[key] for key in taken})
+    return name
 
 
 def _serve_or_skip(server: AbstractContextManager[str]) -> Iterator[str]:

@@ -5,36 +5,23 @@ Only the instance metadata service is played here, by a small HTTP server.
 
 from __future__ import annotations
 
-import http.server
 import importlib.util
-import os
 import re
-import signal
 import subprocess
 import sys
 import tarfile
-import threading
-import time
-import uuid
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import boto3
 import pytest
 from tidelog_node.settings import parse_settings
 
+from tests.aws.machines import LAUNCHER, NODE_PROGRAMS, WAIT_SECONDS_MAX, eventually, machines
 from tests.aws.test_template import read_template, resources
-from tests.ports import free_port
 from tools import lambda_python, node_bundle, sam
 from tools.places import ROOT
-
-LAUNCHER = ROOT / "infra" / "node" / "tidelog_launch.py"
-WAIT_SECONDS_MAX = 60.0
-CLAIM_SECONDS = 4
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
 
@@ -50,40 +37,16 @@ def launcher() -> ModuleType:
     return module
 
 
-@pytest.fixture
-def dynamodb(dynamodb_local_endpoint: str) -> Iterator[Any]:
-    client = boto3.client("dynamodb", endpoint_url=dynamodb_local_endpoint, region_name=sam.REGION)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def table(dynamodb: Any) -> str:
-    """A table as the template has it."""
-    properties = dict(resources("AWS::DynamoDB::Table"))["BrokerIdTable"]["Properties"]
-    name = f"ids-{uuid.uuid4().hex}"
-    taken = ("BillingMode", "AttributeDefinitions", "KeySchema")
-    dynamodb.create_table(TableName=name, **{key: properties[key] for key in taken})
-    return name
-
-
 def owners(dynamodb: Any, table: str) -> dict[int, str]:
     found = dynamodb.scan(TableName=table, ConsistentRead=True)["Items"]
     return {int(item["broker_id"]["N"]): item["owner"]["S"] for item in found}
 
 
-def eventually(what: str, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS_MAX} s: {what}"
-        time.sleep(0.05)
-
-
 def test_processes_that_start_together_get_different_ids(
-    launcher: ModuleType, dynamodb: Any, table: str
+    launcher: ModuleType, dynamodb: Any, broker_id_table: str
 ) -> None:
     def claim(number: int) -> int | None:
-        ids = launcher.BrokerIds(dynamodb, table, owner=f"i-{number}/0", claim_seconds=60)
+        ids = launcher.BrokerIds(dynamodb, broker_id_table, owner=f"i-{number}/0", claim_seconds=60)
         claimed: int | None = ids.claim([101, 102, 103, 104, 105, 106])
         return claimed
 
@@ -96,10 +59,10 @@ def test_processes_that_start_together_get_different_ids(
 
 
 def test_a_process_that_starts_again_gets_its_own_id(
-    launcher: ModuleType, dynamodb: Any, table: str
+    launcher: ModuleType, dynamodb: Any, broker_id_table: str
 ) -> None:
     one, two = (
-        launcher.BrokerIds(dynamodb, table, owner=f"i-1/{process}", claim_seconds=60)
+        launcher.BrokerIds(dynamodb, broker_id_table, owner=f"i-1/{process}", claim_seconds=60)
         for process in (0, 1)
     )
     assert (one.claim([101, 102]), two.claim([101, 102])) == (101, 102)
@@ -108,163 +71,51 @@ def test_a_process_that_starts_again_gets_its_own_id(
 
 
 def test_a_lapsed_claim_can_be_taken_and_is_lost_for_its_owner(
-    launcher: ModuleType, dynamodb: Any, table: str
+    launcher: ModuleType, dynamodb: Any, broker_id_table: str
 ) -> None:
-    gone = launcher.BrokerIds(dynamodb, table, owner="i-1/0", claim_seconds=-1)
-    successor = launcher.BrokerIds(dynamodb, table, owner="i-2/0", claim_seconds=60)
+    gone = launcher.BrokerIds(dynamodb, broker_id_table, owner="i-1/0", claim_seconds=-1)
+    successor = launcher.BrokerIds(dynamodb, broker_id_table, owner="i-2/0", claim_seconds=60)
     assert gone.claim([101]) == 101
     assert successor.claim([101]) == 101
     with pytest.raises(launcher.ClaimLost):
         gone.renew(101)
     with pytest.raises(launcher.ClaimLost):
         gone.release(101)
-    assert owners(dynamodb, table) == {101: "i-2/0"}
-
-
-class Instance:
-    """One machine: its metadata service, its disk, its launcher."""
-
-    def __init__(self, name: str, directory: Path, *, endpoint: str, table: str) -> None:
-        self.values = {
-            "instance-id": name,
-            "local-ipv4": "127.0.0.1",
-            "placement/availability-zone": "us-east-1a",
-            "tags/instance/tidelog-instances-per-zone": "1",
-            "autoscaling/target-lifecycle-state": "InService",
-        }
-        self.data_dir = directory / name
-        self._log_path = directory / f"{name}.log"
-        self._metadata = _metadata_service(self.values)
-        self._table = table
-        self.environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
-        self._stores = ["--metadata-store", f"sqlite://{directory}/metadata.db"]
-        self._stores += ["--object-store", f"file://{directory}/objects"]
-        self._stores += ["--set", "broker.session.timeout.ms=2000"]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log(self) -> str:
-        return self._log_path.read_text(errors="replace")
-
-    def start(self, *, python: str = sys.executable, launcher: Path = LAUNCHER) -> None:
-        self.data_dir.mkdir(exist_ok=True)
-        with self._log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(python, launcher, "--table", self._table, "--zone-number", "2"),
-                    *("--processes-per-instance", "1", "--process", "0"),
-                    *("--port-first", str(free_port())),
-                    *("--data-dir", self.data_dir, "--claim-seconds", str(CLAIM_SECONDS)),
-                    *("--metadata-url", f"http://127.0.0.1:{self._metadata.server_port}"),
-                    *("--", *self._stores),
-                ],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def await_node(self, *, count: int = 1) -> None:
-        """Return when a node has got ready for the ``count``-th time."""
-
-        def is_ready() -> bool:
-            assert self.process is not None
-            assert self.process.poll() is None, self.log
-            return len(re.findall(r"tidelog node 201 ready", self.log)) >= count
-
-        eventually("a node is ready", is_ready)
-
-    def vanish(self) -> None:
-        """Lose the machine: nothing of it runs on."""
-        assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def close(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.vanish()
-        self._metadata.shutdown()
-        self._metadata.server_close()
-
-
-def _metadata_service(values: dict[str, str]) -> http.server.ThreadingHTTPServer:
-    token = uuid.uuid4().hex
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            self._answer(200, token)
-
-        def do_GET(self) -> None:
-            if self.headers["X-aws-ec2-metadata-token"] != token:
-                self._answer(401, "")
-                return
-            value = values.get(self.path.removeprefix("/latest/meta-data/"))
-            self._answer(404 if value is None else 200, value or "")
-
-        def _answer(self, status: int, body: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
-@contextmanager
-def machines(directory: Path, endpoint: str, table: str) -> Iterator[Callable[[str], Instance]]:
-    made: list[Instance] = []
-
-    def make(name: str) -> Instance:
-        made.append(Instance(name, directory, endpoint=endpoint, table=table))
-        return made[-1]
-
-    try:
-        yield make
-    finally:
-        for instance in made:
-            instance.close()
+    assert owners(dynamodb, broker_id_table) == {101: "i-2/0"}
 
 
 def test_a_machine_that_replaces_a_lost_one_becomes_its_broker(
-    tmp_path: Path, dynamodb: Any, table: str, dynamodb_local_endpoint: str
+    tmp_path: Path, dynamodb: Any, broker_id_table: str, dynamodb_local_endpoint: str
 ) -> None:
-    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+    with machines(tmp_path, dynamodb_local_endpoint, broker_id_table) as machine:
         first, second = machine("i-1"), machine("i-2")
         first.start()
         first.await_node()
         second.start()
         eventually("it waits", lambda: "waits for one" in second.log)
-        assert owners(dynamodb, table) == {201: "i-1/0"}
+        assert owners(dynamodb, broker_id_table) == {201: "i-1/0"}
         first.vanish()
         second.await_node()
-        assert owners(dynamodb, table) == {201: "i-2/0"}
+        assert owners(dynamodb, broker_id_table) == {201: "i-2/0"}
         assert (second.data_dir / "broker-201").is_dir()
 
 
 def test_an_instance_that_is_to_be_terminated_drains_and_gives_its_id_back(
-    tmp_path: Path, dynamodb: Any, table: str, dynamodb_local_endpoint: str
+    tmp_path: Path, dynamodb: Any, broker_id_table: str, dynamodb_local_endpoint: str
 ) -> None:
-    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+    with machines(tmp_path, dynamodb_local_endpoint, broker_id_table) as machine:
         instance = machine("i-1")
         instance.start()
         instance.await_node()
-        instance.values["autoscaling/target-lifecycle-state"] = "Terminated"
-        assert instance.process is not None
-        assert instance.process.wait(WAIT_SECONDS_MAX) == 0, instance.log
+        instance.terminate()
         assert "node stopped" in instance.log
-        assert owners(dynamodb, table) == {}
+        assert owners(dynamodb, broker_id_table) == {}
 
 
 def test_a_launcher_that_is_stopped_stops_its_node_and_keeps_its_id(
-    tmp_path: Path, dynamodb: Any, table: str, dynamodb_local_endpoint: str
+    tmp_path: Path, dynamodb: Any, broker_id_table: str, dynamodb_local_endpoint: str
 ) -> None:
-    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+    with machines(tmp_path, dynamodb_local_endpoint, broker_id_table) as machine:
         instance = machine("i-1")
         instance.start()
         instance.await_node()
@@ -272,21 +123,21 @@ def test_a_launcher_that_is_stopped_stops_its_node_and_keeps_its_id(
         instance.process.terminate()
         assert instance.process.wait(WAIT_SECONDS_MAX) == 0, instance.log
         assert "node stopped" in instance.log
-        assert owners(dynamodb, table) == {201: "i-1/0"}
+        assert owners(dynamodb, broker_id_table) == {201: "i-1/0"}
         instance.start()
         instance.await_node(count=2)
 
 
 @pytest.mark.slow
 def test_a_machine_runs_from_the_bundle_alone(
-    tmp_path: Path, table: str, dynamodb_local_endpoint: str
+    tmp_path: Path, broker_id_table: str, dynamodb_local_endpoint: str
 ) -> None:
     path = tmp_path / "bundle.tar.gz"
     python = lambda_python.closest()
     node_bundle.write_bundle(path, python_version=python.minor)
     with tarfile.open(path) as bundle:
         bundle.extractall(tmp_path / "opt", filter="data")
-    with machines(tmp_path, dynamodb_local_endpoint, table) as machine:
+    with machines(tmp_path, dynamodb_local_endpoint, broker_id_table) as machine:
         instance = machine("i-1")
         instance.environment["PYTHONPATH"] = str(tmp_path / "opt" / "packages")
         # It knows none of the packages that the tests have.
@@ -330,6 +181,37 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
     assert settings.port == launch.port_first + 1
     assert settings.metadata_store_url == "dynamodb://t?region=us-east-1"
     assert settings.config_overrides["min.insync.replicas"] == "2"
+
+
+def test_the_machines_wait_for_their_replicas_as_the_program_and_the_template_have_it(
+    tmp_path: Path,
+) -> None:
+    """With a metadata service that is away, it comes no further than its arguments."""
+    text = _user_data().replace("\\\n", " ")
+    words = re.search(r"systemd-run .* /opt/tidelog/(tidelog_in_sync\.py .*)", text)
+    assert words is not None
+    filled = words[1].replace("${MetadataStore}", "sqlite:///nowhere")
+    filled = re.sub(r"\$\{ProcessesPerInstance\}", "2", filled)
+    program, *arguments = filled.split()
+    assert program in node_bundle.PROGRAMS
+    group = arguments[arguments.index("--resource") + 1]
+    template = read_template(ROOT / "infra" / "zone.yaml")["Resources"][group]
+    assert template["Type"] == "AWS::AutoScaling::AutoScalingGroup"
+    assert template["UpdatePolicy"]["AutoScalingRollingUpdate"]["WaitOnResourceSignals"] is True
+    done = subprocess.run(
+        [
+            sys.executable,
+            NODE_PROGRAMS / program,
+            *arguments,
+            "--metadata-url",
+            "http://127.0.0.1:9",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "usage" not in done.stderr
+    assert "Connection refused" in done.stderr
 
 
 def test_functions_have_the_settings_of_the_nodes() -> None:

@@ -1,0 +1,194 @@
+"""Wait until this machine's nodes have their replicas back, and tell CloudFormation.
+
+Theory of operation. A rolling update replaces machine after machine; the next may go when
+no partition lacks a replica because of the one before. Nothing of that can be seen from
+outside (a node takes connections long before it has fetched what its new disk lacks), so
+this looks at the metadata, as nodes do:
+
+- as many brokers as the machine has processes are registered at its address, and the lease
+  of each, taken by the process that has registered, is being renewed;
+- every partition that names one of them as a replica has it in its ISR.
+
+A node whose disk is new leaves every ISR before it registers, so whoever is in one after
+that was let in by the leader. What is found has to hold for a while, in which a leader's
+write from before cannot be mistaken for it.
+
+CloudFormation gets SUCCESS then, and FAILURE where it takes too long, so that the update is
+cancelled. Where no update waits (a machine that was lost was replaced), it says so and that
+is all right.
+
+Exit status: 0 in sync, 1 not in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.records import Broker, BrokerLease, broker_lease_key
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.replication.leases import LEASE_MS, RELEASED
+from tidelog_launch import METADATA_URL, InstanceMetadata
+
+logger = logging.getLogger("tidelog_in_sync")
+
+LOOK_SECONDS = 1.0
+HOLD_SECONDS = LEASE_MS / 1000
+SECONDS_MAX = 3300.0  # of the hour that CloudFormation waits at most
+PARTITIONS_NAMED_MAX = 10
+ATTEMPTS_MAX = 10
+
+
+def main() -> int:
+    """Wait, tell, and return the exit status."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("botocore").setLevel("WARNING")
+    given = _parse(sys.argv[1:])
+    metadata = InstanceMetadata(given.metadata_url)
+    lacking = asyncio.run(
+        wait_in_sync(
+            given.metadata_store,
+            host=metadata.get("local-ipv4"),
+            node_count=given.processes_per_instance,
+            hold_seconds=given.hold_seconds,
+            seconds_max=given.seconds_max,
+        )
+    )
+    if lacking:
+        logger.error("not in sync after %g s: %s", given.seconds_max, lacking)
+    else:
+        logger.info("all replicas are in sync")
+    if given.stack:
+        instance_id = metadata.get("instance-id")
+        _signal(given.stack, given.resource, instance_id, "FAILURE" if lacking else "SUCCESS")
+    return 1 if lacking else 0
+
+
+async def wait_in_sync(
+    metadata_store: str, *, host: str, node_count: int, hold_seconds: float, seconds_max: float
+) -> str:
+    """Return what is lacking when the time is over, nothing as soon as all is there."""
+    deadline = time.monotonic() + seconds_max
+    store = open_metadata_store(metadata_store)
+    nodes = MachinesNodes(store, host=host, node_count=node_count)
+    since: float | None = None  # when nothing was lacking for the first time in a row
+    said = ""
+    try:
+        while True:
+            now = time.monotonic()
+            try:
+                lacking = await nodes.look()
+            except TidelogError as error:
+                lacking = f"the metadata store is away: {error}"
+            if lacking != said:
+                logger.info("lacking: %s", lacking or "nothing")
+                said = lacking
+            if lacking:
+                since = None
+            elif since is None:
+                since = now
+            if since is not None and now - since >= hold_seconds:
+                return ""
+            if now >= deadline:
+                return lacking or "nothing, but not for long enough"
+            await asyncio.sleep(LOOK_SECONDS)
+    finally:
+        await store.close()
+
+
+class MachinesNodes:
+    """The nodes of one machine as the metadata shows them, look after look."""
+
+    def __init__(self, store: MetadataStore, *, host: str, node_count: int) -> None:
+        self._store = store
+        self._view = ClusterView(store)
+        self._host = host
+        self._node_count = node_count
+        self._first_counters: dict[UUID, int] = {}  # of leases, by the node's incarnation
+
+    async def look(self) -> str:
+        """Return what is lacking now. Raises what the store raises."""
+        image = await self._view.refresh()
+        # An address may have been another machine's before, whose brokers are still registered.
+        live = [
+            broker.broker_id
+            for broker in image.brokers.values()
+            if broker.host == self._host and await self._is_live(broker)
+        ]
+        if len(live) < self._node_count:
+            return f"{len(live)} of {self._node_count} nodes are alive at {self._host}"
+        return lacking_replicas(image, live)
+
+    async def _is_live(self, broker: Broker) -> bool:
+        """Return whether the process that has registered was seen to renew its lease."""
+        item = await self._store.get(broker_lease_key(broker.broker_id))
+        if item is None:
+            return False
+        lease = BrokerLease.from_item(item)
+        if lease.incarnation != broker.incarnation or lease.counter == RELEASED:
+            return False
+        return lease.counter != self._first_counters.setdefault(lease.incarnation, lease.counter)
+
+
+def lacking_replicas(image: ClusterImage, broker_ids: Sequence[int]) -> str:
+    """Return which partitions lack one of the brokers in their ISR, empty for none; pure."""
+    lacking = [
+        f"{image.topic_names[topic_id]}-{partition.partition}"
+        for topic_id, partitions in image.partitions_by_topic.items()
+        for partition in partitions
+        if any(b in partition.replicas and b not in partition.isr for b in broker_ids)
+    ]
+    if not lacking:
+        return ""
+    named = ", ".join(sorted(lacking)[:PARTITIONS_NAMED_MAX])
+    dots = ", …" if len(lacking) > PARTITIONS_NAMED_MAX else ""
+    return f"out of the ISR of {len(lacking)} partitions: {named}{dots}"
+
+
+def _signal(stack: str, resource: str, instance_id: str, status: str) -> None:
+    client: Any = boto3.client(
+        "cloudformation",
+        config=Config(retries={"mode": "standard", "max_attempts": ATTEMPTS_MAX}),
+    )
+    try:
+        client.signal_resource(
+            StackName=stack, LogicalResourceId=resource, UniqueId=instance_id, Status=status
+        )
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ValidationError":
+            raise
+        logger.info("no update waits: %s", error)
+    else:
+        logger.info("%s told to %s", status, stack)
+    finally:
+        client.close()
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tidelog_in_sync", description="Wait until the machine's replicas are in sync."
+    )
+    parser.add_argument("--metadata-store", required=True)
+    parser.add_argument("--processes-per-instance", type=int, required=True)
+    parser.add_argument("--stack", default="", help="the CloudFormation stack to tell; none")
+    parser.add_argument("--resource", default="Instances", help="its auto scaling group")
+    parser.add_argument("--metadata-url", default=METADATA_URL)
+    parser.add_argument("--hold-seconds", type=float, default=HOLD_SECONDS)
+    parser.add_argument("--seconds-max", type=float, default=SECONDS_MAX)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

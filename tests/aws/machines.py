@@ -1,0 +1,206 @@
+"""Machines of a cluster: their launcher, real, and their metadata service, played."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.ports import free_port
+from tools.places import ROOT
+
+NODE_PROGRAMS = ROOT / "infra" / "node"
+LAUNCHER = NODE_PROGRAMS / "tidelog_launch.py"
+WAIT_SECONDS_MAX = 60.0
+CLAIM_SECONDS = 4
+
+
+def eventually(what: str, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS_MAX} s: {what}"
+        time.sleep(0.05)
+
+
+class Instance:
+    """One machine: its metadata service, its disk, its launcher."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        endpoint: str,
+        table: str,
+        zone_number: int = 2,
+        settings: Sequence[str] = (),
+    ) -> None:
+        self.zone_number = zone_number
+        self.address = f"127.0.0.{zone_number}"
+        self.port = free_port()
+        self.values = {
+            "instance-id": name,
+            "local-ipv4": self.address,
+            "placement/availability-zone": "us-east-1a",
+            "tags/instance/tidelog-instances-per-zone": "1",
+            "autoscaling/target-lifecycle-state": "InService",
+        }
+        self.data_dir = directory / name
+        self._log_path = directory / f"{name}.log"
+        self._metadata = _metadata_service(self.values)
+        self._metadata_url = f"http://127.0.0.1:{self._metadata.server_port}"
+        self._table = table
+        self.environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
+        self.metadata_store = f"sqlite://{directory}/metadata.db"
+        self._node_arguments = ["--metadata-store", self.metadata_store]
+        self._node_arguments += ["--object-store", f"file://{directory}/objects"]
+        for setting in ("broker.session.timeout.ms=2000", *settings):
+            self._node_arguments += ["--set", setting]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def broker_id(self) -> int:
+        return 100 * self.zone_number + 1
+
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
+    def start(self, *, python: str = sys.executable, launcher: Path = LAUNCHER) -> None:
+        self.data_dir.mkdir(exist_ok=True)
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(python, launcher, "--table", self._table),
+                    *("--zone-number", str(self.zone_number)),
+                    *("--processes-per-instance", "1", "--process", "0"),
+                    *("--port-first", str(self.port)),
+                    *("--data-dir", self.data_dir, "--claim-seconds", str(CLAIM_SECONDS)),
+                    *("--metadata-url", self._metadata_url),
+                    *("--", *self._node_arguments),
+                ],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def await_node(self, *, count: int = 1) -> None:
+        """Return when a node has got ready for the ``count``-th time."""
+
+        def is_ready() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log
+            return len(re.findall(rf"tidelog node {self.broker_id} ready", self.log)) >= count
+
+        eventually("a node is ready", is_ready)
+
+    def wait_in_sync(
+        self, seconds_max: float, *, stack: str = "", processes: int = 1
+    ) -> subprocess.Popen[str]:
+        """Start what an update waits for; its log is its stdout."""
+        return subprocess.Popen(
+            [
+                *(sys.executable, NODE_PROGRAMS / "tidelog_in_sync.py"),
+                *("--metadata-store", self.metadata_store, "--stack", stack),
+                *("--processes-per-instance", str(processes)),
+                *("--metadata-url", self._metadata_url),
+                *("--hold-seconds", "1", "--seconds-max", str(seconds_max)),
+            ],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def terminate(self) -> None:
+        """Do what the auto scaling group does; return when the machine has drained."""
+        self.values["autoscaling/target-lifecycle-state"] = "Terminated"
+        assert self.process is not None
+        assert self.process.wait(WAIT_SECONDS_MAX) == 0, self.log
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Have nothing of the machine run for a while."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.process.pid, signal.SIGCONT)
+
+    def vanish(self) -> None:
+        """Lose the machine: nothing of it runs on."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.vanish()
+        self._metadata.shutdown()
+        self._metadata.server_close()
+
+
+def _metadata_service(values: dict[str, str]) -> http.server.ThreadingHTTPServer:
+    token = uuid.uuid4().hex
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self._answer(200, token)
+
+        def do_GET(self) -> None:
+            if self.headers["X-aws-ec2-metadata-token"] != token:
+                self._answer(401, "")
+                return
+            value = values.get(self.path.removeprefix("/latest/meta-data/"))
+            self._answer(404 if value is None else 200, value or "")
+
+        def _answer(self, status: int, body: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@contextmanager
+def machines(directory: Path, endpoint: str, table: str) -> Iterator[Callable[..., Instance]]:
+    """Give what makes machines of one cluster, as ``Instance`` does; end them all."""
+    made: list[Instance] = []
+
+    def make(name: str, *, zone_number: int = 2, settings: Sequence[str] = ()) -> Instance:
+        made.append(
+            Instance(
+                name,
+                directory,
+                endpoint=endpoint,
+                table=table,
+                zone_number=zone_number,
+                settings=settings,
+            )
+        )
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for instance in made:
+            instance.close()
