@@ -30,6 +30,9 @@ SEGMENT_BYTES = 20_000
 CONFIGS = {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
 WAIT_SECONDS_MAX = 120.0
 
+# Deploying is part of whichever test comes first.
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
@@ -252,7 +255,6 @@ def nodes(
         yield [first, second]
 
 
-@pytest.mark.timeout(300)
 def test_the_deployed_cluster_tiers_its_segments_and_expires_them_by_events(
     deployment: Deployment, nodes: list[NodeProcess]
 ) -> None:
@@ -297,7 +299,6 @@ def test_the_admin_api_does_what_iam_allows_its_signed_callers(
     assert api.call("GET", "/topics?limit=0", credentials=reader)[0] == 400
 
 
-@pytest.mark.timeout(300)
 def test_the_clock_expires_what_no_event_does(
     deployment: Deployment, nodes: list[NodeProcess]
 ) -> None:
