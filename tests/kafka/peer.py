@@ -163,12 +163,19 @@ class Peer:
 
     def await_coordinator(self, key: str, *, key_type: int = 0) -> Any:
         """Return FindCoordinator's answer; a broker's first makes the topic, and says so."""
-        return self.until(
+        found = self.until(
             lambda: self.call("find_coordinator", 3, key=key, key_type=key_type),
             lambda answer: (
                 answer["error_code"] == "none" or (self.name == "tidelog" and key_type == 1)
             ),
         )
+        if key_type == 0:
+            # A broker is named before it has read the groups, or knows that it is the one.
+            self.until(
+                lambda: self.call("describe_groups", 5, groups=[key])["groups"][0]["error_code"],
+                lambda code: code not in ("not_coordinator", "coordinator_load_in_progress"),
+            )
+        return found
 
     def until(self, ask: Callable[[], Any], is_enough: Callable[[Any], bool]) -> Any:
         deadline = time.monotonic() + TIMEOUT_SECONDS
