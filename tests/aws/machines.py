@@ -106,12 +106,18 @@ class Instance:
         eventually("a node is ready", is_ready)
 
     def wait_in_sync(
-        self, seconds_max: float, *, stack: str = "", processes: int = 1
+        self,
+        seconds_max: float,
+        *,
+        stack: str = "",
+        processes: int = 1,
+        python: str = sys.executable,
+        programs: Path = NODE_PROGRAMS,
     ) -> subprocess.Popen[str]:
         """Start what an update waits for; its log is its stdout."""
         return subprocess.Popen(
             [
-                *(sys.executable, NODE_PROGRAMS / "tidelog_in_sync.py"),
+                *(python, programs / "tidelog_in_sync.py"),
                 *("--metadata-store", self.metadata_store, "--stack", stack),
                 *("--processes-per-instance", str(processes)),
                 *("--metadata-url", self._metadata_url),

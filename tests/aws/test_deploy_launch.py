@@ -141,9 +141,12 @@ def test_a_machine_runs_from_the_bundle_alone(
         instance = machine("i-1")
         instance.environment["PYTHONPATH"] = str(tmp_path / "opt" / "packages")
         # It knows none of the packages that the tests have.
-        launcher = tmp_path / "opt" / LAUNCHER.name
-        instance.start(python=str(python.program), launcher=launcher)
+        programs, program = tmp_path / "opt", str(python.program)
+        instance.start(python=program, launcher=programs / LAUNCHER.name)
         instance.await_node()
+        waits = instance.wait_in_sync(WAIT_SECONDS_MAX, python=program, programs=programs)
+        log, _ = waits.communicate()
+        assert waits.returncode == 0, log
 
 
 def test_functions_and_machines_run_the_same_python() -> None:
