@@ -243,6 +243,23 @@ def test_a_node_writes_nothing_beside_the_prefix(deployment: Deployment) -> None
     node.close()
 
 
+def test_a_node_may_signal_the_stack_of_its_zone_and_no_other(deployment: Deployment) -> None:
+    cloudformation = deployment.client("cloudformation")
+    stacks = [stack["StackId"] for stack in cloudformation.describe_stacks()["Stacks"]]
+    cloudformation.close()
+    zones = [stack for stack in stacks if "-Zone" in stack]
+    assert len(zones) == 3
+    node = deployment.client("cloudformation", deployment.node_credentials())
+    for stack in stacks:
+        # No update waits; those who may signal are told so.
+        problem = "ValidationError" if stack in zones else "AccessDenied"
+        with pytest.raises(ClientError, match=problem):
+            node.signal_resource(
+                StackName=stack, LogicalResourceId="Instances", UniqueId="i-1", Status="SUCCESS"
+            )
+    node.close()
+
+
 @pytest.fixture(scope="module")
 def nodes(
     deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
