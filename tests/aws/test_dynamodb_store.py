@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from functools import partial
 
+import boto3
 import pytest
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
-from tidelog_core.metadata.store import ANY_VERSION, Check, Item, MetadataStore, Write
+from tidelog_core.metadata.dynamodb_items import changelog_key, key_of
+from tidelog_core.metadata.store import (
+    ANY_VERSION,
+    Check,
+    ClusterVersion,
+    Item,
+    ItemKey,
+    MetadataStore,
+    Write,
+)
 
 from tests.aws.lossy_proxy import LossyProxy
 from tests.contracts.metadata_store import (
@@ -20,6 +31,7 @@ from tests.contracts.metadata_store import (
     B,
     MetadataStoreContract,
     Open,
+    Spoil,
     commit_until_known,
     create,
     numbered,
@@ -57,12 +69,29 @@ def new_table(endpoint: str) -> str:
     return table
 
 
+def spoil_item(endpoint: str, table: str, key: ItemKey, with_version: bool) -> None:
+    client = boto3.client("dynamodb", endpoint_url=endpoint, region_name="us-east-1")
+    with closing(client):
+        client.update_item(
+            TableName=table,
+            Key=key_of(key),
+            UpdateExpression="SET body = :body" + " REMOVE v" * with_version,
+            ExpressionAttributeValues={":body": {"N": "7"}},
+        )
+
+
 @pytest.mark.usefixtures("aws_credentials")
 class TestOnDynamoDbLocal(MetadataStoreContract):
     @pytest.fixture
-    def open(self, dynamodb_local_endpoint: str) -> Open:
-        table = new_table(dynamodb_local_endpoint)
+    def table(self, dynamodb_local_endpoint: str) -> str:
+        return new_table(dynamodb_local_endpoint)
 
+    @pytest.fixture
+    def spoil(self, dynamodb_local_endpoint: str, table: str) -> Spoil:
+        return partial(spoil_item, dynamodb_local_endpoint, table)
+
+    @pytest.fixture
+    def open(self, dynamodb_local_endpoint: str, table: str) -> Open:
         @asynccontextmanager
         async def open_store() -> AsyncIterator[MetadataStore]:
             async with opened(table, dynamodb_local_endpoint) as store:
@@ -74,9 +103,15 @@ class TestOnDynamoDbLocal(MetadataStoreContract):
 @pytest.mark.usefixtures("aws_credentials")
 class TestOnMiniStack(MetadataStoreContract):
     @pytest.fixture
-    def open(self, ministack_endpoint: str) -> Open:
-        table = new_table(ministack_endpoint)
+    def table(self, ministack_endpoint: str) -> str:
+        return new_table(ministack_endpoint)
 
+    @pytest.fixture
+    def spoil(self, ministack_endpoint: str, table: str) -> Spoil:
+        return partial(spoil_item, ministack_endpoint, table)
+
+    @pytest.fixture
+    def open(self, ministack_endpoint: str, table: str) -> Open:
         @asynccontextmanager
         async def open_store() -> AsyncIterator[MetadataStore]:
             async with opened(table, ministack_endpoint) as store:
@@ -244,3 +279,28 @@ class TestOnABadNetwork:
 
         table = new_table(endpoint)
         asyncio.run(main())
+
+
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_damaged_changelog_makes_readers_load_everything(
+    dynamodb_local_endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        table = f"tidelog-{uuid.uuid4().hex}"
+        async with opened(table, dynamodb_local_endpoint, read_timeout=START_TIMEOUT_S) as store:
+            await store.create_table()
+            await store.commit([create(A)])
+            await store.commit([create(B)])
+            client = boto3.client(
+                "dynamodb", endpoint_url=dynamodb_local_endpoint, region_name="us-east-1"
+            )
+            with closing(client):
+                entry = {**key_of(changelog_key(2)), "keys": {"S": "[["}}
+                client.put_item(TableName=table, Item=entry)
+            assert (await store.changes_since(START)).keys is None
+            assert (await store.changes_since(START)).version == 2
+            await store.commit([Write(A, {"n": 2}, 1)])
+            assert (await store.changes_since(ClusterVersion(2))).keys == {A}
+
+    asyncio.run(main())
+    assert f"{changelog_key(2).key}" in caplog.text

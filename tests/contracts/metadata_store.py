@@ -19,6 +19,7 @@ from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
     COMMIT_WRITES_MAX,
+    UNREADABLE_VERSION,
     Check,
     ClusterVersion,
     Item,
@@ -28,6 +29,9 @@ from tidelog_core.metadata.store import (
 )
 
 CHANGELOG_LENGTH = 20  # what the backends' ``open`` is asked for
+
+# Spoils what is stored of an item, behind the store's back: its body, or its version too.
+Spoil = Callable[[ItemKey, bool], None]
 
 Open = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 A = ItemKey("letters", "a")
@@ -49,6 +53,10 @@ class MetadataStoreContract:
 
     @pytest.fixture
     def open(self) -> Open:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def spoil(self) -> Spoil:
         raise NotImplementedError
 
     def run(self, open: Open, body: Callable[[MetadataStore], Awaitable[None]]) -> None:
@@ -273,6 +281,63 @@ class MetadataStoreContract:
             assert (await store.changes_since(ClusterVersion(5))).keys == {A}
             # A version from another database, say after a restore.
             assert (await store.changes_since(ClusterVersion(now + 1))).keys is None
+
+        self.run(open, body)
+
+    # -- damage --------------------------------------------------------------------------
+
+    def test_a_damaged_item_is_there_and_hides_no_other(self, open: Open, spoil: Spoil) -> None:
+        async def body(store: MetadataStore) -> None:
+            await store.commit([create(A), create(B), create(C)])
+            spoil(B, False)
+            found = await store.list("letters")
+            assert [item.id for item in found] == [A, B, C]
+            assert [item.problem is None for item in found] == [True, False, True]
+            assert await store.get(B) == found[1]
+            assert (found[1].version, found[1].body) == (1, {})
+
+        self.run(open, body)
+
+    def test_a_damaged_item_can_be_overwritten_by_who_knows_its_version(
+        self, open: Open, spoil: Spoil
+    ) -> None:
+        async def body(store: MetadataStore) -> None:
+            await store.commit([create(A)])
+            spoil(A, False)
+            with pytest.raises(VersionConflict):
+                await store.commit([create(A)])
+            await store.commit([Write(A, {"n": 2}, 1)])
+            assert await store.get(A) == Item(A, 2, {"n": 2})
+
+        self.run(open, body)
+
+    def test_nothing_is_written_on_the_version_of_an_item_that_lost_its_own(
+        self, open: Open, spoil: Spoil
+    ) -> None:
+        async def body(store: MetadataStore) -> None:
+            await store.commit([create(A), create(B)])
+            spoil(A, True)
+            found = await store.get(A)
+            assert found is not None
+            assert (found.version, found.problem is None) == (UNREADABLE_VERSION, False)
+            for expected in (ABSENT, 1, UNREADABLE_VERSION):
+                for is_logged in (True, False):
+                    with pytest.raises(VersionConflict):
+                        await store.commit([Write(A, {"n": 2}, expected, is_logged)])
+                with pytest.raises(VersionConflict):
+                    await store.commit([Write(B, {"n": 2}, 1)], checks=[Check(A, expected)])
+            await store.commit([Write(A, {"n": 3}, ANY_VERSION)])
+            assert (await store.get(A)) == Item(A, 1, {"n": 3})
+
+        self.run(open, body)
+
+    def test_nothing_is_written_on_a_version_that_nobody_knows(self, open: Open) -> None:
+        async def body(store: MetadataStore) -> None:
+            await store.commit([create(A)])
+            for key in (A, B):
+                with pytest.raises(VersionConflict):
+                    await store.commit([Write(key, {"n": 2}, UNREADABLE_VERSION)])
+            assert await store.list("letters") == [Item(A, 1, {"n": 1})]
 
         self.run(open, body)
 

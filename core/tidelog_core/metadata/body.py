@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 from uuid import UUID
 
+from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import CorruptItem, ItemTooLarge
 from tidelog_core.metadata.store import Body, Item, ItemKey, JsonValue
 
@@ -28,7 +29,7 @@ def decode_body(id: ItemKey, text: str) -> Body:
     """Return the body that the JSON holds. Raises ``CorruptItem``."""
     try:
         body = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptItem((id.collection, id.key), f"not JSON: {error}") from None
     if not isinstance(body, dict):
         raise CorruptItem((id.collection, id.key), "not an object")
@@ -47,13 +48,15 @@ class BodyReader:
 
     def __init__(self, item: Item) -> None:
         self._item = item
+        if item.problem is not None:
+            raise self.error(item.problem)
         self._left: dict[str, JsonValue] = dict(item.body)
 
     def integer(self, field: str, *, at_least: int | None = None) -> int:
         """Take a whole number."""
         value = self._take(field)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.error(f"{field} must be a whole number, not {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or value > INT64_MAX:
+            raise self.error(f"{field} must be a whole number of 64 bits, not {value!r}")
         if at_least is not None and value < at_least:
             raise self.error(f"{field} must be at least {at_least}, not {value}")
         return value
@@ -105,8 +108,8 @@ class BodyReader:
         """Take a list of whole numbers."""
         values = self.sequence(field)
         for value in values:
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise self.error(f"{field} must hold whole numbers, not {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or value > INT64_MAX:
+                raise self.error(f"{field} must hold whole numbers of 64 bits, not {value!r}")
         return cast("tuple[int, ...]", tuple(values))
 
     def integer_pairs(self, field: str) -> tuple[tuple[int, int], ...]:

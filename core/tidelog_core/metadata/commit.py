@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from tidelog_core.errors import CommitTooLarge
 from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX, encode_body
-from tidelog_core.metadata.store import ABSENT, ANY_VERSION, COMMIT_WRITES_MAX, Check, Write
+from tidelog_core.metadata.store import (
+    ABSENT,
+    COMMIT_WRITES_MAX,
+    UNREADABLE_VERSION,
+    Check,
+    Write,
+)
 
 # How many commits a reader may be behind and still be told what changed. One that is
 # further behind loads everything, which is cheaper by then.
@@ -30,7 +36,7 @@ def require_valid(writes: Sequence[Write], checks: Sequence[Check]) -> None:
         if not item_id.collection or not item_id.key:
             raise ValueError(f"an item needs a collection and a key: {item_id}")
     for write in writes:
-        if write.expected_version < ANY_VERSION:
+        if write.expected_version < UNREADABLE_VERSION:
             raise ValueError(f"no such version: {write.expected_version}")
         if write.body is None and write.expected_version == ABSENT:
             raise ValueError(f"deletes what must be absent: {write.id}")

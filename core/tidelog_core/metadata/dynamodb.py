@@ -17,6 +17,7 @@ the id of the commit that made it. Only where even that cannot be read the calle
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -29,7 +30,12 @@ import aioboto3
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 
-from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
+from tidelog_core.errors import (
+    CorruptItem,
+    OutcomeUnknown,
+    StoreUnavailable,
+    VersionConflict,
+)
 from tidelog_core.metadata import dynamodb_items as items
 from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
 from tidelog_core.metadata.dynamodb_failures import Failure, Outcome, classify
@@ -42,6 +48,8 @@ from tidelog_core.metadata.store import (
     ItemKey,
     Write,
 )
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 60  # of one commit, contention on the cluster version included
 ATTEMPTS_UNREACHABLE_MAX = 6  # without an answer
@@ -123,7 +131,11 @@ class DynamoDbMetadataStore:
         keys: set[ItemKey] = set()
         count = 0
         async for entry in self._query("pk = :pk AND sk BETWEEN :first AND :last", values):
-            keys.update(items.parse_changelog(entry))
+            try:
+                keys.update(items.parse_changelog(entry))
+            except CorruptItem as error:
+                logger.error("changelog cannot be read, everything is read anew: %s", error)
+                return Changes(newest, None)
             count += 1
         if count != newest - version:
             return Changes(newest, None)  # The oldest were pruned while we read.
@@ -289,7 +301,13 @@ class DynamoDbMetadataStore:
 
     async def _cluster_version(self) -> ClusterVersion:
         found = await self._get_attributes(items.CLUSTER_VERSION)
-        version = ClusterVersion(0 if found is None else int(found["n"]["N"]))
+        try:
+            version = ClusterVersion(0 if found is None else int(found["n"]["N"]))
+        except (KeyError, ValueError) as error:
+            # Every logged commit needs it: without it the store is as good as away.
+            raise StoreUnavailable(
+                f"table {self._table}: the cluster version's item is damaged: {error!r}"
+            ) from error
         self._version_guess = version
         return version
 

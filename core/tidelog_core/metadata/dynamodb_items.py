@@ -26,6 +26,7 @@ from tidelog_core.metadata.body import decode_body, encode_body
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
+    UNREADABLE_VERSION,
     Body,
     Check,
     ClusterVersion,
@@ -71,16 +72,19 @@ def changelog_key(version: int) -> ItemKey:
 
 
 def parse_item(attributes: Attributes) -> StoredItem:
-    """Return the item. Raises ``CorruptItem``."""
+    """Return the item, with the problem where it cannot be read."""
     id = ItemKey(attributes["pk"]["S"], attributes["sk"]["S"])  # noqa: A001
+    write_id = attributes.get("w", {}).get("S")
+    version = UNREADABLE_VERSION
     try:
         version = int(attributes["v"]["N"])
         body = dict(decode_body(id, attributes.get("body", {"S": "{}"})["S"]))
         if "value" in attributes:
             body["value"] = int(attributes["value"]["N"])
-        write_id = attributes["w"]["S"] if "w" in attributes else None
     except (KeyError, ValueError) as error:
-        raise CorruptItem((id.collection, id.key), f"attributes: {error!r}") from error
+        return StoredItem(Item(id, version, {}, f"attributes: {error!r}"), write_id)
+    except CorruptItem as error:
+        return StoredItem(Item(id, version, {}, error.problem), write_id)
     return StoredItem(Item(id, version, body), write_id)
 
 
@@ -203,7 +207,8 @@ def _condition(expected_version: int) -> tuple[str | None, dict[str, Any]]:
     if expected_version == ANY_VERSION:
         return None, {}
     if expected_version == ABSENT:
-        return "attribute_not_exists(#v)", {}
+        # By its key: a damaged item may have lost any other attribute.
+        return "attribute_not_exists(pk)", {}
     return "#v = :expected", {":expected": {"N": str(expected_version)}}
 
 
@@ -211,8 +216,10 @@ def _condition_part(expected_version: int) -> dict[str, Any]:
     condition, values = _condition(expected_version)
     if condition is None:
         return {}
-    part: dict[str, Any] = {
+    if not values:
+        return {"ConditionExpression": condition}
+    return {
         "ConditionExpression": condition,
         "ExpressionAttributeNames": {"#v": "v"},
+        "ExpressionAttributeValues": values,
     }
-    return part | ({"ExpressionAttributeValues": values} if values else {})

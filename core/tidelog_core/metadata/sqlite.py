@@ -28,6 +28,7 @@ from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
+    UNREADABLE_VERSION,
     Changes,
     Check,
     ClusterVersion,
@@ -43,6 +44,9 @@ FORMAT_VERSION = 1  # PRAGMA user_version
 OPEN_RETRY_INTERVAL = 0.01  # seconds
 BUSY_TIMEOUT = 10.0  # seconds a writer waits for its turn
 LAST_KEY = "\U0010ffff"  # sorts after every key that starts with a prefix
+
+# The body as bytes: of a text that is not UTF-8 SQLite's driver makes an error of the query.
+ITEM_COLUMNS = "version, CAST(body AS BLOB)"
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
@@ -207,22 +211,30 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def _get(connection: sqlite3.Connection, id: ItemKey) -> Item | None:
     row = connection.execute(
-        "SELECT version, body FROM items WHERE collection = ? AND key = ?", (id.collection, id.key)
+        f"SELECT {ITEM_COLUMNS} FROM items WHERE collection = ? AND key = ?",
+        (id.collection, id.key),
     ).fetchone()
     return None if row is None else _item(id, *row)
 
 
 def _list(connection: sqlite3.Connection, collection: str, prefix: str) -> list[Item]:
     rows = connection.execute(
-        "SELECT key, version, body FROM items"
+        f"SELECT key, {ITEM_COLUMNS} FROM items"
         " WHERE collection = ? AND key >= ? AND key < ? ORDER BY key",
         (collection, prefix, prefix + LAST_KEY),
     ).fetchall()
-    return [_item(ItemKey(collection, key), version, text) for key, version, text in rows]
+    return [_item(ItemKey(collection, key), *columns) for key, *columns in rows]
 
 
-def _item(id: ItemKey, version: int, text: str) -> Item:
-    return Item(id, version, decode_body(id, text))
+def _item(id: ItemKey, version: object, body: bytes) -> Item:
+    if not isinstance(version, int):
+        return Item(id, UNREADABLE_VERSION, {}, f"version must be a number, not {version!r}")
+    try:
+        return Item(id, version, decode_body(id, body.decode()))
+    except UnicodeDecodeError as error:
+        return Item(id, version, {}, f"not UTF-8: {error}")
+    except CorruptItem as error:
+        return Item(id, version, {}, error.problem)
 
 
 def _commit(
@@ -238,7 +250,7 @@ def _commit(
         lost = [
             (item_id.collection, item_id.key)
             for item_id, expected in conditions
-            if expected not in (ANY_VERSION, versions[item_id])
+            if expected == UNREADABLE_VERSION or expected not in (ANY_VERSION, versions[item_id])
         ]
         if lost:
             raise VersionConflict(lost)
@@ -253,7 +265,9 @@ def _version(connection: sqlite3.Connection, id: ItemKey) -> int:
     row = connection.execute(
         "SELECT version FROM items WHERE collection = ? AND key = ?", (id.collection, id.key)
     ).fetchone()
-    return ABSENT if row is None else int(row[0])
+    if row is None:
+        return ABSENT
+    return row[0] if isinstance(row[0], int) else UNREADABLE_VERSION
 
 
 def _write(connection: sqlite3.Connection, id: ItemKey, version: int, text: str | None) -> None:
@@ -264,7 +278,7 @@ def _write(connection: sqlite3.Connection, id: ItemKey, version: int, text: str 
     else:
         connection.execute(
             "INSERT OR REPLACE INTO items (collection, key, version, body) VALUES (?, ?, ?, ?)",
-            (id.collection, id.key, version + 1, text),
+            (id.collection, id.key, max(version, ABSENT) + 1, text),
         )
 
 
@@ -307,6 +321,8 @@ def _cluster_version(connection: sqlite3.Connection) -> int:
 def _increment(connection: sqlite3.Connection, id: ItemKey, by: int) -> int:
     with _transaction(connection):
         item = _get(connection, id)
+        if item is not None and item.problem is not None:
+            raise CorruptItem((id.collection, id.key), item.problem)
         value = 0 if item is None else item.body.get("value", 0)
         if not isinstance(value, int) or isinstance(value, bool):
             raise CorruptItem((id.collection, id.key), f"value must be a number, not {value!r}")

@@ -24,6 +24,9 @@ ClusterVersion = NewType("ClusterVersion", int)
 
 ABSENT = 0  # the version of an item that is not there
 ANY_VERSION = -1  # write whatever is there
+# Of an item whose version nobody can tell, and of a record that stands in for an item that
+# cannot be read: a write or check that expects it always loses.
+UNREADABLE_VERSION = -2
 COMMIT_WRITES_MAX = 90  # DynamoDB takes 100 per transaction; the changelog needs a few
 
 
@@ -37,11 +40,12 @@ class ItemKey:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item as it was read."""
+    """An item as it was read. One that is damaged is returned too, and hides no other."""
 
     id: ItemKey
     version: int
-    body: Body
+    body: Body  # empty where there is a problem
+    problem: str | None = None  # why what is stored cannot be read; None: it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Write:
     """One conditional change: put ``body``, or delete where it is ``None``.
 
     ``expected_version`` is the version the item must have: ``ABSENT`` to create,
-    ``ANY_VERSION`` to overwrite blindly.
+    ``ANY_VERSION`` to overwrite blindly. On ``UNREADABLE_VERSION`` no write ever succeeds.
     """
 
     id: ItemKey

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from tests.contracts.metadata_store import (
     A,
     MetadataStoreContract,
     Open,
+    Spoil,
     create,
 )
 
@@ -74,6 +75,18 @@ class TestSqliteMetadataStore(MetadataStoreContract):
                 await store.close()
 
         return open_store
+
+    @pytest.fixture
+    def spoil(self, tmp_path: Path) -> Spoil:
+        def damage(key: ItemKey, with_version: bool) -> None:
+            changes = "body = '{'" + ", version = 'seven'" * with_version
+            with closing(sqlite3.connect(tmp_path / "metadata.db")) as connection, connection:
+                where = (key.collection, key.key)
+                connection.execute(
+                    f"UPDATE items SET {changes} WHERE collection = ? AND key = ?", where
+                )
+
+        return damage
 
     def test_processes_that_write_at_once_lose_nothing(self, tmp_path: Path) -> None:
         """Also opens a new file from all of them together."""
@@ -219,16 +232,21 @@ class TestSqliteMetadataStore(MetadataStoreContract):
 
         asyncio.run(main())
 
-    def test_a_body_that_is_not_json_names_its_item(self, tmp_path: Path, open: Open) -> None:
+    @pytest.mark.parametrize(
+        "body", ["", "{", "[]", "null", "7", b"\xff\xfe", b"\x00" * 9, "[" * 100_000]
+    )
+    def test_a_body_that_is_none_is_a_problem_of_its_item(
+        self, tmp_path: Path, open: Open, body: object
+    ) -> None:
         async def main() -> None:
             async with open() as store:
                 await store.commit([create(A)])
-                connection = sqlite3.connect(tmp_path / "metadata.db")
-                connection.execute("UPDATE items SET body = '{'")
-                connection.commit()
-                connection.close()
+                with closing(sqlite3.connect(tmp_path / "metadata.db")) as connection, connection:
+                    connection.execute("UPDATE items SET body = CAST(? AS TEXT)", (body,))
+                (item,) = await store.list(A.collection)
+                assert item.problem
                 with pytest.raises(CorruptItem, match="letters/a"):
-                    await store.get(A)
+                    await store.increment(A, 1)
 
         asyncio.run(main())
 
