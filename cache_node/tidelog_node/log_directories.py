@@ -19,7 +19,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID, uuid4
@@ -123,11 +123,18 @@ class LogDirectories:
         """Take the partition's directory away; return it for ``remove_directories``."""
         return rename_deleted(self.path / str(held.partition))
 
-    def clear_out(self, known: Container[UUID], deleted: Container[UUID]) -> list[Path]:
+    def clear_out(
+        self,
+        known: Container[UUID],
+        deleted: Container[UUID],
+        *,
+        is_unreadable: Callable[[str], bool],
+    ) -> list[Path]:
         """Take away the logs of topics that went while the node was away.
 
         Those of ``deleted`` topics are returned for ``remove_directories``; those of
-        topics that are not ``known`` either are moved aside.
+        topics that are not ``known`` either are moved aside, unless ``is_unreadable`` says
+        that there is a topic of this name: once it can be read, it may be its.
         """
         doomed = []
         for label in list(self.path.glob(f"*/{TOPIC_ID_PREFIX}*")):
@@ -136,6 +143,8 @@ class LogDirectories:
                 continue
             if topic_id in deleted:
                 doomed.append(rename_deleted(label.parent))
+            elif is_unreadable(label.parent.name.rpartition("-")[0]):
+                logger.warning("log of an unknown topic left", extra={"log": label.parent.name})
             else:
                 self._move_aside(label.parent)
         return doomed

@@ -21,7 +21,13 @@ from tidelog.wire.requests import DESCRIBE_CLUSTER
 from tidelog_core.errors import ErrorCode, StorageError, TidelogError, VersionConflict
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Broker, Cluster, broker_key, cluster_key, put
-from tidelog_core.metadata.store import ABSENT, MetadataStore
+from tidelog_core.metadata.store import (
+    ABSENT,
+    ANY_VERSION,
+    UNREADABLE_VERSION,
+    MetadataStore,
+    Write,
+)
 from tidelog_core.wire_messages import build
 
 logger = logging.getLogger(__name__)
@@ -78,8 +84,12 @@ async def register_broker(
             rack=rack,
             version=ABSENT if item is None else item.version,
         )
+        write = put(broker)
+        if broker.version == UNREADABLE_VERSION:
+            # Nobody else writes it but a process of this id, which the lease keeps away.
+            write = Write(key, broker.to_body(), ANY_VERSION)
         try:
-            await store.commit([put(broker)])
+            await store.commit([write])
         except VersionConflict:
             if attempt == ATTEMPTS_MAX - 1:
                 raise

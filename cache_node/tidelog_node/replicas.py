@@ -323,7 +323,9 @@ class ReplicaManager:
         image = self._view.image
         self._node_configs = image.node_configs
         known = {topic.topic_id for topic in image.topics.values()}
-        doomed = self._directories.clear_out(known, image.deleted_topics.keys())
+        doomed = self._directories.clear_out(
+            known, image.deleted_topics.keys(), is_unreadable=image.is_unreadable
+        )
         self._executor.submit(_remove, doomed)
         for name in image.topics:
             self._follow_topic(image, name)
@@ -510,7 +512,7 @@ class ReplicaManager:
 
     def _update_alone(self, replica: Replica, partition: Partition) -> None:
         """Follow the record of a partition that nobody else has a replica of."""
-        replica.is_leader = self._leads(partition)
+        was_leader, replica.is_leader = replica.is_leader, self._leads(partition)
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch  # nobody else can have more
         if replica.leader_epoch != partition.leader_epoch:
@@ -518,6 +520,8 @@ class ReplicaManager:
             if replica.is_leader and replica.opened_log is not None:
                 replica.opened_log.assign_leader_epoch(partition.leader_epoch)
             replica.wake()
+        elif was_leader != replica.is_leader:
+            replica.wake()  # Its item cannot be read any more, or again.
 
     def _update_role(self, replica: Replica, partition: Partition) -> None:
         """Follow the record of a partition with several replicas. Raises as ``Replica.log``."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig, TopicConfig, topic_config
-from tidelog_core.errors import TidelogError
+from tidelog_core.errors import CorruptItem, TidelogError
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.node_config import effective_node_config
@@ -18,7 +18,7 @@ from tidelog_core.metadata.records import (
     NodeConfigOverrides,
     Topic,
 )
-from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
+from tidelog_core.metadata.store import ANY_VERSION, ItemKey, MetadataStore, Write
 from tidelog_core.tier.keys import TOPIC_NAME_LENGTH_MAX
 
 
@@ -39,6 +39,7 @@ class ClusterReader:
         self._static_config = static_config
         self._image = ClusterImage()
         self._node_configs: dict[int, NodeConfig] = {}
+        self._failed: dict[ItemKey, CorruptItem] = {}  # nodes' settings that cannot be read
 
     async def cluster_id(self) -> str | None:
         """Return the cluster's id, ``None`` before its first node has started."""
@@ -47,13 +48,28 @@ class ClusterReader:
 
     async def load_node_configs(self) -> None:
         """Read the nodes' settings that were changed while they run."""
-        items = await self._store.list(records.NODE_CONFIG_COLLECTION)
-        found = map(NodeConfigOverrides.from_item, items)
-        self._image = ClusterImage(node_configs={one.broker_id: one for one in found})
+        found: dict[int | None, NodeConfigOverrides] = {}
+        self._failed.clear()
+        for item in await self._store.list(records.NODE_CONFIG_COLLECTION):
+            try:
+                overrides = NodeConfigOverrides.from_item(item)
+            except CorruptItem as error:
+                self._failed[item.id] = error
+            else:
+                found[overrides.broker_id] = overrides
+        self._image = ClusterImage(node_configs=found)
         self._node_configs.clear()
 
     def topic_config(self, topic: Topic, broker_id: int) -> TopicConfig:
-        """Return the topic's settings as that node has them. Raises ``InvalidConfig``."""
+        """Return the topic's settings as that node has them.
+
+        Raises ``InvalidConfig``, and ``CorruptItem`` where some of them cannot be read: they
+        may say to keep what the others would delete.
+        """
+        for owner in (None, broker_id):
+            error = self._failed.get(records.node_config_key(owner))
+            if error is not None:
+                raise error
         node_config = self._node_configs.get(broker_id)
         if node_config is None:
             node_config = effective_node_config(self._static_config, self._image, broker_id)
@@ -77,16 +93,29 @@ class ClusterReader:
         return Topics(tuple(live), tuple(deleted), failed)
 
     async def find_topic(self, topic_id: UUID, name: str) -> Topic | DeletedTopic | None:
-        """Return the topic of an object's key, where ``name`` may be cut; ``None`` for none."""
+        """Return the topic of an object's key, where ``name`` may be cut; ``None`` for none.
+
+        Raises ``CorruptItem`` where its item may be one that cannot be read.
+        """
         item = await self._store.get(records.topic_key(name))
         items = [] if item is None else [item]
         if len(name) == TOPIC_NAME_LENGTH_MAX:
             items = await self._store.list(records.TOPIC_COLLECTION, prefix=name)
-        for topic in map(Topic.from_item, items):
+        failed: CorruptItem | None = None
+        for found in items:
+            try:
+                topic = Topic.from_item(found)
+            except CorruptItem as error:
+                failed = error
+                continue
             if topic.topic_id == topic_id:
                 return topic
         item = await self._store.get(records.deleted_topic_key(topic_id))
-        return None if item is None else DeletedTopic.from_item(item)
+        if item is not None:
+            return DeletedTopic.from_item(item)
+        if failed is not None:
+            raise failed  # It may be the one that is asked for.
+        return None
 
 
 async def read_progress(store: MetadataStore, function: str) -> str:

@@ -508,6 +508,8 @@ class GroupCoordinator:
         now_ms = self._wall_clock_ms()
 
         def expired(page: GroupOffsets) -> frozenset[int]:
+            if self._view.image.is_unreadable(page.topic):
+                return frozenset()  # Nobody knows whether it is still the same topic.
             return expired_partitions(
                 group,
                 page,

@@ -146,7 +146,10 @@ class MetadataHandlers:
             topic = image.topic(name)
             if topic is None:
                 if named:
-                    answers.append(_undescribed(_name_error(name), name, operations=ON_TOPIC))
+                    error = _name_error(name)
+                    if image.is_unreadable(name):
+                        error = ErrorCode.leader_not_available
+                    answers.append(_undescribed(error, name, operations=ON_TOPIC))
                 continue
             first = cursor.partition_index if cursor is not None and name == start else 0
             partitions = image.partitions(name)[first : first + limit]
@@ -205,6 +208,9 @@ class MetadataHandlers:
         errors: dict[str, ErrorCode] = {}
         for name in names:
             errors[name] = _name_error(name)
+            if self._view.image.is_unreadable(name):
+                errors[name] = ErrorCode.leader_not_available  # It is there: ask again.
+                continue
             if not may_create or errors[name] is ErrorCode.invalid_topic_exception:
                 continue
             try:

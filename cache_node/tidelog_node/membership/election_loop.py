@@ -19,6 +19,7 @@ from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
+from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
@@ -125,7 +126,7 @@ class ElectionLoop:
             self._grace_until_ms = now_ms + grace_ms
         is_unclean_allowed: bool | None = None
         for partition in partitions:
-            if broker_id not in partition.replicas:
+            if broker_id not in partition.replicas or not is_readable(partition):
                 continue
             is_vacant = self._is_vacant(partition)
             if not is_vacant and not was_waiting:

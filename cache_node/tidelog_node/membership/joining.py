@@ -15,7 +15,11 @@ from uuid import UUID
 
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import BrokerLease
+from tidelog_core.metadata.records import (
+    PARTITION_COLLECTION_PREFIX,
+    TOPIC_COLLECTION,
+    BrokerLease,
+)
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import leave_isr
@@ -37,6 +41,7 @@ from tidelog_node.registration import require_gone
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
+IN_ISR_OF = (TOPIC_COLLECTION, PARTITION_COLLECTION_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,10 @@ async def leave_again(
     such writes from now on.
     """
     await leave_every_isr(broker_id, store=store, view=view)
+    if any(key.collection.startswith(IN_ISR_OF) for key in view.image.unreadable):
+        # Of some of them nobody knows now. The next start has to leave them still.
+        logger.warning("ISRs that cannot be read were not left, the next start tries again")
+        return
     write_run_mark(data_dir, RunMark(incarnation, current_boot_id()))
 
 

@@ -23,7 +23,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.records import BrokerLease, broker_lease_key, put
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.replication.leases import RELEASED, OwnLease
+from tidelog_core.replication.leases import NOBODY, RELEASED, OwnLease, read_leases
 
 from tidelog_node.membership.membership import Membership
 from tidelog_node.registration import BrokerIdTaken
@@ -36,9 +36,17 @@ POLLS_PER_LEASE = 10  # while an earlier process's lease is waited for
 
 
 async def read_lease(store: MetadataStore, broker_id: int) -> BrokerLease | None:
-    """Return the broker's lease item, ``None`` where it never had one."""
+    """Return the broker's lease item, ``None`` where it never had one.
+
+    One that cannot be read is of ``NOBODY``: whose it is will be seen by its moving.
+    """
     item = await store.get(broker_lease_key(broker_id))
-    return None if item is None else BrokerLease.from_item(item)
+    if item is None:
+        return None
+    (lease,) = read_leases([item])
+    if lease.incarnation == NOBODY:
+        logger.error("lease cannot be read", extra={"broker_id": broker_id})
+    return lease
 
 
 async def wait_until_gone(

@@ -14,8 +14,9 @@ from typing import Any
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import PARTITION_COLLECTION_PREFIX, TOPIC_COLLECTION
+from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.replication.election import ElectionClerk
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.leases import lease_times
@@ -73,12 +74,16 @@ class ClusterMember:
         self._keeper: LeaseKeeper | None = None
         self._led: LedPartitions | None = None
         self._unsettled_dir: Path | None = None  # where a loss of records has to be settled
+        # Partitions and topics that this process could not read yet, since it has begun.
+        self._unread: set[ItemKey] = set()
 
     async def prepare(self, data_dir: Path, *, was_clean: bool) -> None:
         """Return when no other process of this broker id acts any more.
 
-        The caller holds the lock of the data directory. Raises ``BrokerIdTaken``.
+        The caller holds the lock of the data directory, and nothing has subscribed to the
+        view that asks who leads. Raises ``BrokerIdTaken``.
         """
+        self._view.subscribe(self._on_image)
         taken = await take_over_id(
             self.membership,
             store=self._lease_store,
@@ -124,6 +129,7 @@ class ClusterMember:
             for partitions in self._view.image.partitions_by_topic.values()
             for partition in partitions
         )
+        self._unread = _unread(self._view.image)
         self._led = LedPartitions(
             membership=self.membership,
             view=self._view,
@@ -135,6 +141,23 @@ class ClusterMember:
         await self._watch.read()
         start_task(self._watch.run())
         await self._elections.round()
+
+    def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:
+        """Take as the first reading what this process can read only now.
+
+        An earlier process may have led in that epoch, as in those that were read at the start.
+        """
+        if not self._unread:
+            return
+        for key in self._unread - image.unreadable.keys():
+            self._unread.discard(key)
+            if key.collection == TOPIC_COLLECTION:
+                partitions = image.partitions(key.key)
+                self._unread |= {p.item_id for p in partitions} & image.unreadable.keys()
+            else:
+                known = (p for some in image.partitions_by_topic.values() for p in some)
+                partitions = tuple(p for p in known if p.item_id == key)
+            self.membership.start(partitions)
 
     async def see_peers(self) -> None:
         """Have looked for the lease of every broker that the view shows."""
@@ -160,3 +183,12 @@ class ClusterMember:
         """Tell everyone that this node is gone. Nobody is answered any more."""
         if self._keeper is not None:
             await self._keeper.release()
+
+
+def _unread(image: ClusterImage) -> set[ItemKey]:
+    return {
+        key
+        for key in image.unreadable
+        if key.collection == TOPIC_COLLECTION
+        or key.collection.startswith(PARTITION_COLLECTION_PREFIX)
+    }

@@ -13,8 +13,9 @@ from contextlib import suppress
 
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker, BrokerLease
+from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.replication.leases import NOBODY, read_leases
 
 from tidelog_node.membership.membership import Membership
 
@@ -39,6 +40,7 @@ class PeerWatch:
         self._store = store
         self._view = view
         self._brokers: Mapping[int, Broker] = {}  # as registered before the last reading
+        self._unreadable: set[int] = set()  # brokers whose leases nobody can read
         self._stir = asyncio.Event()
         times = membership.times
         # A lapse is seen that much late at most; more often only costs reads.
@@ -48,13 +50,15 @@ class PeerWatch:
         self._is_available = True
 
     async def read(self) -> None:
-        """Take one reading. Raises ``StoreUnavailable``, ``CorruptItem``."""
+        """Take one reading. Raises ``StoreUnavailable``."""
         brokers, started_ms = self._view.image.brokers, self._membership.now_ms()
-        items = await self._store.list(BROKER_LEASE_COLLECTION)
-        self._membership.observe(
-            [BrokerLease.from_item(item) for item in items], started_ms=started_ms
-        )
+        leases = read_leases(await self._store.list(BROKER_LEASE_COLLECTION))
+        self._membership.observe(leases, started_ms=started_ms)
         self._brokers = brokers
+        unreadable = {lease.broker_id for lease in leases if lease.incarnation == NOBODY}
+        for broker_id in unreadable - self._unreadable:
+            logger.error("lease cannot be read", extra={"broker_id": broker_id})
+        self._unreadable = unreadable
 
     async def catch_up(self) -> None:
         """Return when every broker in the image has been looked for since it registered.

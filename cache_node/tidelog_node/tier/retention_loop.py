@@ -132,6 +132,8 @@ class Retention:
     async def _advance_log_start(self, led: LedPartition, log: UnifiedLog) -> int:
         """Advance both log starts; return the stored one, which is never behind the local."""
         limits = total_limits(led.replica.config)
+        if not self._view.image.has_all_settings(led.replica.partition.topic, self._broker_id):
+            limits = Limits(UNLIMITED, UNLIMITED)
         start = await self._log_start(led, log, limits)
         if self._is_active_expired(led, limits, start):
             log.roll()

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from tidelog_core.errors import (
+    CorruptItem,
     OutcomeUnknown,
     StoreUnavailable,
     TidelogError,
@@ -15,6 +16,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
@@ -67,6 +69,9 @@ def _decide(image: ClusterImage, name: TopicPartition, decide: Decide) -> Partit
     partition = image.partition(name)
     if partition is None:
         raise UnknownTopicOrPartition(f"Unable to find partition {name}.")
+    if not is_readable(partition):
+        key = partition.item_id
+        raise CorruptItem((key.collection, key.key), image.unreadable[key])
     return decide(partition)
 
 

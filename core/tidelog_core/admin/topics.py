@@ -76,7 +76,7 @@ def plan_topic(
     """
     if new.name == CLUSTER_METADATA_TOPIC:
         raise InvalidRequest(f"Creation of internal topic {new.name} is prohibited.")
-    if image.topic(new.name) is not None:
+    if image.topic(new.name) is not None or image.is_unreadable(new.name):
         raise TopicAlreadyExists(f"Topic '{new.name}' already exists.")
     validate_topic_name(new.name)
     collision = find_collision(new.name, image.topics)
@@ -125,7 +125,9 @@ def plan_more_partitions(
         )
     _check_partition_limit(count)
     additional = count - before
-    replication_factor = len(image.partitions(name)[0].replicas)
+    # Of the first one whose item could ever be read.
+    widths = (len(partition.replicas) for partition in image.partitions(name))
+    replication_factor = next((width for width in widths if width), 0)
     if assignments is None:
         replicas = assignment.spread(
             additional,

@@ -7,6 +7,10 @@ after the changelog); the next refresh reads them again, so it never stays behin
 
 A topic and its partitions are always seen together: partitions are read after the
 topic item that names them, and partitions past its count are left out.
+
+An item that cannot be read is never taken for one that is gone. The image goes on with what
+it said last, names it in ``unreadable``, and follows everything else; a partition whose item
+has changed meanwhile is without a leader until it can be read again (``stand_in``).
 """
 
 from __future__ import annotations
@@ -21,16 +25,21 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
+from tidelog_core.config import TopicConfig, settings_of
 from tidelog_core.errors import CorruptItem, StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import (
+    PARTITION_COLLECTION_PREFIX,
     Broker,
     Cluster,
     DeletedTopic,
     NodeConfigOverrides,
     Partition,
     Topic,
+    node_config_key,
+    topic_key,
 )
+from tidelog_core.metadata.stand_in import stand_in
 from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
 
@@ -38,11 +47,13 @@ logger = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
+R = TypeVar("R", bound=records.Record)
 
 NO_VERSION = ClusterVersion(0)  # before the first logged commit
 COLLECTIONS_AT_ONCE_MAX = 16
 # From here on one listing of the collection is cheaper than its items one by one.
 LIST_FROM_KEYS = 24
+LOST_PARTITIONS_MAX = 1000  # of one topic; where more are missing its count is not believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,8 @@ class ClusterImage:
     partitions_by_topic: Mapping[UUID, tuple[Partition, ...]] = field(default_factory=dict)
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
+    # Items that are there and cannot be read, and why.
+    unreadable: Mapping[ItemKey, str] = field(default_factory=dict)
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic, or ``None`` where there is none of this name."""
@@ -78,6 +91,24 @@ class ClusterImage:
         if not 0 <= partition.partition < len(partitions):
             return None
         return partitions[partition.partition]
+
+    def is_unreadable(self, topic: str) -> bool:
+        """Whether there is a topic of this name of which nobody can read what it is now."""
+        return topic_key(topic) in self.unreadable
+
+    def require_readable(self, topic: str) -> None:
+        """Raise ``CorruptItem`` where there is such a topic, and nobody can read what it is."""
+        key = topic_key(topic)
+        if key in self.unreadable:
+            raise CorruptItem((key.collection, key.key), self.unreadable[key])
+
+    def has_all_settings(self, topic: str, broker_id: int) -> bool:
+        """Whether the topic's settings on that node are all known.
+
+        Where they are not, some may say to keep what others would delete.
+        """
+        keys = (topic_key(topic), node_config_key(None), node_config_key(broker_id))
+        return not any(key in self.unreadable for key in keys)
 
 
 # Called after every change with the new image and the names of the topics that were
@@ -180,11 +211,12 @@ class ClusterView:
                 return
             keys = changes.keys
             if keys is None:
-                after = await _load(self._store)
+                after = await _load(self._store, before)
             else:
                 after = await _apply(self._store, before, changes.version, keys)
         else:
-            after = await _load(self._store)
+            after = await _load(self._store, before)
+        _log_damage(before.unreadable, after.unreadable)
         self._image = after
         self._is_loaded = True
         self._changed.set()
@@ -198,8 +230,11 @@ class ClusterView:
                 watcher(watched)
 
 
-async def _load(store: MetadataStore) -> ClusterImage:
-    """Return the whole image. The version is read first: what changes meanwhile is read again."""
+async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
+    """Return the whole image. The version is read first: what changes meanwhile is read again.
+
+    ``before`` tells what items said that cannot be read any more.
+    """
     version = (await store.changes_since(NO_VERSION)).version
     collections = (
         records.CLUSTER_COLLECTION,
@@ -211,7 +246,7 @@ async def _load(store: MetadataStore) -> ClusterImage:
     image = dataclasses.replace(ClusterImage(), version=version)
     for collection in collections:
         items = {item.id: item for item in await store.list(collection)}
-        image = await _merge(store, image, items)
+        image = await _merge(store, image, items, before)
     return image
 
 
@@ -232,13 +267,13 @@ async def _apply(
         some = reads[start : start + COLLECTIONS_AT_ONCE_MAX]
         for found in await asyncio.gather(*(_read(store, *read) for read in some)):
             changed.update(found)
-    return await _merge(store, dataclasses.replace(image, version=version), changed)
+    return await _merge(store, dataclasses.replace(image, version=version), changed, image)
 
 
 def _is_shown(image: ClusterImage, collection: str) -> bool:
-    if collection.startswith(records.PARTITION_COLLECTION_PREFIX):
+    if collection.startswith(PARTITION_COLLECTION_PREFIX):
         # Partitions of a topic that the image does not have come with its topic item.
-        return _topic_id_of(collection) in image.topic_names
+        return _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX)) in image.topic_names
     return collection in {
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,
@@ -261,32 +296,95 @@ async def _read(
     return dict(zip(keys, items, strict=True))
 
 
+class _Readings:
+    """Makes records of items; notes those that cannot be read, with what they said last."""
+
+    def __init__(self, unreadable: Mapping[ItemKey, str]) -> None:
+        self.unreadable = dict(unreadable)
+
+    def record(
+        self, key: ItemKey, item: Item | None, read: Callable[[Item], R], before: R | None
+    ) -> R | None:
+        """Return the item's record, ``None`` where it is gone; ``before`` where it is damaged."""
+        self.unreadable.pop(key, None)
+        if item is None:
+            return None
+        try:
+            record = read(item)
+            if record.item_id != key:
+                raise CorruptItem(
+                    (key.collection, key.key), f"holds another item: {record.item_id.key}"
+                )
+        except CorruptItem as error:
+            self.unreadable[key] = error.problem
+            return before
+        return record
+
+    def note_key(self, key: ItemKey, item: Item | None) -> None:
+        """Note an item whose key is none that a record has."""
+        self.unreadable.pop(key, None)
+        if item is not None:
+            self.unreadable[key] = "its key is none of this collection's"
+
+    def partition(
+        self, key: ItemKey, item: Item | None, topic_id: UUID, before: Partition | None
+    ) -> Partition:
+        """Return the partition's record, or what stands for it.
+
+        ``item`` is ``None`` where it is not there, although the topic counts it.
+        """
+        found = self.record(key, item, Partition.from_item, None)
+        if found is not None:
+            return found
+        if item is None:
+            self.unreadable[key] = "it is not there, though its topic counts it"
+        elif before is not None and before.version == item.version:
+            return before
+        return stand_in(topic_id, int(key.key), before)
+
+
 async def _merge(
-    store: MetadataStore, image: ClusterImage, changed: Mapping[ItemKey, Item | None]
+    store: MetadataStore,
+    image: ClusterImage,
+    changed: Mapping[ItemKey, Item | None],
+    before: ClusterImage,
 ) -> ClusterImage:
+    """Return the image with the changed items; ``before`` tells what damaged ones said."""
+    readings = _Readings(image.unreadable)
     cluster_id = image.cluster_id
     brokers = dict(image.brokers)
     node_configs = dict(image.node_configs)
     deleted_topics = dict(image.deleted_topics)
     changed_topics: dict[str, Topic | None] = {}
-    changed_partitions: list[Partition] = []
+    changed_partitions: dict[ItemKey, Item | None] = {}
     for key, item in changed.items():
         match key.collection:
             case records.CLUSTER_COLLECTION:
-                cluster_id = "" if item is None else Cluster.from_item(item).cluster_id
-            case records.BROKER_COLLECTION:
-                _set(brokers, int(key.key), None if item is None else Broker.from_item(item))
-            case records.NODE_CONFIG_COLLECTION:
-                broker_id = None if key.key == records.EVERY_NODE else int(key.key)
-                overrides = None if item is None else NodeConfigOverrides.from_item(item)
-                _set(node_configs, broker_id, overrides)
-            case records.DELETED_TOPIC_COLLECTION:
-                tombstone = None if item is None else DeletedTopic.from_item(item)
-                _set(deleted_topics, UUID(key.key), tombstone)
+                last = Cluster(cluster_id=before.cluster_id)
+                cluster = readings.record(key, item, Cluster.from_item, last)
+                cluster_id = "" if cluster is None else cluster.cluster_id
+            case records.BROKER_COLLECTION if (number := _number(key.key)) is not None:
+                known = before.brokers.get(number)
+                _set(brokers, number, readings.record(key, item, Broker.from_item, known))
+            case records.NODE_CONFIG_COLLECTION if (
+                key.key == records.EVERY_NODE or _number(key.key) is not None
+            ):
+                node = _number(key.key)
+                last_configs = before.node_configs.get(node)
+                overrides = readings.record(key, item, NodeConfigOverrides.from_item, last_configs)
+                _set(node_configs, node, overrides)
+            case records.DELETED_TOPIC_COLLECTION if (topic_id := _id(key.key)) is not None:
+                buried = before.deleted_topics.get(topic_id)
+                tombstone = readings.record(key, item, DeletedTopic.from_item, buried)
+                _set(deleted_topics, topic_id, tombstone)
             case records.TOPIC_COLLECTION:
-                changed_topics[key.key] = None if item is None else Topic.from_item(item)
-            case _ if item is not None:
-                changed_partitions.append(Partition.from_item(item))
+                topic = before.topics.get(key.key)
+                changed_topics[key.key] = readings.record(key, item, _read_topic, topic)
+            case collection if collection.startswith(PARTITION_COLLECTION_PREFIX):
+                changed_partitions[key] = item
+            case _:
+                # A key that nothing of ours has: whatever it is, it shall be seen.
+                readings.note_key(key, item)
     image = dataclasses.replace(
         image,
         cluster_id=cluster_id,
@@ -294,21 +392,34 @@ async def _merge(
         node_configs=node_configs,
         deleted_topics=deleted_topics,
     )
-    image = _replace_partitions(image, changed_partitions)
-    return await _replace_topics(store, image, changed_topics)
+    image = await _replace_partitions(store, image, changed_partitions, readings)
+    image = await _replace_topics(store, image, changed_topics, before, readings)
+    return dataclasses.replace(image, unreadable=_still_shown(image, readings.unreadable))
 
 
-def _replace_partitions(image: ClusterImage, changed: list[Partition]) -> ClusterImage:
+async def _replace_partitions(
+    store: MetadataStore,
+    image: ClusterImage,
+    changed: Mapping[ItemKey, Item | None],
+    readings: _Readings,
+) -> ClusterImage:
     if not changed:
         return image
     by_topic: dict[UUID, list[Partition]] = {}
-    for partition in changed:
-        known = by_topic.get(partition.topic_id)
+    for key, item in changed.items():
+        topic_id = _id(key.collection.removeprefix(PARTITION_COLLECTION_PREFIX))
+        number = _number(key.key)
+        if topic_id is None or number is None:
+            continue
+        known = by_topic.get(topic_id)
         if known is None:
-            known = list(image.partitions_by_topic.get(partition.topic_id, ()))
-            by_topic[partition.topic_id] = known
-        if partition.partition < len(known):
-            known[partition.partition] = partition
+            known = list(image.partitions_by_topic.get(topic_id, ()))
+            by_topic[topic_id] = known
+        if number >= len(known):
+            continue
+        if item is None and not await _is_still(store, image.topic_by_id(topic_id)):
+            continue  # The topic is gone, which the next refresh meets.
+        known[number] = readings.partition(key, item, topic_id, known[number])
     partitions = {topic_id: tuple(known) for topic_id, known in by_topic.items()}
     return dataclasses.replace(
         image, partitions_by_topic={**image.partitions_by_topic, **partitions}
@@ -316,18 +427,27 @@ def _replace_partitions(image: ClusterImage, changed: list[Partition]) -> Cluste
 
 
 async def _replace_topics(
-    store: MetadataStore, image: ClusterImage, changed: Mapping[str, Topic | None]
+    store: MetadataStore,
+    image: ClusterImage,
+    changed: Mapping[str, Topic | None],
+    before: ClusterImage,
+    readings: _Readings,
 ) -> ClusterImage:
     if not changed:
         return image
-    listed = await _list_new_partitions(store, image, changed)
+    listed = await _list_new_partitions(store, image, changed, before, readings)
     topics, names = dict(image.topics), dict(image.topic_names)
     partitions = dict(image.partitions_by_topic)
-    for name, topic in changed.items():
-        before = topics.pop(name, None)
-        if before is not None:
-            del names[before.topic_id]
-            del partitions[before.topic_id]
+    for name, read in changed.items():
+        replaced = topics.pop(name, None)
+        if replaced is not None:
+            del names[replaced.topic_id]
+            del partitions[replaced.topic_id]
+        topic = read
+        if read is not None and read.item_id in readings.unreadable:
+            topic = before.topics.get(name)
+            if topic is not None and topic.topic_id in image.deleted_topics:
+                continue  # What cannot be read is another topic of this name.
         if topic is None:
             continue
         found = listed.get(topic.topic_id, image.partitions_by_topic.get(topic.topic_id, ()))
@@ -344,7 +464,11 @@ async def _replace_topics(
 
 
 async def _list_new_partitions(
-    store: MetadataStore, image: ClusterImage, changed: Mapping[str, Topic | None]
+    store: MetadataStore,
+    image: ClusterImage,
+    changed: Mapping[str, Topic | None],
+    before: ClusterImage,
+    readings: _Readings,
 ) -> dict[UUID, tuple[Partition, ...]]:
     """Return the partitions of the topics that the image has too few of.
 
@@ -360,30 +484,84 @@ async def _list_new_partitions(
     listed: dict[UUID, tuple[Partition, ...]] = {}
     for start in range(0, len(to_list), COLLECTIONS_AT_ONCE_MAX):
         some = to_list[start : start + COLLECTIONS_AT_ONCE_MAX]
-        lists = await asyncio.gather(*(_list_partitions(store, topic) for topic in some))
-        for topic, found in zip(some, lists, strict=True):
-            if found is not None:
-                listed[topic.topic_id] = found
+        lists = await asyncio.gather(
+            *(store.list(records.partition_collection(topic.topic_id)) for topic in some)
+        )
+        for topic, items in zip(some, lists, strict=True):
+            count = topic.partition_count
+            by_number = {_number(item.id.key): item for item in items}
+            if any(number not in by_number for number in range(min(count, len(items) + 1))):
+                if not await _is_still(store, topic):
+                    continue
+                if count - len(items) > LOST_PARTITIONS_MAX:
+                    readings.unreadable[topic.item_id] = (
+                        f"{count} partitions, of which {len(items)} are there"
+                    )
+                    # So many are not lost: what is wrong is the count.
+                    last = before.topics.get(topic.name)
+                    count = 0 if last is None else last.partition_count
+            known = before.partitions_by_topic.get(topic.topic_id, ())
+            listed[topic.topic_id] = tuple(
+                readings.partition(
+                    records.partition_key(topic.topic_id, number),
+                    by_number.get(number),
+                    topic.topic_id,
+                    known[number] if number < len(known) else None,
+                )
+                for number in range(count)
+            )
     return listed
 
 
-async def _list_partitions(store: MetadataStore, topic: Topic) -> tuple[Partition, ...] | None:
-    """Return the topic's partitions, ``None`` where the topic changed since it was read."""
-    items = await store.list(records.partition_collection(topic.topic_id))
-    found = tuple(Partition.from_item(item) for item in items)[: topic.partition_count]
-    if [partition.partition for partition in found] == list(range(topic.partition_count)):
-        return found
+async def _is_still(store: MetadataStore, topic: Topic | None) -> bool:
+    """Return whether the topic's item is as it was read."""
+    if topic is None:
+        return False
     item = await store.get(topic.item_id)
-    if item is None or item.version != topic.version or Topic.from_item(item) != topic:
+    return item is not None and item.version == topic.version
+
+
+def _still_shown(image: ClusterImage, unreadable: Mapping[ItemKey, str]) -> dict[ItemKey, str]:
+    """Return what cannot be read, without the partitions of topics that are gone."""
+    return {key: unreadable[key] for key in unreadable if _is_shown(image, key.collection)}
+
+
+def _log_damage(before: Mapping[ItemKey, str], after: Mapping[ItemKey, str]) -> None:
+    """Tell of every item once when it can no longer be read, and when it can again."""
+    for key in after:
+        if key not in before:
+            logger.error(
+                "metadata item cannot be read: %s/%s: %s", key.collection, key.key, after[key]
+            )
+    for key in before:
+        if key not in after:
+            logger.info("metadata item is in order again or gone: %s/%s", key.collection, key.key)
+
+
+def _read_topic(item: Item) -> Topic:
+    """Return the topic. Raises ``CorruptItem``, also for settings that this program cannot use."""
+    topic = Topic.from_item(item)
+    known = settings_of(TopicConfig)
+    for name, text in topic.configs.items():
+        try:
+            known[name].parse(text)
+        except (KeyError, ValueError) as error:
+            key = (item.id.collection, item.id.key)
+            raise CorruptItem(key, f"its setting {name}={text!r}: {error}") from None
+    return topic
+
+
+def _id(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
         return None
-    raise CorruptItem(
-        (topic.item_id.collection, topic.item_id.key),
-        f"{topic.partition_count} partitions, of which {len(found)} in their place are there",
-    )
 
 
-def _topic_id_of(partition_collection: str) -> UUID:
-    return UUID(partition_collection.removeprefix(records.PARTITION_COLLECTION_PREFIX))
+def _number(key: str) -> int | None:
+    """Return the number that the key of a broker or a partition is, ``None`` for another key."""
+    is_number = len(key) == records.NUMBER_DIGITS and key.isascii() and key.isdigit()
+    return int(key) if is_number else None
 
 
 def _set(values: dict[K, V], key: K, value: V | None) -> None:

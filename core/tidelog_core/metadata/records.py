@@ -46,6 +46,7 @@ FUNCTION_PROGRESS_COLLECTION = "function-progress"
 SCRUB_SIGHTING_COLLECTION = "scrub-sighting"
 RESTORATION_COLLECTION = "restoration"
 EVERY_NODE = "default"
+NUMBER_DIGITS = 10  # of a broker or a partition in a key
 PRODUCER_ID_COUNTER = ItemKey("producer-id", "next")  # the end of the last block given out
 
 

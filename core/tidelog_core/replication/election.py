@@ -36,6 +36,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.leases import PeerLeases
@@ -143,6 +144,8 @@ class ElectionClerk:
             kept.pop(_key(partition), None)
 
     def _is_vacant(self, partition: Partition, peers: PeerLeases) -> bool:
+        if not is_readable(partition):
+            return False
         if partition.leader == self._broker_id:
             return not self.leads(partition)
         return partition.leader == NO_LEADER or peers.is_dead(partition.leader)

@@ -35,9 +35,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.records import BrokerLease, broker_lease_key, check
-from tidelog_core.metadata.store import ABSENT, Check
+from tidelog_core.metadata.store import ABSENT, UNREADABLE_VERSION, Check, Item
 
+NOBODY = UUID(int=0)  # the incarnation in a lease that cannot be read
 RELEASED = 0  # the counter of a broker that has left in order; it starts again at 1
 LEASE_MS = 9_000
 RENEW_MS = 3_000
@@ -208,6 +210,30 @@ def _at_version(record: BrokerLease, version: int) -> BrokerLease:
     )
 
 
+def read_leases(items: Iterable[Item]) -> list[BrokerLease]:
+    """Return the brokers' leases, also of items that cannot be read.
+
+    Those are of ``NOBODY``: they tell no more than the item's version does, which moves as
+    long as the broker lives. Its next renewal puts the item right.
+    """
+    leases = []
+    for item in items:
+        try:
+            leases.append(BrokerLease.from_item(item))
+        except CorruptItem:
+            if item.id.key.isdecimal():
+                broker_id = int(item.id.key)
+                leases.append(
+                    BrokerLease(
+                        broker_id=broker_id,
+                        incarnation=NOBODY,
+                        counter=RELEASED + 1,
+                        version=item.version,
+                    )
+                )
+    return leases
+
+
 @dataclass(slots=True)
 class _Sighting:
     record: BrokerLease
@@ -241,6 +267,8 @@ class PeerLeases:
         known = self._sightings.get(broker_id)
         if known is None:
             return self._has_read
+        if known.record.version == UNREADABLE_VERSION:
+            return False
         if known.record.counter == RELEASED:
             return True
         return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms

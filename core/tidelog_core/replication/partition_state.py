@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.replication.follower_state import FollowerState
 from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
 from tidelog_core.replication.owed_acks import ReleasedAck
@@ -27,7 +28,8 @@ class RoleChange(Enum):
     NONE = "none"
     BECAME_LEADER = "became-leader"  # assign the leader epoch in the log, write nothing before
     BECAME_FOLLOWER = "became-follower"  # fetch from the new leader
-    IDLE = "idle"  # named leader in an epoch of an earlier life: take over, see election
+    # Named leader in an epoch of an earlier life: take over, see election. Or nothing is known.
+    IDLE = "idle"
     NO_REPLICA = "no-replica"  # the log may be deleted
 
 
@@ -52,8 +54,13 @@ class PartitionState(Generic[Token]):
     ) -> RoleChange:
         """Take a record of the partition; older ones than is known change nothing.
 
-        ``leads`` is ``ElectionClerk.leads`` of the same record.
+        ``leads`` is ``ElectionClerk.leads`` of the same record. Where the item cannot be
+        read, nobody knows who leads by now: this broker plays no part until it can be.
         """
+        if not is_readable(partition):
+            self.partition = partition
+            self._end_parts()
+            return RoleChange.IDLE
         if self.partition is not None and partition.version <= self.partition.version:
             return RoleChange.NONE
         self.partition = partition

@@ -19,7 +19,6 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import (
     BROKER_LEASE_COLLECTION,
-    BrokerLease,
     Partition,
     SegmentMeta,
     Topic,
@@ -30,7 +29,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.lease_clock import lease_clock_ms
-from tidelog_core.replication.leases import PeerLeases, lease_times
+from tidelog_core.replication.leases import PeerLeases, lease_times, read_leases
 
 from tidelog_functions.admin.problems import Misconfigured
 from tidelog_functions.invocation import FunctionSettings, parse_function_settings
@@ -118,8 +117,7 @@ class AdminCluster:
     async def see_peers(self) -> None:
         """Take a reading of the brokers' leases."""
         started_ms = lease_clock_ms()
-        items = await self.store.list(BROKER_LEASE_COLLECTION)
-        leases = [BrokerLease.from_item(item) for item in items]
+        leases = read_leases(await self.store.list(BROKER_LEASE_COLLECTION))
         self.peers.observe(leases, started_ms=started_ms, now_ms=lease_clock_ms())
 
     def live(self, image: ClusterImage) -> Set[int]:
@@ -127,9 +125,14 @@ class AdminCluster:
         return frozenset(b for b in image.brokers if self.peers.is_live(b))
 
     async def topic(self, name: str) -> Topic:
-        """Return the topic as it is now. Raises ``UnknownTopicOrPartition``."""
-        topic = (await self.view.refresh()).topic(name)
+        """Return the topic as it is now.
+
+        Raises ``UnknownTopicOrPartition``, and ``CorruptItem`` where nobody can tell.
+        """
+        image = await self.view.refresh()
+        topic = image.topic(name)
         if topic is None:
+            image.require_readable(name)
             raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
         return topic
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from tidelog.cli.failures import CommandFailed, UsageError
+from tidelog.cli.output import note
 
 if TYPE_CHECKING:
     from tidelog_core.metadata.image import ClusterImage
@@ -88,7 +89,8 @@ def locate_stores(
 async def opened_metadata(url: str) -> AsyncIterator[tuple[MetadataStore, ClusterImage]]:
     """Open the metadata store and read the cluster in it.
 
-    Raises ``CommandFailed`` where there is none.
+    Raises ``CommandFailed`` where there is none. Items that cannot be read are named on
+    stderr, and are in the image's ``unreadable``.
     """
     from tidelog_core.metadata.image import ClusterView
     from tidelog_core.metadata.location import open_metadata_store
@@ -96,6 +98,8 @@ async def opened_metadata(url: str) -> AsyncIterator[tuple[MetadataStore, Cluste
     store = open_metadata_store(url)
     try:
         image = await ClusterView(store).refresh()
+        for key, problem in image.unreadable.items():
+            note(f"metadata item {key.collection}/{key.key} cannot be read: {problem}")
         if not image.cluster_id:
             raise CommandFailed(f"the metadata store {url} holds no cluster")
         yield store, image
@@ -118,9 +122,11 @@ async def opened_objects(url: str) -> AsyncIterator[ObjectStore]:
 def select_topics(image: ClusterImage, names: list[str]) -> list[str]:
     """Return the topics named; where none is, all but the cluster's own, which hold no records.
 
-    Raises ``CommandFailed`` for an unknown one.
+    Raises ``CommandFailed`` for an unknown one, and for one that cannot be read.
     """
     for name in names:
+        if image.topic(name) is None and image.is_unreadable(name):
+            raise CommandFailed(f"what the metadata store holds of topic {name!r} cannot be read")
         if image.topic(name) is None:
             raise CommandFailed(f"there is no topic {name!r}{_suggest(name, list(image.topics))}")
     return names or [name for name, topic in image.topics.items() if not topic.is_internal]

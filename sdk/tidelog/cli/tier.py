@@ -117,6 +117,7 @@ async def _statuses_of(
     topic: str,
     local: dict[TopicPartition, tuple[int, int]],
 ) -> list[PartitionStatus]:
+    from tidelog_core.errors import CorruptItem
     from tidelog_core.metadata.records import SegmentMeta, segment_collection
 
     is_tiered = _is_tiered(image, topic)
@@ -128,7 +129,12 @@ async def _statuses_of(
             *(store.list(segment_collection(p.topic_id, p.partition)) for p in some)
         )
         for partition, items in zip(some, lists, strict=True):
-            metas = [SegmentMeta.from_item(item) for item in items]
+            metas = []
+            for item in items:
+                try:
+                    metas.append(SegmentMeta.from_item(item))
+                except CorruptItem as error:
+                    note(str(error))
             rows.append(
                 describe_partition(
                     topic,

@@ -14,13 +14,16 @@ from uuid import UUID
 from tidelog_core.errors import CorruptItem, InvalidObjectKey, ObjectNotFound
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import (
+    TOPIC_COLLECTION,
     Partition,
     SegmentMeta,
     SegmentState,
     deleted_topic_key,
+    partition_collection,
     partition_key,
     segment_collection,
 )
+from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import Item, MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
@@ -64,6 +67,12 @@ class MetadataPlan:
         """
         problems = [Problem(None, key, "it is no object of the tier's") for key in cluster.foreign]
         problems = problems if is_all else []
+        ours = {partition_collection(topic_id) for topic_id in self._names}
+        problems += [
+            Problem(None, f"{key.collection}/{key.key}", f"it cannot be read: {why}")
+            for key, why in self._image.unreadable.items()
+            if is_all or key.collection in ours
+        ]
         wanted = []
         for topic in cluster.topics.values():
             if topic.topic_id in self._names:
@@ -91,7 +100,10 @@ class MetadataPlan:
         item = await self._store.get(partition_key(topic.topic_id, planned.name.partition))
         if item is None:
             return planned.log_start_offset
-        return Partition.from_item(item).log_start_offset
+        try:
+            return Partition.from_item(item).log_start_offset
+        except CorruptItem:  # Which is a problem of its own.
+            return planned.log_start_offset
 
     async def _partition(self, topic: str, partition: Partition) -> PartitionPlan:
         name = TopicPartition(topic, partition.partition)
@@ -108,7 +120,10 @@ class MetadataPlan:
         finished = tuple(finished_segments(metas))
         if finished:
             self._tiered.add(partition.topic_id)
-        return PartitionPlan(name, partition.log_start_offset, finished, tuple(problems))
+        log_start_offset = partition.log_start_offset
+        if finished and not is_readable(partition):
+            log_start_offset = max(log_start_offset, finished[0].base_offset)
+        return PartitionPlan(name, log_start_offset, finished, tuple(problems))
 
     async def _orphans(self, topic: TopicObjects) -> list[Problem]:
         problems = []
@@ -148,6 +163,12 @@ class MetadataPlan:
         """
         if topic.is_deleted or self._image.topic_by_id(topic.topic_id) is not None:
             return True
+        name = topic.folder.partition("/")[2].removesuffix(f"-{topic.topic_id}")
+        if any(
+            key.collection == TOPIC_COLLECTION and key.key.startswith(name)
+            for key in self._image.unreadable
+        ):
+            return True  # As far as can be told: the item is a problem of its own.
         if await self._store.get(deleted_topic_key(topic.topic_id)) is not None:
             return True
         keys = itertools.chain.from_iterable(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from tidelog_core.errors import NotLeaderOrFollower
 from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.stand_in import stand_in
 from tidelog_core.replication.leader_state import ReplicationRules
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
 
@@ -69,6 +70,24 @@ def test_a_record_of_the_same_epoch_goes_to_the_part_that_is_played() -> None:
     assert state.leader is leader
     assert leader is not None
     assert leader.partition.isr == (1,)
+
+
+def test_nobody_leads_or_follows_by_an_item_that_cannot_be_read() -> None:
+    for leads in (True, False):
+        state = PartitionState[str](1 if leads else 2)
+        known = make_partition()
+        take(state, known, leads=leads)
+        if state.leader is not None:
+            state.leader.on_append(1, 0)
+            state.leader.owe_ack(1, "a")
+        damaged = stand_in(known.topic_id, known.partition, known)
+        assert take(state, damaged) is RoleChange.IDLE
+        assert take(state, damaged) is RoleChange.IDLE
+        assert (state.leader, state.follower) == (None, None)
+        assert [ack.token for ack in state.take_released()] == ["a"] * leads
+        # It can be read again, whether it is another one by now or not.
+        change = take(state, make_partition(), leads=leads)
+        assert change is (RoleChange.BECAME_LEADER if leads else RoleChange.BECAME_FOLLOWER)
 
 
 def test_old_records_change_nothing() -> None:

@@ -587,11 +587,16 @@ def test_an_object_store_that_cannot_be_is_500_and_only_for_who_needs_it(tmp_pat
         assert "TIDELOG_OBJECTS" in answer.body["detail"]
 
 
-def test_a_damaged_partition_is_500_and_named(api: Api) -> None:
-    api.done("POST", "/topics", {"name": "t"})
+def test_a_damaged_partition_hides_no_other_and_is_500_to_who_would_change_it(api: Api) -> None:
+    api.done("POST", "/topics", {"name": "t", "partition_count": 2})
+    api.done("POST", "/topics", {"name": "u"})
     partition = partition_of(api, "t")
     api.commit(Write(partition.item_id, {"replicas": "x"}, ANY_VERSION))
-    answer = api("GET", "/topics")
-    assert answer.status == 500
+    assert [topic["name"] for topic in api.done("GET", "/topics")["topics"]] == ["t", "u"]
+    found = api.done("GET", "/topics/t/partitions")["partitions"]
+    assert [p["leader"] in (None, -1) for p in found] == [True, False]
+    api.done("POST", "/topics", {"name": "v"})
+    answer = api("PUT", "/topics/t/partitions/0/reassignment", {"replicas": [2]})
+    assert answer.problem == (500, "UNKNOWN_SERVER_ERROR")
     assert f"{partition.topic_id}" in answer.body["detail"]
     assert "Traceback" not in answer.body["detail"]

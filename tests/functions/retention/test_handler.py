@@ -13,12 +13,21 @@ import pytest
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import NodeConfigOverrides, SegmentState
+from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.tier.keys import TOPIC_NAME_LENGTH_MAX
 from tidelog_functions.events import UnknownEvent
 from tidelog_functions.invocation import PartitionsFailed
 from tidelog_functions.local.events import object_created, scheduled
 from tidelog_functions.retention.handler import handle
 
-from tests.functions.world import DAY_MS, HOUR_MS, Steps, World, folder_world
+from tests.functions.world import (
+    DAY_MS,
+    HOUR_MS,
+    RECORDS_PER_SEGMENT,
+    Steps,
+    World,
+    folder_world,
+)
 
 T = TypeVar("T")
 SCHEDULE = scheduled("retention", now_ms=0)
@@ -206,6 +215,45 @@ def test_a_corrupt_item_is_named_and_stops_no_other_partition(folder: Path) -> N
     assert set(problems) == {"topic/a/0000000000", "topic nonsense"}
     assert "metadata item segment:" in problems["topic/a/0000000000"]
     assert in_world(folder, object_count) == 6  # the other topic's old segment is gone
+
+
+@pytest.mark.parametrize("owner", [None, 1], ids=["every node", "the leader"])
+def test_nothing_is_removed_by_settings_that_cannot_all_be_read(
+    folder: Path, owner: int | None
+) -> None:
+    """What cannot be read may say to keep everything."""
+
+    async def act(world: World) -> None:
+        topic = await world.create_topic(configs={"retention.ms": "1000"})
+        await world.copy(topic, 0, age_ms=DAY_MS)
+        await world.corrupt(records.node_config_key(owner))
+        result = await world.retain()
+        assert list(map(str, result.failed.values()))
+        assert all("node-config" in str(error) for error in result.failed.values())
+        assert (await world.partition(topic)).log_start_offset == 0
+        await world.store.commit([Write(records.node_config_key(owner), None, ANY_VERSION)])
+        await world.corrupt(records.node_config_key(2))  # of a node that does not lead it
+        assert (await world.retain()).failed == {}
+        assert (await world.partition(topic)).log_start_offset == RECORDS_PER_SEGMENT
+
+    in_world(folder, act)
+
+
+def test_an_event_of_a_topic_with_a_long_name_is_not_stopped_by_a_damaged_neighbour(
+    folder: Path,
+) -> None:
+    async def act(world: World) -> None:
+        shared = "x" * TOPIC_NAME_LENGTH_MAX
+        topic = await world.create_topic(f"{shared}b", configs={"retention.ms": "1000"})
+        old = await world.copy(topic, 0, age_ms=DAY_MS)
+        await world.corrupt(records.topic_key(f"{shared}a"))
+        key = world.index_key(topic, old)
+        assert (await world.retain(key)).failed == {}
+        assert (await world.partition(topic)).log_start_offset == RECORDS_PER_SEGMENT
+        await world.corrupt(topic.item_id)
+        assert "topic/xxx" in str(*(await world.retain(key)).failed.values())
+
+    in_world(folder, act)
 
 
 def test_a_call_near_its_time_limit_goes_on_with_the_next_schedule(folder: Path) -> None:

@@ -171,6 +171,27 @@ def test_verify_names_an_item_that_is_no_segment(damaged: Path) -> None:
     assert wrong_objects(document)[0].startswith("segment:")
 
 
+def test_what_cannot_be_read_of_the_cluster_is_named_and_the_rest_checked(damaged: Path) -> None:
+    count = verified(damaged)["segments"]
+    with sqlite3.connect(damaged / "metadata.db") as store:
+        (topic_id,) = store.execute(
+            "SELECT json_extract(body, '$.topic_id') FROM items"
+            " WHERE collection = 'topic' AND key = 'orders'"
+        ).fetchone()
+        partition = f"partition:{topic_id}"
+        where = "WHERE (collection, key) IN (VALUES ('topic', 'other'), (?, '0000000000'))"
+        store.execute(f"UPDATE items SET body = '[' {where}", (partition,))
+    store.close()
+    document = verified(damaged, status=1)
+    assert set(wrong_objects(document)) == {"topic/other", f"{partition}/0000000000"}
+    assert 0 < document["segments"] < count
+    assert wrong_objects(verified(damaged, "orders", status=1)) == [f"{partition}/0000000000"]
+    outcome = tidelog("tier", "status", "--data-dir", damaged)
+    assert "topic/other cannot be read" in outcome.errors
+    assert {row["topic"] for row in status_rows(damaged)} == {"orders"}
+    assert "cannot be read" in tidelog("verify", "--data-dir", damaged, "other", status=1).errors
+
+
 def put_copy(path: Path, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(path, target))

@@ -1,0 +1,354 @@
+"""An item that cannot be read is alone in its trouble, and never taken for one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from tidelog_core.errors import VersionConflict
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import LOST_PARTITIONS_MAX, ClusterView
+from tidelog_core.metadata.records import (
+    Broker,
+    Cluster,
+    DeletedTopic,
+    NodeConfigOverrides,
+    Partition,
+    Topic,
+    put,
+)
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stand_in import is_readable
+from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
+from tidelog_core.model import NO_LEADER, TopicPartition
+
+ORDERS = Topic(name="orders", topic_id=UUID(int=1), partition_count=3)
+OTHER = Topic(name="other", topic_id=UUID(int=2), partition_count=1)
+BROKER = Broker(broker_id=1, incarnation=UUID(int=9), host="h", port=1)
+CONFIGS = NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"})
+GONE = DeletedTopic(topic_id=UUID(int=3), name="gone", partition_count=1, deleted_ms=5)
+ORDERS_1 = records.partition_key(ORDERS.topic_id, 1)
+
+
+def partition(of: Topic, number: int) -> Partition:
+    return Partition(
+        topic_id=of.topic_id,
+        partition=number,
+        replicas=(1, 2),
+        leader=1,
+        leader_epoch=4,
+        isr=(1, 2),
+        log_start_offset=17,
+    )
+
+
+class World:
+    """A cluster in a SQLite file, and a view that follows it."""
+
+    def __init__(self, path: Path, *, changelog_length: int) -> None:
+        self.path = path / "metadata.db"
+        self.store = SqliteMetadataStore(self.path, changelog_length=changelog_length)
+        self.view = ClusterView(self.store)
+
+    async def fill(self) -> None:
+        await self.store.commit([put(Cluster(cluster_id="c")), put(BROKER), put(CONFIGS)])
+        await self.store.commit([put(GONE)])
+        for topic in (ORDERS, OTHER):
+            items = [
+                put(partition(topic, n), is_logged=False) for n in range(topic.partition_count)
+            ]
+            await self.store.commit([put(topic), *items])
+
+    async def write_nonsense(self, key: ItemKey) -> None:
+        """Write what a program that we know nothing of might write."""
+        await self.store.commit([Write(key, {"of": "tomorrow"}, ANY_VERSION)])
+
+    def spoil(self, key: ItemKey, body: str = "{") -> None:
+        """Damage the item where it lies, at the version that it has."""
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            where = (body, key.collection, key.key)
+            connection.execute("UPDATE items SET body = ? WHERE collection = ? AND key = ?", where)
+
+    async def go_on(self, count: int = 1) -> None:
+        """Have changes in the changelog that are of nothing else."""
+        for port in range(count):
+            item = await self.store.get(records.broker_key(7))
+            version = 0 if item is None else item.version
+            await self.store.commit(
+                [put(dataclasses.replace(BROKER, broker_id=7, port=port, version=version))]
+            )
+
+
+Scene = Callable[[World], Awaitable[None]]
+
+
+@pytest.fixture(params=[1000, 2], ids=["followed", "loaded-anew"])
+def play(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Scene], None]:
+    """Plays a scene in a world; with a short changelog every refresh loads everything."""
+
+    def play(scene: Scene) -> None:
+        async def main() -> None:
+            world = World(tmp_path, changelog_length=request.param)
+            await world.fill()
+            await scene(world)
+            await world.store.close()
+
+        asyncio.run(main())
+
+    return play
+
+
+SHOWN = [
+    records.cluster_key(),
+    records.broker_key(1),
+    records.node_config_key(None),
+    records.deleted_topic_key(GONE.topic_id),
+    records.topic_key("orders"),
+]
+
+
+@pytest.mark.parametrize("key", SHOWN, ids=str)
+def test_what_an_item_said_last_stays_while_it_cannot_be_read(
+    play: Callable[[Scene], None], key: ItemKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(world: World) -> None:
+        before = await world.view.refresh()
+        await world.write_nonsense(key)
+        for _ in range(3):
+            await world.go_on(4)
+            image = await world.view.refresh()
+            assert image.cluster_id == "c"
+            assert image.brokers[1] == BROKER
+            assert image.node_configs == {None: CONFIGS}
+            assert image.deleted_topics == {GONE.topic_id: GONE}
+            assert image.topics == before.topics
+            assert image.partitions("orders") == before.partitions("orders")
+            assert list(image.unreadable) == [key]
+        assert image.brokers[7].port == 3
+
+    play(scene)
+    errors = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert f"{key.collection}/{key.key}" in errors[0].getMessage()
+
+
+@pytest.mark.parametrize("key", SHOWN, ids=str)
+def test_an_item_that_could_never_be_read_hides_no_other(
+    play: Callable[[Scene], None], key: ItemKey
+) -> None:
+    async def scene(world: World) -> None:
+        world.spoil(key)
+        image = await world.view.refresh()
+        assert list(image.unreadable) == [key]
+        assert "other" in image.topics
+        assert ("orders" in image.topics) == (key != records.topic_key("orders"))
+        assert image.is_unreadable("orders") == (key == records.topic_key("orders"))
+        assert (1 in image.brokers) == (key != records.broker_key(1))
+
+    play(scene)
+
+
+def test_nobody_leads_a_partition_that_changed_and_cannot_be_read(
+    play: Callable[[Scene], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(world: World) -> None:
+        before = await world.view.refresh()
+        await world.write_nonsense(ORDERS_1)
+        heard: list[frozenset[str]] = []
+        world.view.subscribe(lambda _, names: heard.append(names))
+        for _ in range(2):
+            await world.go_on(4)
+            image = await world.view.refresh()
+            found = image.partition(TopicPartition("orders", 1))
+            assert found is not None
+            assert not is_readable(found)
+            assert (found.leader, found.isr) == (NO_LEADER, ())
+            assert (found.replicas, found.leader_epoch, found.log_start_offset) == ((1, 2), 4, 17)
+            for number in (0, 2):
+                name = TopicPartition("orders", number)
+                assert image.partition(name) == before.partition(name)
+        assert "orders" in heard[0]
+        with pytest.raises(VersionConflict):
+            await world.store.commit([put(dataclasses.replace(found, leader=2))])
+
+    play(scene)
+    assert [r.levelname for r in caplog.records] == ["ERROR"]
+
+
+def test_an_item_in_order_again_is_as_any_other(
+    play: Callable[[Scene], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scene(world: World) -> None:
+        await world.view.refresh()
+        keys = [*SHOWN, ORDERS_1]
+        bodies = {key: item.body for key in keys if (item := await world.store.get(key))}
+        for key in keys:
+            await world.write_nonsense(key)
+        assert set((await world.view.refresh()).unreadable) == set(keys)
+        for key in keys:
+            await world.store.commit([Write(key, bodies[key], ANY_VERSION)])
+        image = await world.view.refresh()
+        assert image.unreadable == {}
+        found = image.partition(TopicPartition("orders", 1))
+        assert found == partition(ORDERS, 1)
+        assert found is not None
+        assert found.version == 3
+
+    play(scene)
+    assert caplog.text.count("in order again") == len(SHOWN) + 1
+
+
+def test_damage_at_a_known_version_takes_no_leader_and_the_next_write_mends_it(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(world: World) -> None:
+        await world.view.refresh()
+        world.spoil(ORDERS_1)
+        await world.go_on(4)
+        # Nobody is told, so that only those who load everything meet it.
+        known = (await world.view.refresh()).partition(TopicPartition("orders", 1))
+        assert known == partition(ORDERS, 1)
+        assert known is not None
+        await world.store.commit([put(dataclasses.replace(known, isr=(1,)))])
+        image = await world.view.refresh()
+        assert image.unreadable == {}
+        found = image.partition(TopicPartition("orders", 1))
+        assert found is not None
+        assert found.isr == (1,)
+
+    play(scene)
+
+
+def test_a_partition_that_could_never_be_read_has_its_place(play: Callable[[Scene], None]) -> None:
+    async def scene(world: World) -> None:
+        world.spoil(ORDERS_1, '{"partition": 7}')
+        image = await world.view.refresh()
+        assert [p.partition for p in image.partitions("orders")] == [0, 1, 2]
+        assert [is_readable(p) for p in image.partitions("orders")] == [True, False, True]
+        assert image.partitions("orders")[1].replicas == ()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_partition_item_that_is_lost_is_not_a_partition_that_is_gone(
+    play: Callable[[Scene], None], is_logged: bool
+) -> None:
+    async def scene(world: World) -> None:
+        if is_logged:
+            await world.view.refresh()
+        await world.store.commit([Write(ORDERS_1, None, ANY_VERSION, is_logged)])
+        image = await world.view.refresh()
+        assert [is_readable(p) for p in image.partitions("orders")] == [True, False, True]
+        assert image.partitions("orders")[1].replicas == ((1, 2) if is_logged else ())
+        assert list(image.unreadable) == [ORDERS_1]
+
+    play(scene)
+
+
+def test_a_count_of_partitions_that_cannot_be_is_damage_of_the_topic(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(world: World) -> None:
+        before = await world.view.refresh()
+        wide = dataclasses.replace(
+            before.topics["orders"], partition_count=LOST_PARTITIONS_MAX + 100_000_000
+        )
+        await world.store.commit([put(wide)])
+        image = await world.view.refresh()
+        assert list(image.unreadable) == [records.topic_key("orders")]
+        assert image.topics == before.topics
+        assert image.partitions("orders") == before.partitions("orders")
+        fresh = await ClusterView(world.store).refresh()
+        assert list(fresh.topics) == ["other"]
+        assert fresh.is_unreadable("orders")
+
+    play(scene)
+
+
+def test_what_cannot_be_read_in_place_of_a_deleted_topic_is_another_topic(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(world: World) -> None:
+        orders = (await world.view.refresh()).topics["orders"]
+        tombstone = DeletedTopic(
+            topic_id=orders.topic_id, name="orders", partition_count=3, deleted_ms=1
+        )
+        await world.store.commit([records.delete(orders), put(tombstone)])
+        await world.write_nonsense(records.topic_key("orders"))
+        image = await world.view.refresh()
+        assert list(image.topics) == ["other"]
+        assert image.is_unreadable("orders")
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ItemKey(records.BROKER_COLLECTION, "seven"),
+        ItemKey(records.BROKER_COLLECTION, "1"),
+        ItemKey(records.NODE_CONFIG_COLLECTION, "every"),
+        ItemKey(records.DELETED_TOPIC_COLLECTION, "no-id"),
+        ItemKey(records.TOPIC_COLLECTION, "alias"),
+    ],
+    ids=str,
+)
+def test_an_item_in_a_place_of_no_record_is_named_and_nothing_else(
+    play: Callable[[Scene], None], key: ItemKey
+) -> None:
+    async def scene(world: World) -> None:
+        before = await world.view.refresh()
+        await world.store.commit([Write(key, ORDERS.to_body(), ANY_VERSION)])
+        image = await world.view.refresh()
+        assert list(image.unreadable) == [key]
+        assert dataclasses.replace(image, version=before.version, unreadable={}) == before
+        await world.store.commit([Write(key, None, ANY_VERSION)])
+        assert (await world.view.refresh()).unreadable == {}
+
+    play(scene)
+
+
+def test_an_item_of_a_partition_collection_of_no_topic_is_not_looked_at(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(world: World) -> None:
+        before = await world.view.refresh()
+        for collection in (
+            "partition:none",
+            records.partition_collection(uuid4()),
+            ORDERS_1.collection,
+        ):
+            for name in ("x", "0000000099", "1"):
+                await world.write_nonsense(ItemKey(collection, name))
+        image = await world.view.refresh()
+        assert dataclasses.replace(image, version=before.version) == before
+
+    play(scene)
+
+
+def test_of_every_field_of_a_partition_any_wrong_value_is_damage(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, changelog_length=1000)
+        await world.fill()
+        whole = partition(ORDERS, 1).to_body()
+        await world.view.refresh()
+        for field in whole:
+            for value in (None, "x", -2, 2**63, True, {}, ["x"], [2**63]):
+                body = json.loads(json.dumps({**whole, field: value}))
+                await world.store.commit([Write(ORDERS_1, body, ANY_VERSION)])
+                image = await world.view.refresh()
+                assert list(image.unreadable) == [ORDERS_1], (field, value)
+        await world.store.close()
+
+    asyncio.run(main())

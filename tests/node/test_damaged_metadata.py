@@ -1,0 +1,174 @@
+"""A node whose metadata store holds an item that nobody can read: only its topic suffers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ANY_VERSION, Body, ItemKey, Write
+from tidelog_core.records.batch import iter_headers
+
+from tests.node.node_process import NodeProcess
+from tests.node.wire_client import WireClient, a_batch
+
+T = TypeVar("T")
+
+COUNT = 5
+SETTLE_SECONDS_MAX = 20.0
+NOT_LED = ErrorCode.not_leader_or_follower
+
+
+class Cluster:
+    """One node, the topics ``spoiled`` and ``sound`` with two partitions each, and the store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "metadata.db"
+        self.node = NodeProcess(
+            folder / "node",
+            metadata_store=f"sqlite://{self.path}",
+            object_store=f"file://{folder}/objects",
+            config={"broker.session.timeout.ms": "3000"},
+        )
+
+    def create(self, *topics: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.node.address})
+        for future in admin.create_topics([NewTopic(t, 2, 1) for t in topics]).values():
+            future.result(20)
+
+    def produce(self, topic: str, partition: int, count: int = 1) -> list[ErrorCode]:
+        with WireClient(self.node.port) as client:
+            return [
+                client.produce(topic, a_batch(b"x" * 100), partition=partition).error_code
+                for _ in range(count)
+            ]
+
+    def epochs(self, topic: str, partition: int) -> list[int]:
+        """Return the leader epochs of all the partition's batches."""
+        with WireClient(self.node.port) as client:
+            found = client.fetch(topic, 0, partition=partition)
+            assert found.error_code is ErrorCode.none
+            return [header.partition_leader_epoch for _, header in iter_headers(found.records)]
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        while not condition():
+            assert time.monotonic() < deadline, self.node.log[-3000:]
+            time.sleep(0.05)
+
+    def key(self, topic: str, partition: int | None = None) -> ItemKey:
+        """Return the key of the topic's item, or of a partition's."""
+        if partition is None:
+            return records.topic_key(topic)
+
+        async def find(store: SqliteMetadataStore) -> ItemKey:
+            image = await ClusterView(store).refresh()
+            return records.partition_key(image.topics[topic].topic_id, partition)
+
+        return self._with_store(find)
+
+    def overwrite(self, key: ItemKey, body: Body) -> Body:
+        """Write over the item, as a program may of which we know nothing; return what it was."""
+
+        async def write(store: SqliteMetadataStore) -> Body:
+            item = await store.get(key)
+            assert item is not None
+            await store.commit([Write(key, body, ANY_VERSION)])
+            return item.body
+
+        return self._with_store(write)
+
+    def _with_store(self, use: Callable[[SqliteMetadataStore], Awaitable[T]]) -> T:
+        async def main() -> T:
+            store = SqliteMetadataStore(self.path)
+            try:
+                return await use(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(main())
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    cluster.node.start()
+    cluster.create("spoiled", "sound")
+    for topic in ("spoiled", "sound"):
+        for partition in (0, 1):
+            assert cluster.produce(topic, partition, COUNT) == [ErrorCode.none] * COUNT
+    yield cluster
+    if cluster.node.process is not None:
+        cluster.node.stop()
+
+
+def test_a_leader_acknowledges_nothing_of_a_partition_that_it_cannot_read(
+    cluster: Cluster,
+) -> None:
+    key = cluster.key("spoiled", 0)
+    body = cluster.overwrite(key, {"of": "tomorrow"})
+    cluster.wait(lambda: cluster.produce("spoiled", 0) == [NOT_LED])
+    # Everything else goes on, changes of the cluster too.
+    assert cluster.produce("spoiled", 1) == [ErrorCode.none]
+    cluster.create("new")
+    assert cluster.produce("new", 0) == [ErrorCode.none]
+    assert cluster.produce("spoiled", 0) == [NOT_LED]
+    errors = [line for line in cluster.node.log.splitlines() if " ERROR " in line]
+    assert len(errors) == 1, errors
+    assert f"{key.collection}/{key.key}" in errors[0]
+    cluster.overwrite(key, body)
+    cluster.wait(lambda: cluster.produce("spoiled", 0) == [ErrorCode.none])
+    epochs = cluster.epochs("spoiled", 0)
+    assert len(epochs) > COUNT
+    assert epochs == sorted(epochs)
+
+
+@pytest.mark.parametrize(
+    ("partition", "dies"), [(None, False), (0, True)], ids=["topic", "partition"]
+)
+def test_a_node_starts_beside_an_item_that_it_cannot_read_and_keeps_its_logs(
+    cluster: Cluster, partition: int | None, dies: bool
+) -> None:
+    key = cluster.key("spoiled", partition)
+    before = [len(cluster.epochs("spoiled", p)) for p in (0, 1)]
+    if dies:
+        cluster.node.kill()
+    else:
+        cluster.node.stop()
+    body = cluster.overwrite(key, {"of": "tomorrow"})
+    for _ in range(2):
+        cluster.node.start()
+        assert cluster.produce("sound", 0) == [ErrorCode.none]
+        assert cluster.produce("spoiled", 0) != [ErrorCode.none]
+        assert (cluster.produce("spoiled", 1) == [ErrorCode.none]) == (partition == 0)
+        cluster.node.stop()
+    cluster.node.start()
+    assert f"{key.collection}/{key.key}" in cluster.node.log
+    assert " ERROR " in cluster.node.log
+    cluster.overwrite(key, body)
+    cluster.wait(lambda: cluster.produce("spoiled", 0) == [ErrorCode.none])
+    cluster.wait(lambda: cluster.produce("spoiled", 1) == [ErrorCode.none])
+    epochs = cluster.epochs("spoiled", 0)
+    assert len(epochs) > before[0]
+    assert len(cluster.epochs("spoiled", 1)) > before[1]
+    # It has begun an epoch of its own, as it does at every start.
+    assert epochs[before[0] - 1] < epochs[before[0]]
+
+
+def test_a_topic_that_cannot_be_read_is_there_for_clients(cluster: Cluster) -> None:
+    cluster.node.stop()
+    cluster.overwrite(cluster.key("spoiled"), {"of": "tomorrow"})
+    cluster.node.start()
+    admin = AdminClient({"bootstrap.servers": cluster.node.address})
+    found = admin.list_topics("spoiled", timeout=10).topics["spoiled"]
+    assert found.error.name() == "LEADER_NOT_AVAILABLE"
+    with pytest.raises(Exception, match="TOPIC_ALREADY_EXISTS"):
+        cluster.create("spoiled")
