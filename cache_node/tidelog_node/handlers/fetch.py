@@ -32,7 +32,9 @@ from tidelog_core.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
     StorageError,
+    StoreUnavailable,
     TidelogError,
+    TierUnavailable,
 )
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 from tidelog_core.model import TopicPartition
@@ -429,7 +431,10 @@ class FetchHandler:
         except OffsetOutOfRange:
             return FetchResult(wanted.partition, OffsetOutOfRange.code)
         except (TidelogError, OSError) as error:
-            logger.warning(
+            # A store that is away comes back; what is missing or damaged needs somebody.
+            is_away = isinstance(error, TierUnavailable | StoreUnavailable)
+            logger.log(
+                logging.WARNING if is_away else logging.ERROR,
                 "read from the tier failed",
                 extra={"partition": str(replica.partition), "reason": str(error)},
             )
