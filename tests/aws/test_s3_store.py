@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import logging
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tidelog_core.errors import ObjectExists, OutcomeUnknown, StoreUnavailable
+from tidelog_core.objects import s3_listing
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.objects.store import ObjectStore
 
 from tests.aws.buckets import make_bucket
-from tests.contracts.object_store import ObjectStoreContract
-
-BUCKET = "tidelog-objects"
+from tests.aws.s3_contract import BUCKET, S3Contract
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def s3_endpoint(ministack_endpoint: str, aws_credentials: None) -> str:
     return ministack_endpoint
 
 
-class TestS3ObjectStore(ObjectStoreContract):
+class TestS3ObjectStore(S3Contract):
     @pytest.fixture(autouse=True)
     def _fresh(self, s3_endpoint: str) -> None:
         self.endpoint, self.prefix = s3_endpoint, uuid.uuid4().hex
@@ -36,7 +36,7 @@ class TestS3ObjectStore(ObjectStoreContract):
         return S3ObjectStore(BUCKET, prefix=self.prefix, endpoint=self.endpoint)
 
 
-class TestS3ObjectStoreInParts(ObjectStoreContract):
+class TestS3ObjectStoreInParts(S3Contract):
     """The same with every object above the multipart threshold."""
 
     @pytest.fixture(autouse=True)
@@ -70,6 +70,23 @@ def test_a_large_file_goes_up_in_parts(s3_endpoint: str, tmp_path: Path) -> None
         assert (await store.head("large")).size_bytes == len(data)
         with pytest.raises(ObjectExists):
             await store.put_file("large", path)
+
+    asyncio.run(run())
+
+
+def test_a_listing_of_many_pages_is_whole(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_listing, "PAGE_SIZE_MAX", 3)
+
+    async def run() -> None:
+        store = S3ObjectStore(BUCKET, prefix=uuid.uuid4().hex, endpoint=s3_endpoint)
+        keys = [f"a/{number:02d}" for number in range(10)]
+        for key in keys:
+            await store.put(key, b"1")
+        assert [m.key async for m in store.list("")] == keys
+        assert [m.key async for m in store.list("a/", start_after="a/03")] == keys[4:]
+        assert [m.key async for m in store.list("a/", start_after="a/09")] == []
 
     asyncio.run(run())
 
@@ -171,3 +188,101 @@ def test_an_unreachable_store_wrote_nothing(aws_credentials: None) -> None:
     store = S3ObjectStore("bucket", endpoint="http://127.0.0.1:9")
     with pytest.raises(StoreUnavailable):
         asyncio.run(store.put("a", b"1"))
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """Answers every request with ``answer``, a status and S3's code, or as S3 would."""
+
+    answer: list[tuple[int, str]]
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        status, code = self.answer[0]
+        body = b'<?xml version="1.0" encoding="UTF-8"?>\n'
+        if status != 200:
+            body += f"<Error><Code>{code}</Code><Message>This is\nwhy</Message></Error>".encode()
+        elif "list-type=2" in self.path:
+            body += b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+        elif self.command == "POST":
+            body += b"<DeleteResult><Deleted><Key>a</Key></Deleted></DeleteResult>"
+        wanted = self.headers.get("range")
+        self.send_response(206 if status == 200 and wanted else status)
+        if wanted:
+            body = body[:1] if status == 200 else body
+            self.send_header("content-range", "bytes 0-0/100")
+        self.send_header("etag", '"x"')
+        self.send_header("last-modified", "Sat, 21 Nov 2026 17:00:00 GMT")
+        self.send_header("content-length", "0" if self.command == "HEAD" else str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_PUT = do_POST = do_HEAD = do_GET
+
+    def log_message(self, *args: object) -> None:
+        """Stay silent."""
+
+
+async def listed(store: ObjectStore) -> list[str]:
+    return [meta.key async for meta in store.list("")]
+
+
+CALLS: dict[str, Callable[[ObjectStore], Awaitable[object]]] = {
+    "get": lambda store: store.get("a"),
+    "get_range": lambda store: store.get_range("a", 0, 1),
+    "head": lambda store: store.head("a"),
+    "put": lambda store: store.put("a", b"1"),
+    "replace": lambda store: store.replace("a", b"1"),
+    "delete": lambda store: store.delete(["a"]),
+    "list": listed,
+}
+
+
+REFUSALS = [(403, "AccessDenied"), (403, "InvalidAccessKeyId"), (401, "Unauthorized")]
+MISSING_BUCKET = (404, "NoSuchBucket")  # an answer that HEAD and DeleteObjects do not tell
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "code"),
+    [(call, *refusal) for call in CALLS for refusal in REFUSALS]
+    + [(call, *MISSING_BUCKET) for call in CALLS if call not in {"head", "delete"}],
+)
+def test_what_s3_refuses_is_an_error_in_the_log_once_with_its_reason(
+    call: str,
+    status: int,
+    code: str,
+    aws_credentials: None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said_by_s3 = {403: "Forbidden", 401: "Unauthorized"}.get(status) if call == "head" else code
+    assert said_by_s3 is not None
+    caplog.set_level(logging.INFO)
+    answer = [(status, code)]
+    handler = type("Handler", (Refusing,), {"answer": answer})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    async def run() -> None:
+        store = S3ObjectStore("bucket", endpoint=f"http://127.0.0.1:{server.server_port}")
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable) as raised:
+                await CALLS[call](store)
+            said = str(raised.value)
+            assert "\n" not in said
+            assert said_by_s3 in said
+            assert call == "head" or "This is why" in said
+        answer[0] = (200, "")
+        await CALLS[call](store)
+        await store.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    ours = [r for r in caplog.records if r.name.startswith("tidelog_core")]
+    assert [r.levelname for r in ours] == ["ERROR", "INFO"]
+    assert said_by_s3 in ours[0].getMessage()

@@ -122,16 +122,17 @@ def test_credentials_that_have_ended_are_looked_for_anew_by_every_call(
             lambda: store.put("b", DATA),
             lambda: store.replace("c", DATA),
             lambda: store.delete(["b"]),
+            listed,
         ]
+        await listed()  # Listing keeps credentials of its own.
         for number, call in enumerate(calls):
             credentials.token = f"token {number}"
             proxy.behave(StoreBehaviour(valid_token=credentials.token))
             await call()
-        credentials.token = "last"
-        proxy.behave(StoreBehaviour(valid_token="last"))
-        with pytest.raises(StoreUnavailable, match="ExpiredToken"):
-            await listed()  # Who lists begins again.
         assert await listed() == ["a", "c"]
+        proxy.behave(StoreBehaviour(valid_token="of nobody"))
+        with pytest.raises(StoreUnavailable, match="ExpiredToken"):
+            await listed()
 
     run(scenario)
 

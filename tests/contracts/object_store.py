@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,8 +37,16 @@ BAD_KEYS = [
 class ObjectStoreContract:
     """The behaviour that callers rely on, whatever lies below."""
 
+    # Names that others may give their objects there, and that are no keys of ours.
+    foreign_starts: Sequence[str] = ("t/0/a.log", "t/0/a b", "t/0/é")
+    foreign_keys: Sequence[str] = ("t/0/a b", "t/0/é", "t/0/a%2e", "t/0/a\\b", "x" * 200 + " ")
+
     def open_store(self) -> ObjectStore:
         """Return a new store; every call within one test reaches the same objects."""
+        raise NotImplementedError
+
+    def put_foreign(self, key: str) -> None:
+        """Put an object as somebody may who knows nothing of our rules for keys."""
         raise NotImplementedError
 
     def use(self, test: Callable[[ObjectStore], Awaitable[None]]) -> None:
@@ -170,6 +178,43 @@ class ObjectStoreContract:
             assert await listed("nope/") == []
             sizes = {meta.key: meta.size_bytes async for meta in store.list("a/")}
             assert sizes == {k: len(k) for k in keys if k.startswith("a/")}
+
+        self.use(test)
+
+    def test_a_listing_goes_on_after_any_key(self) -> None:
+        keys = ["a-b/x", "a.log", "a/b/1", "a/b/2", "a/bc", "a0", "b/a"]
+
+        async def test(store: ObjectStore) -> None:
+            for key in keys:
+                await store.put(key, b"1")
+            for start_after in (*keys, "", "a/", "a/b", "a/b/", "a/b/1x", "a/b0", "A", "c"):
+                for prefix in ("", "a", "a/", "a/b", "b/"):
+                    found = [m.key async for m in store.list(prefix, start_after=start_after)]
+                    wanted = [k for k in keys if k.startswith(prefix) and k > start_after]
+                    assert found == wanted, (prefix, start_after)
+
+        self.use(test)
+
+    def test_foreign_objects_are_listed_and_hinder_nobody(self) -> None:
+        ours = ["t/0/a.log", "t/0/z.log", "u/b"]
+
+        async def test(store: ObjectStore) -> None:
+            for key in ours:
+                await store.put(key, b"1")
+            for key in self.foreign_keys:
+                await asyncio.to_thread(self.put_foreign, key)
+            everything = sorted([*ours, *self.foreign_keys])
+            found = [meta.key async for meta in store.list("")]
+            assert found == everything
+            for start_after in self.foreign_starts:
+                found = [meta.key async for meta in store.list("t/", start_after=start_after)]
+                wanted = [k for k in everything if k.startswith("t/") and k > start_after]
+                assert found == wanted
+            for key in self.foreign_keys:
+                with pytest.raises(InvalidObjectKey):
+                    await store.delete([key])
+            await store.delete(ours)
+            assert [meta.key async for meta in store.list("")] == sorted(self.foreign_keys)
 
         self.use(test)
 

@@ -228,10 +228,10 @@ class WatchedObjects:
     async def head(self, key: str) -> ObjectMeta:
         return await self._store.head(key)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         number = self._process.operation_count
         self._process.before(is_write=False)
-        async for found in self._store.list(prefix):
+        async for found in self._store.list(prefix, start_after=start_after):
             yield found
         self._process.after(number)
 

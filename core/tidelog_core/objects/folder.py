@@ -82,9 +82,9 @@ class FolderObjectStore:
         check_key(key)
         return await self._run(self._head, key)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         """Yield the objects whose key starts with ``prefix``, in key order."""
-        walk = self._walk(prefix)
+        walk = self._walk(prefix, start_after)
         while True:
             page = await self._run(_take, walk, LIST_PAGE_SIZE)
             for meta in page:
@@ -202,13 +202,13 @@ class FolderObjectStore:
             raise ObjectNotFound(key)
         return _meta(key, status)
 
-    def _walk(self, prefix: str) -> Iterator[ObjectMeta]:
+    def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
         if not may_start_a_key(prefix):
             return
         top, _, _ = prefix.rpartition("/")
-        yield from self._walk_folder(f"{top}/" if top else "", prefix)
+        yield from self._walk_folder(f"{top}/" if top else "", prefix, start_after)
 
-    def _walk_folder(self, key_start: str, prefix: str) -> Iterator[ObjectMeta]:
+    def _walk_folder(self, key_start: str, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
         try:
             with os.scandir(self._folder / key_start) as entries:
                 # A folder sorts by the keys below it, which go on with a slash.
@@ -221,8 +221,11 @@ class FolderObjectStore:
             key = key_start + name
             if key == f"{STAGING}/" or not (key.startswith(prefix) or prefix.startswith(key)):
                 continue
-            if name.endswith("/"):
-                yield from self._walk_folder(key, prefix)
+            is_folder = name.endswith("/")
+            if key <= start_after and not (is_folder and start_after.startswith(key)):
+                continue  # And so does all that is below it.
+            if is_folder:
+                yield from self._walk_folder(key, prefix, start_after)
             elif key.startswith(prefix):
                 try:
                     yield _meta(key, entry.stat())

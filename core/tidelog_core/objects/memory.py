@@ -48,11 +48,13 @@ class MemoryObjectStore:
         data, modified_ms = self._find(key)
         return ObjectMeta(key=key, size_bytes=len(data), modified_ms=modified_ms)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         """Yield the objects whose key starts with ``prefix``, in key order."""
-        for key in sorted(k for k in self._objects if k.startswith(prefix)):
+        found = [k for k in self._objects if k.startswith(prefix) and k > start_after]
+        for key in sorted(found):
             if key in self._objects:
-                yield await self.head(key)
+                data, modified_ms = self._objects[key]
+                yield ObjectMeta(key=key, size_bytes=len(data), modified_ms=modified_ms)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove the objects that are there."""

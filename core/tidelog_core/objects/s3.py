@@ -13,6 +13,9 @@ lifecycle rule on ``.staging/`` removes both.
 Credentials may end before the time at which obstore believes them to. A request that is
 refused for that is repeated once they have been looked for anew.
 
+What S3 refuses (wrong credentials, a policy, a bucket that is not there) is retried by
+callers like everything else that fails; ``Refusals`` makes it seen.
+
 This is the only place where obstore's exceptions are known.
 """
 
@@ -22,26 +25,50 @@ import asyncio
 import mmap
 import os
 import random
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from obstore.store import S3Store
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
+from tidelog_core.objects.s3_refusals import Refusals
 from tidelog_core.objects.store import ObjectMeta
 
 if TYPE_CHECKING:
     from obstore.store import S3Config
 
+    from tidelog_core.objects.s3_listing import S3Listing
+
 T = TypeVar("T")
+
+REFUSED = ("AccessDenied", "incorrectly configured region")
+# Answers other than 401 and 403 by which S3 refuses whatever is asked of it.
+# Source: S3 API reference, error responses.
+REFUSALS = frozenset(
+    {
+        "AuthorizationHeaderMalformed",
+        "ExpiredToken",
+        "InvalidBucketName",
+        "InvalidToken",
+        "NoSuchBucket",
+        "PermanentRedirect",
+    }
+)
 
 MULTIPART_THRESHOLD_BYTES = 1 << 30  # One PUT takes at most 5 GiB. Source: S3 user guide.
 PART_SIZE_BYTES = 64 << 20
@@ -126,6 +153,12 @@ class S3ObjectStore:
                 once=connect(0),
             )
 
+        self._refusals = Refusals(bucket)
+        self._bucket = bucket
+        self._endpoint = endpoint
+        self._region = region
+        self._read_timeout_s = read_timeout_s
+        self._listing: S3Listing | None = None  # made by the first listing
         self._connect = connect_all
         self._clients = connect_all()
         self._connected_at = time.monotonic()
@@ -162,8 +195,10 @@ class S3ObjectStore:
                 )
             except (BaseError, FileNotFoundError) as error:
                 if is_last or not self._renewed(error):
+                    self._note(error, "write")
                     raise _write_failure(key, error) from error
             else:
+                self._refusals.note_success("write")
                 return
 
     async def get(self, key: str) -> bytes:
@@ -192,7 +227,9 @@ class S3ObjectStore:
 
         try:
             return await self._reading(key, read)
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, Exception) and _is_refusal(error.__cause__):
+                raise
             # A range that starts at or past the end is refused, whatever its form.
             if start >= (await self.head(key)).size_bytes:
                 return b""
@@ -207,28 +244,30 @@ class S3ObjectStore:
 
         return await self._reading(key, read)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         """Yield the objects whose key starts with ``prefix``, in key order."""
         if not may_start_a_key(prefix):
             return
-        # obstore takes only whole components as a prefix, and drops a trailing slash.
-        whole, _, rest = (self._prefix + prefix).rpartition("/")
-        offset = self._prefix + prefix[:-1] if rest else None
-        full_prefix = self._prefix + prefix
-        stream = obstore.list(self._clients.reading, prefix=whole or None, offset=offset)
-        try:
-            async for page in stream:
+        if self._listing is None:
+            # Not before: who only reads needs no botocore.
+            from tidelog_core.objects.s3_listing import S3Listing
+
+            self._listing = S3Listing(
+                self._bucket,
+                endpoint=self._endpoint,
+                region=self._region,
+                read_timeout_s=self._read_timeout_s,
+                refusals=self._refusals,
+            )
+        pages = self._listing.pages(
+            self._prefix + prefix, start_after=self._prefix + start_after if start_after else ""
+        )
+        async with aclosing(pages):
+            async for page in pages:
                 for found in page:
-                    path = found["path"]
-                    if path.startswith(full_prefix):
-                        meta = self._meta(found)
-                        if not meta.key.startswith(f"{STAGING}/"):
-                            yield meta
-                    elif path > full_prefix:
-                        return
-        except (BaseError, FileNotFoundError) as error:
-            self._renewed(error)  # Who lists begins again.
-            raise StoreUnavailable(f"listing {prefix!r} failed: {_first_line(error)}") from error
+                    key = found.path.removeprefix(self._prefix)
+                    if not key.startswith(f"{STAGING}/"):
+                        yield ObjectMeta(key, found.size_bytes, found.modified_ms)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove the objects. A key that is not there is no error."""
@@ -244,29 +283,42 @@ class S3ObjectStore:
         for is_last in (False, True):
             try:
                 await obstore.delete_async(self._clients.reading, paths)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                self._note(error, "delete")
                 return
             except BaseError as error:
                 if is_last or not self._renewed(error):
+                    self._note(error, "delete")
                     # Some may be gone: the caller repeats, deleting twice is harmless.
-                    raise StoreUnavailable(f"delete failed: {_first_line(error)}") from error
+                    raise StoreUnavailable(f"delete failed: {_summary(error)}") from error
             else:
+                self._refusals.note_success("delete")
                 return
 
     async def _reading(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
         for is_last in (False, True):
             try:
-                return await read()
+                found = await read()
+                self._refusals.note_success("read")
+                return found
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
-                    raise StoreUnavailable(f"the bucket of {key!r} is not there") from error
+                    self._note(error, "read")
+                    raise StoreUnavailable(
+                        f"the bucket of {key!r} is not there: {_summary(error)}"
+                    ) from error
                 raise ObjectNotFound(key) from None
             except BaseError as error:
                 if is_last or not self._renewed(error):
+                    self._note(error, "read")
                     raise StoreUnavailable(
-                        f"object {key!r} cannot be read: {_first_line(error)}"
+                        f"object {key!r} cannot be read: {_summary(error)}"
                     ) from error
         raise AssertionError("unreachable")
+
+    def _note(self, error: Exception, operation: str) -> None:
+        if _is_refusal(error):
+            self._refusals.note_refusal(operation, _summary(error))
 
     def _renewed(self, error: Exception) -> bool:
         """Whether the request was refused for its credentials, which are looked for anew.
@@ -311,8 +363,9 @@ class S3ObjectStore:
                 )
             except (BaseError, FileNotFoundError) as error:
                 self._renewed(error)  # Who uploads begins again.
+                self._note(error, "write")
                 raise StoreUnavailable(
-                    f"object {key!r} was not written: {_first_line(error)}"
+                    f"object {key!r} was not written: {_summary(error)}"
                 ) from error
             await self._create(
                 key,
@@ -349,15 +402,15 @@ class S3ObjectStore:
                     break
                 may_have_happened = may_have_happened or not _is_unsent(error)
             else:
+                self._refusals.note_success("write")
                 return
         assert failure is not None
+        self._note(failure, "write")
         if may_have_happened:
             raise OutcomeUnknown(
-                f"object {key!r} may not be written: {_first_line(failure)}"
+                f"object {key!r} may not be written: {_summary(failure)}"
             ) from failure
-        raise StoreUnavailable(
-            f"object {key!r} was not written: {_first_line(failure)}"
-        ) from failure
+        raise StoreUnavailable(f"object {key!r} was not written: {_summary(failure)}") from failure
 
     async def _exists(self, key: str) -> bool:
         try:
@@ -372,6 +425,10 @@ class S3ObjectStore:
             size_bytes=found["size"],
             modified_ms=int(found["last_modified"].timestamp() * 1000),
         )
+
+
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 
 
 def _map(path: Path) -> bytes | mmap.mmap:
@@ -391,13 +448,23 @@ async def _quietly(deletion: Awaitable[object]) -> None:
 
 def _write_failure(key: str, error: Exception) -> OutcomeUnknown | StoreUnavailable:
     if _is_final(error) or _is_unsent(error):
-        return StoreUnavailable(f"object {key!r} was not written: {_first_line(error)}")
-    return OutcomeUnknown(f"object {key!r} may not be written: {_first_line(error)}")
+        return StoreUnavailable(f"object {key!r} was not written: {_summary(error)}")
+    return OutcomeUnknown(f"object {key!r} may not be written: {_summary(error)}")
 
 
 def _is_final(error: Exception) -> bool:
     """Whether S3 refused the request, so that asking again will not help."""
     return type(error) not in (obstore.exceptions.GenericError, TimeoutError)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether S3 will refuse until somebody changes credentials, policies or the bucket."""
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return True
+    text = str(error)
+    code = _CODE.search(text)
+    # What DeleteObjects says of one key, and what a redirect says, come without a code.
+    return (code is not None and code[1] in REFUSALS) or any(said in text for said in REFUSED)
 
 
 def _is_unsent(error: Exception) -> bool:
@@ -407,12 +474,17 @@ def _is_unsent(error: Exception) -> bool:
 
 def _has_expired(error: Exception) -> bool:
     """Whether S3 refused the session token. obstore tells this only in its text."""
-    text = _first_line(error)
+    text = str(error).partition("\n")[0]
     # The answer to a HEAD has no body that could give a reason.
     return "<Code>ExpiredToken</Code>" in str(error) or (
         "performing HEAD" in text and "400 Bad Request" in text
     )
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+def _summary(error: Exception) -> str:
+    """Return the error's first line and, of S3's own answer, code and message."""
+    text = str(error)
+    first = text.partition("\n")[0].partition("<?xml")[0].partition("<Error>")[0]
+    said = [found[1] for found in (_CODE.search(text), _MESSAGE.search(text)) if found is not None]
+    words = ": ".join([first.rstrip(": ") or type(error).__name__, *said]).split()
+    return " ".join(words)

@@ -51,8 +51,13 @@ class ObjectStore(Protocol):
     async def head(self, key: str) -> ObjectMeta:
         """Return what is known of the object without its bytes. Raises ``ObjectNotFound``."""
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectMeta]:
-        """Yield the objects whose key starts with ``prefix``, in key order."""
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        """Yield the objects whose key starts with ``prefix``, in key order.
+
+        Only keys that sort after ``start_after``, whether or not it is one. Who else may write
+        there may have put objects under any name: they are listed too, but ``delete`` and the
+        others refuse keys that ``key_rules`` do not allow.
+        """
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove the objects. A key that is not there is no error: deleting twice is harmless."""

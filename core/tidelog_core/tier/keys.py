@@ -29,16 +29,18 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+# Of a cluster or a topic: what stores take, since others may have put anything there.
+_NAME = r"(?!\.{1,2}/)[A-Za-z0-9._-]+"
 # No leading zeros, and no more digits than such a number ever has.
 _PARTITION, _EPOCH = r"0|[1-9][0-9]{0,4}", r"0|[1-9][0-9]{0,9}"
 _SEGMENT_KEY = re.compile(
-    rf"(?P<cluster>[^/]+)/(?P<topic>[^/]+)-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
+    rf"(?P<cluster>{_NAME})/(?P<topic>{_NAME})-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
     rf"(?P<base>[0-9]{{20}})-(?P<epoch>{_EPOCH})-(?P<segment_id>{_UUID})\.(?P<kind>log|index)"
 )
-_TOPIC_MANIFEST_KEY = re.compile(rf"[^/]+/[^/]+-(?P<topic_id>{_UUID})/topic\.json")
-_DELETION_KEY = re.compile(rf"(?P<folder>[^/]+/[^/]+-(?P<topic_id>{_UUID}))\.deleted\.json")
+_TOPIC_MANIFEST_KEY = re.compile(rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/topic\.json")
+_DELETION_KEY = re.compile(rf"(?P<folder>{_NAME}/{_NAME}-(?P<topic_id>{_UUID}))\.deleted\.json")
 _LOG_START_KEY = re.compile(
-    rf"[^/]+/[^/]+-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
+    rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
     rf"log-start-(?P<offset>[0-9]{{20}})\.json"
 )
 

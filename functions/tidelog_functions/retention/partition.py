@@ -18,10 +18,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import ObjectExists, OutcomeUnknown, VersionConflict
+from tidelog_core.errors import (
+    InvalidObjectKey,
+    ObjectExists,
+    OutcomeUnknown,
+    VersionConflict,
+)
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
+from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
 from tidelog_core.retention.deletion import (
@@ -186,6 +192,11 @@ class PartitionRetention:
         assert prefix.endswith("/")
         keys: list[str] = []
         async for found in self.objects.list(prefix):
+            try:
+                check_key(found.key)
+            except InvalidObjectKey as error:
+                logger.warning("object left alone", extra={"problem": str(error)})
+                continue
             keys.append(found.key)
             if len(keys) == OBJECTS_AT_ONCE:
                 await self.objects.delete(keys)

@@ -26,6 +26,11 @@ class TestFolderObjectStore(ObjectStoreContract):
     def open_store(self) -> ObjectStore:
         return FolderObjectStore(self.folder)
 
+    def put_foreign(self, key: str) -> None:
+        path = self.folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"?")
+
 
 ENDLESS_WRITER = """
 import asyncio, sys

@@ -16,3 +16,6 @@ class TestMemoryObjectStore(ObjectStoreContract):
 
     def open_store(self) -> ObjectStore:
         return self.store
+
+    def put_foreign(self, key: str) -> None:
+        self.store._objects[key] = (b"?", 0)

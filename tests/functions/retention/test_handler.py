@@ -256,6 +256,22 @@ def test_an_event_of_a_topic_with_a_long_name_is_not_stopped_by_a_damaged_neighb
     in_world(folder, act)
 
 
+def test_a_foreign_object_of_any_name_does_not_keep_a_deleted_topic(folder: Path) -> None:
+    async def act(world: World) -> None:
+        topic = await world.create_topic()
+        await world.copy(topic, 0)
+        name = next(iter(await world.present())).rpartition("/")[0]
+        foreign = folder / "objects" / name / "notes of mine.txt"
+        foreign.write_text("?")
+        await world.delete_topic(topic)
+        world.clock.now_ms += DAY_MS
+        assert (await world.retain()).failed == {}
+        assert await world.store.list(records.DELETED_TOPIC_COLLECTION) == []
+        assert await world.present() == {f"{name}/{foreign.name}"}
+
+    in_world(folder, act)
+
+
 def test_a_call_near_its_time_limit_goes_on_with_the_next_schedule(folder: Path) -> None:
     """However little each one gets done: no run begins anew before the end was reached."""
 

@@ -1,0 +1,128 @@
+"""Listing a bucket, through botocore.
+
+obstore refuses a whole page of a listing for one key that it cannot take for a path (``a//b``,
+``a/../b``), and drops the slash that ends a key. Whoever may write into the bucket could so
+keep everybody from listing it. botocore hands every key out as it is.
+
+This is the only place where botocore's exceptions of S3 are known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aioboto3
+from aiobotocore.config import AioConfig
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.objects.s3_refusals import Refusals
+
+PAGE_SIZE_MAX = 1000  # Source: S3 API reference, ListObjectsV2.
+ATTEMPTS_MAX = 6
+CONNECT_TIMEOUT_S = 5.0
+DEFAULT_REGION = "us-east-1"  # obstore's
+EXPIRED = frozenset({"ExpiredToken", "RequestExpired"})
+TRANSIENT = frozenset({408, 409, 429})  # statuses below 500 that asking again may help
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object under its whole key."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int  # Unix time
+
+
+class S3Listing:
+    """Lists one bucket. For the tasks of one event loop; holds nothing open between listings."""
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        endpoint: str | None,
+        region: str | None,
+        read_timeout_s: float,
+        refusals: Refusals,
+    ) -> None:
+        self._bucket = bucket
+        self._endpoint = endpoint
+        self._region = region
+        self._refusals = refusals
+        # obstore names the bucket in the path too, so that one endpoint does for both.
+        self._config = AioConfig(
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
+            s3={"addressing_style": "path"},
+        )
+        # It holds the credentials, and what is costly to load: made by the first listing.
+        self._session: Any = None
+
+    async def pages(
+        self, prefix: str, *, start_after: str
+    ) -> AsyncGenerator[Sequence[ListedObject], None]:
+        """Yield what lies below the prefix and after the other key, in the order of the keys.
+
+        Raises ``StoreUnavailable``.
+        """
+        request: dict[str, Any] = {
+            "Bucket": self._bucket,
+            "Prefix": prefix,
+            "MaxKeys": PAGE_SIZE_MAX,
+        }
+        if start_after:
+            request["StartAfter"] = start_after
+        is_renewed = False
+        while True:
+            try:
+                # A client a page: nothing is open while whoever lists does something else.
+                async with self._opened() as client:
+                    answer = await client.list_objects_v2(**request)
+            except (ClientError, BotoCoreError) as error:
+                if _has_expired(error) and not is_renewed:
+                    self._session, is_renewed = None, True
+                    continue
+                problem = " ".join(str(error).split())
+                if _is_refusal(error):
+                    self._refusals.note_refusal("list", problem)
+                raise StoreUnavailable(f"listing {prefix!r} failed: {problem}") from error
+            is_renewed = False
+            self._refusals.note_success("list")
+            yield [_listed(found) for found in answer.get("Contents", ())]
+            if not answer.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def _opened(self) -> Any:
+        """Return a client to enter. Raises ``BotoCoreError``."""
+        if self._session is None:
+            self._session = aioboto3.Session()
+        # Nodes are told their region as obstore reads it, which botocore does not.
+        region = self._region or os.environ.get("AWS_REGION") or self._session.region_name
+        return self._session.client(
+            "s3",
+            region_name=region or DEFAULT_REGION,
+            endpoint_url=self._endpoint,
+            config=self._config,
+        )
+
+
+def _listed(found: dict[str, Any]) -> ListedObject:
+    return ListedObject(found["Key"], found["Size"], int(found["LastModified"].timestamp() * 1000))
+
+
+def _has_expired(error: Exception) -> bool:
+    return isinstance(error, ClientError) and error.response["Error"].get("Code") in EXPIRED
+
+
+def _is_refusal(error: Exception) -> bool:
+    if not isinstance(error, ClientError):
+        return False
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return 300 <= status < 500 and status not in TRANSIENT

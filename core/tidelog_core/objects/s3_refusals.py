@@ -1,0 +1,49 @@
+"""Tells of an S3 that answers, and refuses: no retry helps there, somebody has to act.
+
+Whoever asks tries again, again and again: data stays on the nodes' disks meanwhile, and
+readers wait. So it is logged when it begins, every ``REMIND_S`` while it lasts, for alarms
+that look at the last minutes, and when it is over; not with each retry.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+REMIND_S = 240.0  # less than the period of an alarm, five minutes
+
+
+class Refusals:
+    """What one store is refused at present, by what is asked: ``read``, ``list`` and so on."""
+
+    def __init__(self, bucket: str, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._bucket = bucket
+        self._clock_s = clock_s
+        self._refused: set[str] = set()
+        self._told_at: dict[str, float] = {}
+
+    def note_refusal(self, operation: str, problem: str) -> None:
+        """Log that the operation is refused, unless that was said a moment ago."""
+        self._refused.add(operation)
+        now_s, told_at = self._clock_s(), self._told_at.get(operation)
+        if told_at is not None and now_s - told_at < REMIND_S:
+            return
+        self._told_at[operation] = now_s
+        logger.error(
+            "object store refuses: %s",
+            problem,
+            extra={"bucket": self._bucket, "operation": operation},
+        )
+
+    def note_success(self, operation: str) -> None:
+        """Log that the operation is refused no more, if it was."""
+        if operation not in self._refused:
+            return
+        self._refused.discard(operation)
+        logger.info(
+            "object store refuses no more",
+            extra={"bucket": self._bucket, "operation": operation},
+        )
