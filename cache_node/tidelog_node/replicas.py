@@ -226,7 +226,11 @@ class Replica:
 
     def drop(self) -> None:
         """Never open the log again: its directory may soon be another topic's."""
-        self._refusal = UnknownTopicOrPartition(f"{self.partition} was deleted")
+        self.refuse(UnknownTopicOrPartition(f"{self.partition} was deleted"))
+
+    def refuse(self, error: TidelogError) -> None:
+        """Never open the log (again); whoever wants it gets the error."""
+        self._refusal = error
 
     def close(self) -> None:
         """Close the log cleanly, if it is open."""
@@ -279,12 +283,15 @@ class ReplicaManager:
         executor: Executor,
         leads: Callable[[Partition], bool] | None = None,
         may_serve: Callable[[], bool] = lambda: True,
+        refusal: Callable[[Topic, Partition], TidelogError | None] = lambda _, __: None,
         clock_ms: Clock = lease_clock_ms,
     ) -> None:
         """``leads`` says of a partition's record whether this process leads by it.
 
-        ``may_serve`` is asked before anyone is told of what has been committed.
+        ``may_serve`` is asked before anyone is told of what has been committed. ``refusal``
+        says why a partition that has no log here must not be given an empty one, if so.
         """
+        self._refusal = refusal
         self.leaders = Leaders(view)
         self._leads = leads or (lambda partition: partition.leader == broker_id)
         self._may_serve = may_serve
@@ -464,7 +471,7 @@ class ReplicaManager:
             self.followed_by_id[topic.topic_id.bytes] = followed
 
     def _make(self, topic: Topic, partition: Partition, config: TopicConfig) -> Replica:
-        return Replica(
+        replica = Replica(
             TopicPartition(topic.name, partition.partition),
             topic.topic_id,
             config=config,
@@ -472,6 +479,14 @@ class ReplicaManager:
             open_log=self._open,
             dirty=self.dirty,
         )
+        refusal = self._refusal(topic, partition)
+        if refusal is not None and not self._directories.has_log(replica):
+            replica.refuse(refusal)
+            logger.error(
+                "log must not begin anew, its partition is offline",
+                extra={"partition": str(replica.partition), "reason": str(refusal)},
+            )
+        return replica
 
     def _update(self, replica: Replica, partition: Partition, config: TopicConfig) -> None:
         if replica.config != config:

@@ -8,24 +8,28 @@ Runs before the node serves, and only where this node alone is in sync: otherwis
 one leads. What producers had written is taken from the last segment's index object, so that
 a batch sent again is still known; where it cannot be read, producers are met like new ones.
 The tier worker does not run yet, so the object store is asked from here.
+
+A lost log of which nobody can read where its tier ends must not begin at all: it would give
+offsets of the tier to other records. Its partition stays offline until the node is started
+again, and the others are served.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.errors import TidelogError
+from tidelog_core.errors import CorruptItem, StorageError, TidelogError
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
 from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Partition, SegmentMeta, segment_collection
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.records import Partition, SegmentMeta, Topic, segment_collection
+from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
@@ -45,6 +49,27 @@ class _Held(NamedTuple):
     topic_id: UUID
 
 
+class Unrestored:
+    """Logs that may be lost, and that must not be begun anew without what the tier says."""
+
+    def __init__(self, failed: Mapping[ItemKey, TidelogError], unread: Collection[ItemKey]) -> None:
+        """``failed`` is by the partition's key; ``unread`` are items that could not be read."""
+        self._failed = failed
+        self._unread = unread
+
+    def refusal(self, topic: Topic, partition: Partition) -> TidelogError | None:
+        """Return why the partition's log may not begin where there is none, if so."""
+        key = partition.item_id
+        if key in self._failed:
+            return StorageError(f"its log is lost, and of its tier: {self._failed[key]}")
+        if key in self._unread or topic.item_id in self._unread:
+            return StorageError(
+                "it has no log, and nobody could read whether it lost one when the node"
+                " started: start it again"
+            )
+        return None
+
+
 async def restore_logs(
     store: MetadataStore,
     view: ClusterView,
@@ -52,31 +77,54 @@ async def restore_logs(
     *,
     broker_id: int,
     objects_url: str,
-) -> None:
-    """Lay the start of every log that this node leads and has lost."""
+) -> Unrestored:
+    """Lay the start of every log that this node leads and has lost; return what could not be.
+
+    Raises ``StoreUnavailable``.
+    """
     slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
     laid: list[tuple[TopicPartition, Path, SegmentMeta]] = []
+    failed: dict[ItemKey, TidelogError] = {}
 
     async def restore(held: _Held, partition: Partition) -> None:
         async with slots:
-            if not directories.has_log(held):
+            if directories.has_log(held):
+                return
+            try:
                 found = await _lay_start(store, directories, held, partition)
-                if found is not None:
-                    laid.append((held.partition, *found))
+            except CorruptItem as error:
+                failed[partition.item_id] = error
+                logger.error(
+                    "log lost and its tier cannot be read, its partition is offline",
+                    extra={"partition": str(held.partition), "reason": str(error)},
+                )
+                return
+            if found is not None:
+                laid.append((held.partition, *found))
 
-    async with asyncio.TaskGroup() as group:
-        for name in view.image.topics.keys() - RESERVED_TOPICS:
-            for partition in view.image.partitions(name):
-                if partition.leader == broker_id and partition.isr == (broker_id,):
-                    held = _Held(TopicPartition(name, partition.partition), partition.topic_id)
-                    group.create_task(restore(held, partition))
-    if not laid:
-        return
+    unread = frozenset(view.image.unreadable)
+    tasks = []
+    for name in view.image.topics.keys() - RESERVED_TOPICS:
+        for partition in view.image.partitions(name):
+            if partition.leader == broker_id and partition.isr == (broker_id,):
+                held = _Held(TopicPartition(name, partition.partition), partition.topic_id)
+                tasks.append(restore(held, partition))
+    # Of several failures of the store one tells enough.
+    await asyncio.gather(*tasks)
+    if laid:
+        await _lay_all_producers(laid, view.image.cluster_id, objects_url)
+    return Unrestored(failed, unread)
+
+
+async def _lay_all_producers(
+    laid: Sequence[tuple[TopicPartition, Path, SegmentMeta]], cluster_id: str, objects_url: str
+) -> None:
+    slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
     objects = open_object_store(objects_url)
 
     async def lay_producers(held: TopicPartition, directory: Path, last: SegmentMeta) -> None:
         async with slots:
-            key = segment_keys(view.image.cluster_id, held.topic, last).index
+            key = segment_keys(cluster_id, held.topic, last).index
             await _lay_producers(objects, key, directory, last.end_offset)
 
     try:
@@ -92,7 +140,7 @@ async def _lay_start(
 ) -> tuple[Path, SegmentMeta] | None:
     """Make the empty log at the tier's end; return its directory and the last segment.
 
-    ``None`` where nothing is tiered.
+    ``None`` where nothing is tiered. Raises ``CorruptItem``.
     """
     items = await store.list(segment_collection(partition.topic_id, partition.partition))
     segments = finished_segments(SegmentMeta.from_item(item) for item in items)

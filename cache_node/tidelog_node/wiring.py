@@ -51,7 +51,7 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
-from tidelog_node.restore import restore_logs
+from tidelog_node.restore import Unrestored, restore_logs
 from tidelog_node.routes import Route
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
@@ -96,6 +96,7 @@ class _Cluster:
     view: ClusterView
     member: ClusterMember
     incarnation: UUID
+    unrestored: Unrestored
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +213,16 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> _Clust
         node_config=node_config,
     )
     await member.prepare(settings.data_dir, was_clean=directories.was_clean)
-    await restore_logs(
+    unrestored = await restore_logs(
         store,
         view,
         directories,
         broker_id=settings.broker_id,
         objects_url=settings.object_store_url,
     )
-    return _Cluster(static_config, node_config, directories, store, view, member, incarnation)
+    return _Cluster(
+        static_config, node_config, directories, store, view, member, incarnation, unrestored
+    )
 
 
 async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cluster) -> _Data:
@@ -235,6 +238,7 @@ async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cl
         executor=executor,
         leads=membership.leads,
         may_serve=membership.can_serve,
+        refusal=cluster.unrestored.refusal,
         clock_ms=membership.now_ms,
     )
     await replicas.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -161,6 +162,23 @@ def test_a_node_starts_beside_an_item_that_it_cannot_read_and_keeps_its_logs(
     assert len(cluster.epochs("spoiled", 1)) > before[1]
     # It has begun an epoch of its own, as it does at every start.
     assert epochs[before[0] - 1] < epochs[before[0]]
+
+
+def test_a_log_lost_while_its_partition_cannot_be_read_does_not_begin_anew(
+    cluster: Cluster,
+) -> None:
+    """What its tier has is looked for at the start of a node, and nobody knew of it then."""
+    cluster.node.stop()
+    key = cluster.key("spoiled", 0)
+    body = cluster.overwrite(key, {"of": "tomorrow"})
+    shutil.rmtree(cluster.node.data_dir / "spoiled-0")
+    cluster.node.start()
+    cluster.overwrite(key, body)
+    cluster.wait(lambda: cluster.produce("spoiled", 0) == [ErrorCode.kafka_storage_error])
+    assert cluster.produce("spoiled", 1) == [ErrorCode.none]
+    cluster.node.stop()
+    cluster.node.start()  # Nothing was tiered, so all of it is lost.
+    assert cluster.produce("spoiled", 0) == [ErrorCode.none]
 
 
 def test_a_topic_that_cannot_be_read_is_there_for_clients(cluster: Cluster) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,45 @@ def test_a_lost_directory_of_one_partition_is_restored_from_the_tier(node: NodeP
         wait_for(node, lambda: client.fetch("t", 0).error_code is ErrorCode.none)
         read = client.fetch("t", 0)
         assert next(iter(iter_headers(read.records)))[1].base_offset == 0
+
+
+def test_a_lost_log_whose_tier_cannot_be_read_is_offline_alone(node: NodeProcess) -> None:
+    """Its offsets must not be given to other records; everything else is served."""
+    for topic in ("t", "sound"):
+        create(node, topic, segment_bytes="3000")
+        fill(node, topic, 20)
+    wait_tiered(node, 18)
+    node.stop()
+    shutil.rmtree(node.data_dir)  # the whole disk
+    with closing(sqlite3.connect(node.data_dir.parent / "metadata.db")) as store, store:
+        (collection,) = store.execute(
+            "SELECT 'segment:' || json_extract(body, '$.topic_id') || ':0' FROM items"
+            " WHERE collection = 'topic' AND key = 't'"
+        ).fetchone()
+        items = store.execute(
+            "SELECT key, body FROM items WHERE collection = ?", (collection,)
+        ).fetchall()
+        key, whole = items[3]
+        store.execute(
+            "UPDATE items SET body = '{' WHERE (collection, key) = (?, ?)", (collection, key)
+        )
+    for _ in range(2):
+        node.start()
+        with WireClient(node.port) as client:
+            answer = client.produce("t", a_batch(b"new"))
+            assert answer.error_code is ErrorCode.kafka_storage_error
+            assert client.produce("sound", a_batch(b"new")).base_offset >= 18
+        assert not list((node.data_dir / "t-0").glob("*.log"))
+        errors = [line for line in node.log.splitlines() if " ERROR " in line]
+        assert any("t-0" in line and f"{collection}/{key}" in line for line in errors)
+        node.stop()
+    with closing(sqlite3.connect(node.data_dir.parent / "metadata.db")) as store, store:
+        store.execute(
+            "UPDATE items SET body = ? WHERE (collection, key) = (?, ?)", (whole, collection, key)
+        )
+    node.start()
+    with WireClient(node.port) as client:
+        assert client.produce("t", a_batch(b"new")).base_offset == 18
 
 
 def test_a_log_behind_its_tier_takes_no_records(node: NodeProcess) -> None:
