@@ -5,6 +5,7 @@ Source: Kafka's log retention; KIP-405 for local and remote retention.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,9 +58,12 @@ def retained_segments(
 ) -> list[RetainedSegment]:
     """Return the partition's sealed segments in order, each stretch of offsets once.
 
-    Where the tier has a stretch, the tier's segments count; local ones only behind them.
+    Segments overlap where another leader has rolled elsewhere. What the tier has counts there,
+    and of its segments the one that begins first: it goes first, and the log then starts where
+    it ends. Of the next one only the rest counts, with the part of its bytes that this is of
+    its offsets: where in it the rest begins only its index knows.
     """
-    found = [
+    in_tier = [
         RetainedSegment(
             meta.base_offset,
             meta.end_offset,
@@ -68,12 +72,13 @@ def retained_segments(
         )
         for meta in sorted(tiered, key=lambda meta: (meta.base_offset, meta.end_offset))
     ]
-    end = max((segment.end_offset for segment in found), default=0)
-    found += [
-        _of_local(segment)
-        for segment in sorted(local, key=lambda segment: segment.base_offset)
-        if segment.end_offset > end
-    ]
+    on_disk = map(_of_local, sorted(local, key=lambda segment: segment.base_offset))
+    found: list[RetainedSegment] = []
+    end = 0
+    for segment in (*in_tier, *on_disk):
+        if segment.end_offset > end:
+            found.append(_from(segment, end))
+            end = segment.end_offset
     return found
 
 
@@ -171,6 +176,16 @@ def eviction_end_offset(
     chosen = expired if len(expired) > len(excess) else excess
     ends = [segment.end_offset for segment in chosen if segment.end_offset <= tiered_end]
     return max(ends, default=None)
+
+
+def _from(segment: RetainedSegment, offset: int) -> RetainedSegment:
+    """Return what the segment holds from the offset on, which lies before its end."""
+    if offset <= segment.base_offset:
+        return segment
+    part, whole = segment.end_offset - offset, segment.end_offset - segment.base_offset
+    return dataclasses.replace(
+        segment, base_offset=offset, size_bytes=segment.size_bytes * part // whole
+    )
 
 
 def _of_local(segment: SealedSegment) -> RetainedSegment:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
 from tidelog_core.config import UNLIMITED, TopicConfig
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.retention.selection import (
@@ -64,8 +68,59 @@ def test_tiered_and_local_segments_make_one_line() -> None:
     tiered = [meta(10, 20, max_timestamp_ms=-1, created_ms=77), meta(0, 10)]
     local = [sealed(20, 30, newest_ms=9), sealed(10, 20), sealed(15, 25)]
     line = retained_segments(tiered, local)
-    assert [(s.base_offset, s.end_offset) for s in line] == [(0, 10), (10, 20), (15, 25), (20, 30)]
+    assert [(s.base_offset, s.end_offset) for s in line] == [(0, 10), (10, 20), (20, 25), (25, 30)]
     assert [s.newest_ms for s in line] == [1, 77, 0, 9]
+    assert [s.size_bytes for s in line] == [1000, 1000, 50, 50]
+
+
+def cut(draw: st.DrawFn, first: int, last: int) -> list[tuple[int, int]]:
+    """Return the segments of one leader, which rolled where it liked."""
+    points = sorted(draw(st.sets(st.integers(first, last), min_size=2, max_size=8)))
+    return list(itertools.pairwise(points))
+
+
+@st.composite
+def rolled(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int]:
+    """Return what two leaders have tiered, what a third has on disk, and the bytes an offset."""
+    tiered = cut(draw, 0, 30)
+    if draw(st.booleans()):
+        tiered += cut(draw, 10, 50)
+    return tiered, cut(draw, 0, 60), draw(st.integers(1, 1000))
+
+
+@given(rolled())
+def test_every_record_counts_once_with_its_bytes(
+    world: tuple[list[tuple[int, int]], list[tuple[int, int]], int],
+) -> None:
+    in_tier, on_disk, offset_bytes = world
+    tiered = [meta(base, end, size_bytes=(end - base) * offset_bytes) for base, end in in_tier]
+    local = [sealed(base, end, size=(end - base) * offset_bytes) for base, end in on_disk]
+    line = retained_segments(tiered, local)
+    tier_end = max(end for _, end in in_tier)
+    held = {offset for base, end in in_tier for offset in range(base, end)}
+    held |= {o for base, end in on_disk for o in range(base, end) if o >= tier_end}
+    counted = [o for segment in line for o in range(segment.base_offset, segment.end_offset)]
+    assert counted == sorted(held)
+    assert sum(segment.size_bytes for segment in line) == len(held) * offset_bytes
+
+
+@given(rolled(), st.integers(0, 70), st.integers(0, 30))
+def test_overlapping_segments_do_not_make_retention_remove_more_than_it_may(
+    world: tuple[list[tuple[int, int]], list[tuple[int, int]], int], kept: int, log_start: int
+) -> None:
+    in_tier, on_disk, offset_bytes = world
+    tiered = [meta(base, end, size_bytes=(end - base) * offset_bytes) for base, end in in_tier]
+    local = [sealed(base, end, size=(end - base) * offset_bytes) for base, end in on_disk]
+    line = retained_segments(tiered, local)
+    start = log_start_after_retention(
+        line,
+        Limits(UNLIMITED, kept * offset_bytes),
+        log_start_offset=log_start,
+        active_size_bytes=0,
+        now_ms=0,
+    )
+    left = sum(max(0, s.end_offset - max(s.base_offset, start)) for s in line)
+    assert start == log_start or left >= kept
 
 
 def test_the_log_start_moves_past_what_is_too_old_or_too_much() -> None:
