@@ -6,8 +6,7 @@ partition the objects are listed first and its items read after that, which is w
 ``judge_unnamed`` right while copies and retention go on.
 
 A sweep that comes near its time limit says up to where it came; the next one goes on
-behind it. It lists from the beginning, since stores do not list from a key on, but looks
-at no item and no object again.
+behind it, and lists from there on.
 
 What nothing needs is removed once it has been seen so for long enough, by the times of the
 sweeps alone. Since when is kept in the metadata store, beside the metadata that it is judged
@@ -133,7 +132,7 @@ class Sweep:
         expected = known.keys() | self._sightings.keys()
         waiting = sorted((p for p in expected if p > resumes_after), reverse=True)
         try:
-            async for group in self._groups():
+            async for group in self._groups(resumes_after):
                 if group.prefix <= resumes_after:
                     continue
                 while waiting and waiting[-1] < group.prefix:
@@ -149,9 +148,12 @@ class Sweep:
             report.resumes_after = ""
         return report
 
-    async def _groups(self) -> AsyncIterator[_Group]:
+    async def _groups(self, resumes_after: str) -> AsyncIterator[_Group]:
+        # Behind all that the tier has below the prefix that is done. Foreign objects may still
+        # come of it: their names may have any character.
+        start_after = f"{resumes_after}~" if resumes_after.endswith("/") else resumes_after
         prefix, objects = "", list[ObjectMeta]()
-        async for found in self._objects.list(f"{self._cluster_id}/"):
+        async for found in self._objects.list(f"{self._cluster_id}/", start_after=start_after):
             of = _group_prefix(found.key)
             if of != prefix:
                 if objects:

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata import records
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key
 from tidelog_functions.events import UnknownEvent
 from tidelog_functions.invocation import PartitionsFailed
@@ -310,6 +312,17 @@ def test_leftovers_of_writes_go_when_the_folder_is_opened(folder: Path) -> None:
     assert not leftover.exists()
 
 
+class ListingStore(FolderObjectStore):
+    """A folder store that counts what its listings have handed out."""
+
+    listed_count = 0
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        async for found in super().list(prefix, start_after=start_after):
+            self.listed_count += 1
+            yield found
+
+
 def test_a_call_near_its_time_limit_goes_on_with_the_next_one(folder: Path) -> None:
     """Every partition is looked at once, bare ones and manifests too, however short the calls."""
 
@@ -324,6 +337,8 @@ def test_a_call_near_its_time_limit_goes_on_with_the_next_one(folder: Path) -> N
             bare = await world.copy(topic, 0, partition=3)
             await world.objects.delete(vars_of(world, topic, bare))
         assert (await world.scrub()).young_count == 16
+        object_count = len(await world.present())
+        listing = world.objects = ListingStore(folder / "objects")
         world.clock.now_ms += 2 * DAY_MS
         totals, runs = [0, 0, 0], 0
         while True:
@@ -335,8 +350,12 @@ def test_a_call_near_its_time_limit_goes_on_with_the_next_one(folder: Path) -> N
                 break
             assert runs < 20
         assert runs > 2
+        # No run lists what an earlier one has done, but for the partition at which that one had
+        # no time left: four objects, and the one that showed that they were all.
+        assert object_count <= listing.listed_count <= object_count + 5 * runs
         assert totals == [16, 8, 12]
         again = await world.scrub()
         assert (again.segment_count, again.orphan_count, again.missing_count) == (12, 0, 8)
+        await listing.close()
 
     in_world(folder, run)
