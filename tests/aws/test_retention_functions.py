@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.objects.location import parse_object_location
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.retention.orphans import AgeLimits
-from tidelog_functions.bucket import bucket_of
 from tidelog_functions.local.events import object_created, scheduled
 from tidelog_functions.retention.handler import handle as retain
 from tidelog_functions.scrub.handler import handle as scrub
@@ -67,7 +67,7 @@ def test_segments_go_by_event_and_schedule_and_orphans_by_the_scrub(deployed: De
                 await world.copy(one, 0, age_ms=DAY_MS)
                 await world.copy(one, 10)
             (_, newest) = await world.segments(topic.topic_id)
-            prefix = bucket_of(os.environ["TIDELOG_OBJECTS"]).prefix
+            prefix = parse_object_location(os.environ["TIDELOG_OBJECTS"]).prefix
             key = f"{prefix}{world.keys(topic, newest).index}"
             event = object_created(BUCKET, key, now_ms=0)
             for expected in (1, 0):  # the second time it finds it done

@@ -7,6 +7,7 @@ memory:                 this process's memory; tests and trials
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -16,28 +17,54 @@ from tidelog_core.objects.store import ObjectStore
 MULTIPART_THRESHOLD_BYTES = 1 << 30
 
 
-def open_object_store(
-    url: str, *, multipart_threshold: int = MULTIPART_THRESHOLD_BYTES
-) -> ObjectStore:
-    """Return the store that the URL names. Raises ``InvalidConfig`` saying what is allowed."""
+@dataclass(frozen=True, slots=True)
+class ObjectLocation:
+    """Where objects lie, taken apart."""
+
+    scheme: str  # s3, file or memory
+    name: str  # the bucket, or the folder's absolute path; empty for memory
+    prefix: str = ""  # of the keys in the bucket, slash at its end included
+
+    def relative(self, key: str) -> str | None:
+        """Return the bucket's key as the store has it, ``None`` for one of somebody else's."""
+        return key.removeprefix(self.prefix) if key.startswith(self.prefix) else None
+
+
+def parse_object_location(url: str) -> ObjectLocation:
+    """Return what the URL names. Raises ``InvalidConfig`` saying what is allowed."""
     parts = urlsplit(url)
     if parts.query or parts.fragment:
         raise InvalidConfig([f"object store {url!r} must have no query and no fragment"])
     match parts.scheme:
         case "s3" if parts.netloc:
-            from tidelog_core.objects.s3 import S3ObjectStore
-
-            return S3ObjectStore(
-                parts.netloc, prefix=parts.path, multipart_threshold=multipart_threshold
-            )
+            prefix = parts.path.strip("/")
+            return ObjectLocation("s3", parts.netloc, f"{prefix}/" if prefix else "")
         case "file" if parts.path.startswith("/") and not parts.netloc:
-            from tidelog_core.objects.folder import FolderObjectStore
-
-            return FolderObjectStore(Path(unquote(parts.path)))
+            return ObjectLocation("file", unquote(parts.path))
         case "memory" if not parts.path and not parts.netloc:
-            from tidelog_core.objects.memory import MemoryObjectStore
-
-            return MemoryObjectStore()
+            return ObjectLocation("memory", "")
     raise InvalidConfig(
         [f"object store {url!r} must be s3://bucket/prefix, file:///absolute/path or memory:"]
     )
+
+
+def open_object_store(
+    url: str, *, multipart_threshold: int = MULTIPART_THRESHOLD_BYTES
+) -> ObjectStore:
+    """Return the store that the URL names. Raises ``InvalidConfig`` saying what is allowed."""
+    location = parse_object_location(url)
+    match location.scheme:
+        case "s3":
+            from tidelog_core.objects.s3 import S3ObjectStore
+
+            return S3ObjectStore(
+                location.name, prefix=location.prefix, multipart_threshold=multipart_threshold
+            )
+        case "file":
+            from tidelog_core.objects.folder import FolderObjectStore
+
+            return FolderObjectStore(Path(location.name))
+        case _:
+            from tidelog_core.objects.memory import MemoryObjectStore
+
+            return MemoryObjectStore()

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import TidelogError
+from tidelog_core.objects.location import parse_object_location
 
-from tidelog_functions.bucket import bucket_of
 from tidelog_functions.invocation import Context
 from tidelog_functions.local.events import Event, object_created, scheduled
 from tidelog_functions.local.watch import IndexWatch
@@ -68,8 +67,9 @@ class LocalRunner:
     ) -> None:
         """``wait`` returns after so many seconds, or sooner and true once all is to stop."""
         self._handlers = handlers
-        self._bucket = bucket_of(objects_url).name
-        is_folder = urlsplit(objects_url).scheme == "file"
+        location = parse_object_location(objects_url)
+        self._bucket = location.name
+        is_folder = location.scheme == "file"
         self._watch = IndexWatch(Path(self._bucket)) if is_folder else None
         self._interval_s = retention_interval_s
         self._wait = wait

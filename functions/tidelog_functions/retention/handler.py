@@ -27,10 +27,10 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Topic
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.objects.location import ObjectLocation, parse_object_location
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import SegmentKey, parse_segment_key
 
-from tidelog_functions.bucket import Bucket, bucket_of
 from tidelog_functions.cluster_reader import ClusterReader, problems_of
 from tidelog_functions.events import ObjectCreated, Scheduled, UnknownEvent, parse_event
 from tidelog_functions.invocation import (
@@ -63,12 +63,14 @@ def handle(event: object, context: Context) -> dict[str, object]:
     """
     events = parse_event(event)
     settings = parse_function_settings(os.environ)
-    keys = index_keys(events, bucket_of(settings.objects_url))
+    keys = index_keys(events, parse_object_location(settings.objects_url))
     is_scheduled = any(isinstance(one, Scheduled) for one in events)
     return asyncio.run(_run(settings, keys, is_scheduled, TimeLimit(context)))
 
 
-def index_keys(events: Sequence[ObjectCreated | Scheduled], bucket: Bucket) -> list[SegmentKey]:
+def index_keys(
+    events: Sequence[ObjectCreated | Scheduled], location: ObjectLocation
+) -> list[SegmentKey]:
     """Return the index objects that the events name, one a partition; pure.
 
     Keys that Tidelog does not write are passed over with a line in the log. Raises
@@ -78,9 +80,9 @@ def index_keys(events: Sequence[ObjectCreated | Scheduled], bucket: Bucket) -> l
     for event in events:
         if isinstance(event, Scheduled):
             continue
-        if event.bucket != bucket.name:
-            raise UnknownEvent(f"of bucket {event.bucket!r}, TIDELOG_OBJECTS is {bucket.name!r}")
-        relative = bucket.relative(event.key)
+        if event.bucket != location.name:
+            raise UnknownEvent(f"of bucket {event.bucket!r}, TIDELOG_OBJECTS is {location.name!r}")
+        relative = location.relative(event.key)
         parsed = None if relative is None else parse_segment_key(relative)
         if parsed is None:
             logger.info("event of a foreign object ignored", extra={"key": event.key})

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.objects.folder import FolderObjectStore
-from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.location import (
+    ObjectLocation,
+    open_object_store,
+    parse_object_location,
+)
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.s3 import S3ObjectStore
 
@@ -20,6 +24,27 @@ def test_each_scheme_opens_its_store(tmp_path: Path) -> None:
     assert isinstance(open_object_store("memory:"), MemoryObjectStore)
     assert isinstance(open_object_store("s3://bucket/some/prefix"), S3ObjectStore)
     asyncio.run(folder.close())
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("s3://b", ObjectLocation("s3", "b")),
+        ("s3://b/", ObjectLocation("s3", "b")),
+        ("s3://b//some/prefix/", ObjectLocation("s3", "b", "some/prefix/")),
+        ("file:///a/with%20blank", ObjectLocation("file", "/a/with blank")),
+        ("memory:", ObjectLocation("memory", "")),
+    ],
+)
+def test_a_url_is_taken_apart_in_one_way(url: str, location: ObjectLocation) -> None:
+    assert parse_object_location(url) == location
+
+
+def test_keys_of_others_in_the_same_bucket_are_told_apart() -> None:
+    location = parse_object_location("s3://b/some")
+    assert location.relative("some/c/x") == "c/x"
+    assert location.relative("something/c/x") is None
+    assert parse_object_location("s3://b").relative("c/x") == "c/x"
 
 
 @pytest.mark.parametrize(
