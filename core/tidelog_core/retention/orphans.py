@@ -1,4 +1,6 @@
-"""Which objects of the bucket nothing needs any more: decisions of the scrub, without I/O.
+"""Which objects of the bucket nothing needs any more: decisions without I/O.
+
+The scrub removes them by these rules, ``tidelog verify`` reports them.
 
 An object is *named* by the segment item with its id, in whatever state; what is named is
 never an orphan: copying and retention look after it. Of the others:
@@ -26,11 +28,14 @@ accounted for; so does what tells that a topic was deleted which the metadata ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from uuid import UUID
 
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.metadata.store import Item
 from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.tier.keys import SegmentKeys, parse_log_start_key, parse_segment_key
 from tidelog_core.tier.planning import finished_segments, locate
@@ -40,7 +45,7 @@ class TopicState(Enum):
     """What the metadata says of the topic that an object's key names."""
 
     LIVE = "live"
-    DELETED = "deleted"  # its tombstone is left
+    DELETED = "deleted"  # its tombstone is left, or may be
     UNKNOWN = "unknown"
 
 
@@ -101,6 +106,33 @@ def judge_unnamed(
         else:
             candidates.append(Candidate(found, age_limit_ms))
     return Judgement(tuple(candidates), tuple(unexplained))
+
+
+def named_segments(items: Iterable[Item]) -> set[UUID]:
+    """Return the segments that a partition's items name, also of items that cannot be read.
+
+    The key ends with the id.
+    """
+    found = set()
+    for item in items:
+        with contextlib.suppress(ValueError):
+            found.add(UUID(item.id.key.partition("-")[2]))
+    return found
+
+
+def state_of_topic(
+    topic_id: UUID, *, live: Container[UUID], deleted: Container[UUID], is_complete: bool
+) -> TopicState:
+    """Return what the metadata says of the topic.
+
+    Where it is not complete, since items of topics or tombstones cannot be read, any of them
+    may be this topic's: it is left alone like one that retention takes care of.
+    """
+    if topic_id in live:
+        return TopicState.LIVE
+    if topic_id in deleted or not is_complete:
+        return TopicState.DELETED
+    return TopicState.UNKNOWN
 
 
 def judge_log_starts(

@@ -41,6 +41,7 @@ from tidelog_core.retention.orphans import (
     manifest_age_limit_ms,
     select_missing,
     select_old,
+    state_of_topic,
 )
 from tidelog_core.tier.keys import (
     cluster_manifest_key,
@@ -265,12 +266,12 @@ class Sweep:
         logger.info("foreign object ignored", extra={"key": found.key})
 
     def _state(self, topic_id: UUID) -> TopicState:
-        if topic_id in self._topics:
-            return TopicState.LIVE
-        # An item that cannot be read may be this topic's: it is left alone like one that
-        # retention takes care of.
-        is_left_alone = topic_id in self._deleted or bool(self._topics_failed)
-        return TopicState.DELETED if is_left_alone else TopicState.UNKNOWN
+        return state_of_topic(
+            topic_id,
+            live=self._topics,
+            deleted=self._deleted,
+            is_complete=not self._topics_failed,
+        )
 
     async def _load_sightings(self) -> None:
         for item in await self._store.list(records.SCRUB_SIGHTING_COLLECTION):

@@ -14,20 +14,21 @@ from uuid import UUID
 from tidelog_core.errors import CorruptItem, InvalidObjectKey, ObjectNotFound
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import (
+    DELETED_TOPIC_COLLECTION,
     TOPIC_COLLECTION,
     Partition,
     SegmentMeta,
     SegmentState,
-    deleted_topic_key,
     partition_collection,
     partition_key,
     segment_collection,
 )
 from tidelog_core.metadata.stand_in import is_readable
-from tidelog_core.metadata.store import Item, MetadataStore
+from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.restoration.survey import Survey, SurveyedTopic, check_manifests
+from tidelog_core.retention.orphans import TopicState, named_segments, state_of_topic
 from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObjects
 from tidelog_core.tier.keys import SegmentKeys, log_start_key
 from tidelog_core.tier.planning import finished_segments
@@ -109,9 +110,9 @@ class MetadataPlan:
         name = TopicPartition(topic, partition.partition)
         metas: list[SegmentMeta] = []
         problems: list[Problem] = []
-        collection = segment_collection(partition.topic_id, partition.partition)
-        for item in await self._store.list(collection):
-            self._known |= _segment_ids(item)
+        items = await self._store.list(segment_collection(partition.topic_id, partition.partition))
+        self._known |= named_segments(items)
+        for item in items:
             try:
                 metas.append(SegmentMeta.from_item(item))
             except CorruptItem as error:
@@ -147,7 +148,7 @@ class MetadataPlan:
             problems.append(Problem(None, topic.deletion_key, text))
         for partition in self._image.partitions(name):
             told = topic.log_starts.get(partition.partition, 0)
-            if told > partition.log_start_offset:
+            if told > partition.log_start_offset and is_readable(partition):
                 text = f"the log starts at {partition.log_start_offset}, not at {told} as this says"
                 key = log_start_key(
                     self._image.cluster_id, name, topic.topic_id, partition.partition, told
@@ -161,15 +162,18 @@ class MetadataPlan:
 
         Where only the bucket knows of the deletion, the metadata was restored: the scrub ends it.
         """
-        if topic.is_deleted or self._image.topic_by_id(topic.topic_id) is not None:
-            return True
-        name = topic.folder.partition("/")[2].removesuffix(f"-{topic.topic_id}")
-        if any(
-            key.collection == TOPIC_COLLECTION and key.key.startswith(name)
-            for key in self._image.unreadable
-        ):
-            return True  # As far as can be told: the item is a problem of its own.
-        if await self._store.get(deleted_topic_key(topic.topic_id)) is not None:
+        image = self._image
+        state = state_of_topic(
+            topic.topic_id,
+            live=image.topic_names,
+            deleted=image.deleted_topics,
+            # What cannot be read is a problem of its own.
+            is_complete=not any(
+                key.collection in (TOPIC_COLLECTION, DELETED_TOPIC_COLLECTION)
+                for key in image.unreadable
+            ),
+        )
+        if topic.is_deleted or state is not TopicState.UNKNOWN:
             return True
         keys = itertools.chain.from_iterable(
             _keys_of(segment) for held in topic.partitions.values() for segment in held
@@ -240,11 +244,3 @@ def _name_of(topic: SurveyedTopic) -> str:
     if topic.manifest is not None:
         return topic.manifest.name
     return topic.objects.folder.partition("/")[2].removesuffix(f"-{topic.objects.topic_id}")
-
-
-def _segment_ids(item: Item) -> set[UUID]:
-    """Return the segment's id that the item's key ends with, if it does."""
-    try:
-        return {UUID(item.id.key.partition("-")[2])}
-    except ValueError:
-        return set()
