@@ -19,6 +19,8 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import operator
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +41,7 @@ from tidelog_core.metadata.records import (
     node_config_key,
     topic_key,
 )
-from tidelog_core.metadata.stand_in import stand_in
+from tidelog_core.metadata.stand_in import is_readable, stand_in
 from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
 
@@ -122,8 +124,11 @@ Watcher = Callable[[Collection[ItemKey]], None]
 class ClusterView:
     """Keeps the newest image. For the tasks of one event loop."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, *, look_again_seconds: float = 5.0) -> None:
+        """Items that cannot be read are read again that often: who mends one may not log it."""
         self._store = store
+        self._look_again_seconds = look_again_seconds
+        self._looked_at = time.monotonic()  # at all that cannot be read
         self._image = ClusterImage()
         self._is_loaded = False
         self._subscribers: list[Subscriber] = []
@@ -207,9 +212,11 @@ class ClusterView:
         keys: frozenset[ItemKey] | None = None
         if self._is_loaded:
             changes = await self._store.changes_since(before.version)
-            if changes.version == before.version:
-                return
             keys = changes.keys
+            if keys is not None:
+                keys |= self._to_look_at_again(before)
+            if changes.version == before.version and not keys:
+                return
             if keys is None:
                 after = await _load(self._store, before)
             else:
@@ -217,6 +224,8 @@ class ClusterView:
         else:
             after = await _load(self._store, before)
         _log_damage(before.unreadable, after.unreadable)
+        if self._is_loaded and after == before:
+            return  # What could not be read still cannot.
         self._image = after
         self._is_loaded = True
         self._changed.set()
@@ -228,6 +237,13 @@ class ClusterView:
             watched = [key for key in keys or () if key.collection.startswith(prefix)]
             if watched:
                 watcher(watched)
+
+    def _to_look_at_again(self, image: ClusterImage) -> frozenset[ItemKey]:
+        now = time.monotonic()
+        if not image.unreadable or now - self._looked_at < self._look_again_seconds:
+            return frozenset()
+        self._looked_at = now
+        return frozenset(image.unreadable)
 
 
 async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
@@ -340,6 +356,8 @@ class _Readings:
             self.unreadable[key] = "it is not there, though its topic counts it"
         elif before is not None and before.version == item.version:
             return before
+        if before is not None and not is_readable(before):
+            return before
         return stand_in(topic_id, int(key.key), before)
 
 
@@ -420,7 +438,12 @@ async def _replace_partitions(
         if item is None and not await _is_still(store, image.topic_by_id(topic_id)):
             continue  # The topic is gone, which the next refresh meets.
         known[number] = readings.partition(key, item, topic_id, known[number])
-    partitions = {topic_id: tuple(known) for topic_id, known in by_topic.items()}
+    partitions = {
+        topic_id: tuple(known)
+        for topic_id, known in by_topic.items()
+        # The very records as before are no change.
+        if any(map(operator.is_not, known, image.partitions_by_topic.get(topic_id, ())))
+    }
     return dataclasses.replace(
         image, partitions_by_topic={**image.partitions_by_topic, **partitions}
     )

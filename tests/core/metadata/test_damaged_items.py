@@ -208,6 +208,34 @@ def test_an_item_in_order_again_is_as_any_other(
     assert caplog.text.count("in order again") == len(SHOWN) + 1
 
 
+def test_an_item_that_somebody_mends_where_it_lies_is_met_again(
+    play: Callable[[Scene], None],
+) -> None:
+    async def scene(world: World) -> None:
+        view = ClusterView(world.store, look_again_seconds=0)
+        keys = [*SHOWN, ORDERS_1]
+        whole = {key: item.body for key in keys if (item := await world.store.get(key))}
+        for key in keys:
+            world.spoil(key)
+        heard: list[frozenset[str]] = []
+        image = await view.refresh()
+        view.subscribe(lambda _, names: heard.append(names))
+        assert set(image.unreadable) == {*SHOWN}  # of a topic that nobody knows nothing is shown
+        assert await view.refresh() is image
+        world.spoil(records.topic_key("orders"), json.dumps(whole[records.topic_key("orders")]))
+        image = await view.refresh()
+        assert set(image.unreadable) == {*SHOWN, ORDERS_1} - {records.topic_key("orders")}
+        assert await view.refresh() is image
+        for key in keys:
+            world.spoil(key, json.dumps(whole[key]))
+        image = await view.refresh()
+        assert image.unreadable == {}
+        assert image == await ClusterView(world.store).refresh()
+        assert heard == [{"orders"}, {"orders"}]
+
+    play(scene)
+
+
 def test_damage_at_a_known_version_takes_no_leader_and_the_next_write_mends_it(
     play: Callable[[Scene], None],
 ) -> None:
