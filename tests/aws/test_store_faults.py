@@ -200,6 +200,10 @@ def test_credentials_that_end_before_their_time_are_looked_for_anew(
     node.consume(topic)
     assert fetch_cold(node, cold) is ErrorCode.kafka_storage_error
     time.sleep(max(0.0, refused_until - time.monotonic()))
+    # An alarm looks for lines like this one.
+    refusals = [line for line in node.process.log.splitlines() if "object store refuses:" in line]
+    assert all(" ERROR " in line and "ExpiredToken" in line for line in refusals)
+    assert refusals
     credentials.token = "second"
     node.consume(cold)
     node.wait_drained(topic)

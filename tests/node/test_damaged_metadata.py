@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import ANY_VERSION, Body, ItemKey, Write
+from tidelog_core.metadata.store import ANY_VERSION, Body, Item, ItemKey, Write
 from tidelog_core.records.batch import iter_headers
 
 from tests.node.node_process import NodeProcess
@@ -86,6 +88,17 @@ class Cluster:
             return item.body
 
         return self._with_store(write)
+
+    def item(self, key: ItemKey) -> Item | None:
+        return self._with_store(lambda store: store.get(key))
+
+    def spoil(self, key: ItemKey) -> None:
+        """Damage the item where it lies, at the version that it has."""
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(
+                "UPDATE items SET body = '{' WHERE collection = ? AND key = ?",
+                (key.collection, key.key),
+            )
 
     def _with_store(self, use: Callable[[SqliteMetadataStore], Awaitable[T]]) -> T:
         async def main() -> T:
@@ -179,6 +192,24 @@ def test_a_log_lost_while_its_partition_cannot_be_read_does_not_begin_anew(
     cluster.node.stop()
     cluster.node.start()  # Nothing was tiered, so all of it is lost.
     assert cluster.produce("spoiled", 0) == [ErrorCode.none]
+
+
+def test_a_node_puts_its_damaged_lease_right(cluster: Cluster) -> None:
+    lease = records.broker_lease_key(1)
+
+    def is_whole() -> bool:
+        item = cluster.item(lease)
+        return item is not None and item.problem is None and "counter" in item.body
+
+    cluster.spoil(lease)
+    assert not is_whole()
+    cluster.wait(is_whole)
+    assert cluster.produce("sound", 0) == [ErrorCode.none]
+    cluster.node.stop()
+    cluster.overwrite(lease, {"of": "tomorrow"})
+    cluster.node.start()
+    assert is_whole()
+    assert cluster.produce("sound", 0) == [ErrorCode.none]
 
 
 def test_a_topic_that_cannot_be_read_is_there_for_clients(cluster: Cluster) -> None:

@@ -4,8 +4,15 @@ import dataclasses
 from uuid import UUID
 
 import pytest
-from tidelog_core.metadata.records import BrokerLease
-from tidelog_core.replication.leases import RELEASED, LeaseTimes, OwnLease, PeerLeases
+from tidelog_core.metadata.records import BrokerLease, broker_lease_key
+from tidelog_core.metadata.store import UNREADABLE_VERSION, Item, ItemKey
+from tidelog_core.replication.leases import (
+    RELEASED,
+    LeaseTimes,
+    OwnLease,
+    PeerLeases,
+    read_leases,
+)
 
 from tests.core.replication.cluster import TIMES, make_lease
 
@@ -38,6 +45,41 @@ def test_a_new_process_acts_after_a_renewal_and_a_reading_begun_after_it() -> No
     assert not lease.may_act(10)
     lease.on_cluster_read(10)
     assert lease.may_act(10)
+
+
+def test_a_lease_that_cannot_be_read_tells_by_its_version_whether_it_is_renewed() -> None:
+    peers = PeerLeases(TIMES)
+
+    def observe(item: Item, at_ms: float) -> None:
+        peers.observe(read_leases([item]), started_ms=at_ms, now_ms=at_ms)
+
+    def damaged(version: int) -> Item:
+        return Item(broker_lease_key(2), version, {}, "not JSON")
+
+    observe(damaged(7), 0)
+    assert peers.is_live(2)
+    observe(damaged(8), 8_000)
+    observe(damaged(8), 16_000)
+    assert peers.is_live(2)
+    assert peers.check(2).expected_version == 8
+    observe(damaged(8), 17_000)
+    assert peers.is_dead(2)
+    # Its next renewal puts it right.
+    lease = make_lease(2, counter=5, version=9)
+    observe(Item(lease.item_id, 9, lease.to_body()), 18_000)
+    assert peers.is_live(2)
+
+
+def test_a_lease_that_has_lost_its_version_is_never_taken_for_dead() -> None:
+    peers = PeerLeases(TIMES)
+    item = Item(broker_lease_key(2), UNREADABLE_VERSION, {}, "no version")
+    for at_ms in range(0, 60_000, 3_000):
+        peers.observe(read_leases([item]), started_ms=at_ms, now_ms=at_ms)
+    assert not peers.is_dead(2)
+
+
+def test_a_foreign_item_among_the_leases_is_no_lease() -> None:
+    assert read_leases([Item(ItemKey("broker-lease", "two"), 1, {})]) == []
 
 
 def test_it_fences_itself_a_margin_before_its_lease_ends_counted_from_the_sending() -> None:

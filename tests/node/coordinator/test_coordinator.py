@@ -18,7 +18,8 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.metadata.groups import CommittedOffset, group_collection, shard_of_group
-from tidelog_core.metadata.store import ItemKey, Write
+from tidelog_core.metadata.records import topic_key
+from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_node.coordinator.events import JoinAnswer, MemberIdentity
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_state import Phase
@@ -647,6 +648,22 @@ class TestExpiry:
                 await delete_topic(store, broker.view, "t")
                 await asyncio.sleep(61)
                 assert [item.id.key for item in await store.list("offset:g")] == ["u/000000"]
+
+        play(scenario)
+
+    def test_offsets_of_a_topic_that_cannot_be_read_are_kept(self) -> None:
+        """It may be the same topic still."""
+
+        async def scenario(store: MemoryMetadataStore) -> None:
+            async with node(store, config=self.CONFIG) as broker:
+                for topic in ("t", "u"):
+                    await self._commit(broker, topic=topic)
+            await store.commit([Write(topic_key("t"), {"of": "tomorrow"}, ANY_VERSION)])
+            async with node(store, config=self.CONFIG) as broker:
+                assert broker.view.image.topic("t") is None
+                await asyncio.sleep(61)
+                kept = [item.id.key for item in await store.list("offset:g")]
+                assert kept == ["t/000000", "u/000000"]
 
         play(scenario)
 

@@ -11,16 +11,24 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentState
-from tidelog_core.metadata.store import Write
+from tidelog_core.metadata.records import (
+    DeletedTopic,
+    Partition,
+    SegmentState,
+    node_config_key,
+    topic_key,
+)
+from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.retention.deletion import start_deletions
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_node.replicas import Replica
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
 from tests.node.tier.tier_node import (
+    BROKER_ID,
     READY_TIMEOUT_S,
     START_MS,
+    TOPIC,
     TierNode,
     eventually,
     running_node,
@@ -223,6 +231,30 @@ async def apply_with_dying_worker(node: TierNode) -> None:
     await asyncio.sleep(0.2)
     os.kill(pid, signal.SIGKILL)
     await applying
+
+
+@pytest.mark.parametrize(
+    "key", [node_config_key(None), node_config_key(BROKER_ID), topic_key(TOPIC)], ids=str
+)
+def test_nothing_expires_by_settings_that_cannot_all_be_read(tmp_path: Path, key: ItemKey) -> None:
+    """What cannot be read may say to keep everything."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={"retention.ms": "100000"})
+            node.produce_segments(replica, 2)
+            node.clock.now_ms = START_MS + 200_000
+            item = await node.store.get(key)
+            await node.store.commit([Write(key, {"of": "tomorrow"}, ANY_VERSION)])
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            assert replica.log.log_start_offset == 0
+            await node.store.commit([Write(key, item and item.body, ANY_VERSION)])
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            assert replica.log.log_start_offset > 0
+
+    asyncio.run(run())
 
 
 def test_a_deletion_cut_short_is_ended_later(tmp_path: Path) -> None:
