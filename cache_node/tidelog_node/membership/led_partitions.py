@@ -93,7 +93,11 @@ class LedPartitions:
     def decide(self) -> list[PartitionChange]:
         """Return what to write; begin the hand-overs that leader states write themselves."""
         image, now_ms = self._view.image, self._membership.now_ms()
-        changes = self._decide_reserved(image)
+        changes = self._membership.clerk.departures(
+            partition for some in image.partitions_by_topic.values() for partition in some
+        )
+        leaving = {change.after.item_id for change in changes}
+        changes += [c for c in self._decide_reserved(image) if c.after.item_id not in leaving]
         if now_ms >= self._preferred_from_ms:
             self._preferred_from_ms = now_ms + self._preferred_look_ms
             if self._node_config().auto_leader_rebalance_enable:

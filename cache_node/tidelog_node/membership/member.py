@@ -74,6 +74,7 @@ class ClusterMember:
         self._keeper: LeaseKeeper | None = None
         self._led: LedPartitions | None = None
         self._unsettled_dir: Path | None = None  # where a loss of records has to be settled
+        self._may_lack_records = False
         # Partitions and topics that this process could not read yet, since it has begun.
         self._unread: set[ItemKey] = set()
 
@@ -99,6 +100,7 @@ class ClusterMember:
             incarnation=self._incarnation,
             found=taken.lease,
         )
+        self._may_lack_records = taken.may_lack_records
         self._unsettled_dir = data_dir if taken.may_lack_records else None
 
     async def take_lease(self, start_task: StartTask) -> None:
@@ -158,6 +160,8 @@ class ClusterMember:
                 known = (p for some in image.partitions_by_topic.values() for p in some)
                 partitions = tuple(p for p in known if p.item_id == key)
             self.membership.start(partitions)
+            if self._may_lack_records:
+                self.membership.clerk.note_lacking(partitions)
 
     async def see_peers(self) -> None:
         """Have looked for the lease of every broker that the view shows."""

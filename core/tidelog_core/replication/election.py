@@ -63,11 +63,33 @@ class ElectionClerk:
         self._start_epochs: dict[PartitionKey, int] = {}
         self._vacant_since: dict[PartitionKey, tuple[int, float]] = {}  # leader epoch, time
         self._preferred_since: dict[PartitionKey, float] = {}
+        self._to_leave: set[PartitionKey] = set()
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Take the first reading of the cluster after this process has registered."""
         for partition in partitions:
             self._start_epochs[_key(partition)] = partition.leader_epoch
+
+    def note_lacking(self, partitions: Iterable[Partition]) -> None:
+        """Note that this broker may lack records that the ISRs of these vouch for.
+
+        For partitions that could be read only after it should have left every ISR: it takes
+        none of them over before it has left.
+        """
+        self._to_leave.update(map(_key, partitions))
+
+    def departures(self, partitions: Iterable[Partition]) -> list[PartitionChange]:
+        """Return the writes by which this broker leaves the ISRs that it must leave."""
+        changes = []
+        for partition in partitions if self._to_leave else ():
+            if _key(partition) not in self._to_leave or not is_readable(partition):
+                continue
+            change = leave_isr(partition, self._broker_id)
+            if change is None:
+                self._to_leave.discard(_key(partition))
+            else:
+                changes.append(change)
+        return changes
 
     def leads(self, partition: Partition) -> bool:
         """Whether this process leads the partition as the record has it."""
@@ -93,6 +115,8 @@ class ElectionClerk:
             self._vacant_since.pop(key, None)
             return None
         if self._broker_id not in partition.replicas:
+            return None
+        if key in self._to_leave and leave_isr(partition, self._broker_id) is not None:
             return None
         epoch, since_ms = self._vacant_since.get(key, (partition.leader_epoch, now_ms))
         if epoch != partition.leader_epoch:
@@ -142,6 +166,7 @@ class ElectionClerk:
         """Drop what is remembered of a partition that this node no longer holds."""
         for kept in (self._start_epochs, self._vacant_since, self._preferred_since):
             kept.pop(_key(partition), None)
+        self._to_leave.discard(_key(partition))
 
     def _is_vacant(self, partition: Partition, peers: PeerLeases) -> bool:
         if not is_readable(partition):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.stand_in import stand_in
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import ElectionClerk, hand_over, leave_isr
@@ -31,6 +32,34 @@ def test_the_first_live_isr_member_takes_over_at_once() -> None:
     assert change.after == dataclasses.replace(partition, leader=2, leader_epoch=6, isr=(2, 3))
     assert change.write.expected_version == partition.version
     assert change.checks == (peers.check(1),)
+
+
+def test_who_may_lack_records_leaves_the_isr_before_it_takes_over() -> None:
+    """Of a partition that could be read only later: the other ISRs were left at the start."""
+    peers = make_peers(dead=(1,), live=(2, 3))
+    clerk, partition = ElectionClerk(2), make_partition()
+    assert clerk.departures([partition]) == []
+    clerk.note_lacking([partition])
+    assert takeover(clerk, partition, peers) is None
+    unreadable = stand_in(partition.topic_id, partition.partition, partition)
+    assert clerk.departures([unreadable]) == []
+    (change,) = clerk.departures([partition, dataclasses.replace(partition, partition=1)])
+    assert change.after.isr == (1, 3)
+    assert change.reason is ChangeReason.LEAVE_ISR
+    # It is in sync again once it has fetched what it lacked.
+    assert clerk.departures([change.after]) == []
+    assert clerk.departures([partition]) == []
+    assert takeover(clerk, partition, peers) is not None
+
+
+def test_an_unreadable_partition_is_taken_over_by_nobody() -> None:
+    partition = make_partition()
+    unreadable = stand_in(partition.topic_id, partition.partition, partition)
+    peers = make_peers(dead=(1,), live=(2, 3))
+    for broker_id in (2, 3):
+        clerk = ElectionClerk(broker_id)
+        assert takeover(clerk, unreadable, peers, is_unclean_allowed=True) is None
+        assert not clerk.leads(unreadable)
 
 
 def test_the_next_one_steps_in_a_delay_later() -> None:
