@@ -187,8 +187,8 @@ class ObjectStoreContract:
         async def test(store: ObjectStore) -> None:
             for key in keys:
                 await store.put(key, b"1")
-            for start_after in (*keys, "", "a/", "a/b", "a/b/", "a/b/1x", "a/b0", "A", "c"):
-                for prefix in ("", "a", "a/", "a/b", "b/"):
+            for start_after in ("a/b/1", "", "a/b", "a/b/1x", "b/a"):
+                for prefix in ("", "a/", "a/b"):
                     found = [m.key async for m in store.list(prefix, start_after=start_after)]
                     wanted = [k for k in keys if k.startswith(prefix) and k > start_after]
                     assert found == wanted, (prefix, start_after)
