@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog_core.records.batch import iter_headers
 
 from tests.node.node_process import NodeProcess
+from tests.node.wire_client import TIMEOUT_SECONDS, WireClient
 
 SEGMENT_BYTES = 100_000
 RECORD_COUNT = 2_000
@@ -80,6 +82,24 @@ def test_evicted_records_are_read_back_from_the_tier(node: NodeProcess) -> None:
     expected = [(index, value_of(index)) for index in range(RECORD_COUNT)]
     assert read(node, RECORD_COUNT) == expected
     assert read(node, 100, offset=777)[:100] == expected[777:877]
+
+
+def test_a_fetch_of_evicted_records_never_waits_for_new_ones(node: NodeProcess) -> None:
+    """Also where it goes on in a chunk that has fewer bytes left than it wants at least."""
+    fill(node)
+    with WireClient(node.port) as client:
+        offset = 0
+        for _ in range(8):
+            answer = client.fetch(
+                "t",
+                offset,
+                max_wait_ms=int(2000 * TIMEOUT_SECONDS),
+                min_bytes=50_000_000,
+                partition_max_bytes=40_000,
+            )
+            headers = [header for _, header in iter_headers(answer.records)]
+            assert headers[0].base_offset == offset
+            offset = headers[-1].next_offset
 
 
 def test_evicted_records_are_read_back_after_kill_9(node: NodeProcess) -> None:

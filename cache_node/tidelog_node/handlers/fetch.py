@@ -20,6 +20,7 @@ replica), KIP-405 (tiers), KIP-595 (divergence).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,18 @@ class TierReader(Protocol):
         min_one_batch: bool = True,
     ) -> LogRead:
         """Return batches from the one that holds ``offset`` on."""
+
+    def read_open(
+        self,
+        topic_id: UUID,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        include_aborted: bool = False,
+        min_one_batch: bool = True,
+    ) -> LogRead | None:
+        """Return the same without waiting, or ``None`` where that cannot be."""
 
 
 class ClosestReplica(Protocol):
@@ -206,14 +219,13 @@ class FetchHandler:
                     else:
                         result = self._read_partition(replica, wanted, request, bytes_max, reading)
                 except OffsetNotLocal as error:
-                    result = self._not_local(replica, wanted, error, reading)
-                    if result.error_code == 0:
-                        assert replica is not None
-                        is_first = reading.size_bytes == 0 and not reading.tier_reads
-                        place = len(results)
-                        reading.tier_reads.append(
-                            _TierRead(results, place, replica, wanted, max(bytes_max, 0), is_first)
-                        )
+                    assert replica is not None  # It was its log that said so.
+                    is_first = reading.size_bytes == 0 and not reading.tier_reads
+                    tier_read = _TierRead(
+                        results, len(results), replica, wanted, max(bytes_max, 0), is_first
+                    )
+                    result = self._not_local(tier_read, request, reading, error)
+                    if reading.tier_reads and reading.tier_reads[-1] is tier_read:
                         # What the tier will find is not known yet: count what it may be.
                         bytes_left -= bytes_max
                 except TidelogError as error:
@@ -235,18 +247,32 @@ class FetchHandler:
         return reading
 
     def _not_local(
-        self,
-        replica: Replica | None,
-        wanted: FetchPartition,
-        error: OffsetNotLocal,
-        reading: _Reading,
+        self, read: _TierRead, request: FetchRequest, reading: _Reading, error: OffsetNotLocal
     ) -> FetchResult:
-        """Return an empty result where the tier is to be read, else what the client is told."""
-        if replica is not None and self._tier is not None:
-            return _nothing(replica, wanted)
-        reading.must_answer = True
-        logger.error("no tier to read from", extra={"reason": str(error)})
-        return FetchResult(wanted.partition, OffsetOutOfRange.code)
+        """Return what is read on from a file that is open, or an empty result.
+
+        The latter is noted as one that the tier has to fill in, if there is a tier.
+        """
+        if self._tier is None:
+            reading.must_answer = True
+            logger.error("no tier to read from", extra={"reason": str(error)})
+            return FetchResult(read.wanted.partition, OffsetOutOfRange.code)
+        is_committed_only = request.isolation_level == READ_COMMITTED
+        found = None
+        with contextlib.suppress(TidelogError):  # It comes again of reading in full.
+            found = self._tier.read_open(
+                read.replica.topic_id,
+                read.replica.partition,
+                read.wanted.offset,
+                max_bytes=read.bytes_max,
+                include_aborted=is_committed_only,
+                min_one_batch=read.is_first,
+            )
+        if found is None:
+            reading.tier_reads.append(read)
+            return _nothing(read.replica, read.wanted)
+        reading.must_answer = True  # Nothing will be appended that could make it more.
+        return _result_of(found, read.wanted, is_committed_only=is_committed_only)
 
     def _read_partition(
         self,

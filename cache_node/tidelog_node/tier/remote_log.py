@@ -5,7 +5,10 @@ the batches that begin in ``[c * chunk_bytes, (c + 1) * chunk_bytes)``, whole. S
 chunk is one ranged GET and one cache file, every reader of a segment asks for the same
 ranges, and no batch ever spans two files.
 
-A reader that goes on where it stopped is read ahead for, twice as far each time.
+A reader that goes on where it stopped is read ahead for as far as may be: one range takes
+as long as many at once. So is one that begins where a segment does, as whoever reads the
+whole log begins; elsewhere nobody knows yet, and one range more is brought. Within a chunk
+such a reader stays with the file that is open: the worker is asked once a chunk.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import FileSlice, ReadableFile, TopicPartition
 from tidelog_core.records.batch import first_record
-from tidelog_core.tier.index_file import BatchRow, IndexFile
+from tidelog_core.tier.index_file import BatchRow, BatchTable, IndexFile
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
 from tidelog_core.tier.planning import finished_segments, locate, next_segment
 from tidelog_core.tier.time_search import find_tiered_offset
@@ -36,6 +39,8 @@ from tidelog_node.tier.protocol import ByteRange
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 CURSORS_MAX = 64  # readers of one partition that are read ahead for
+AHEAD_CHUNKS_UNKNOWN = 1  # for who may go on, or go elsewhere
+OPEN_CHUNKS_MAX = 16  # of all partitions: the disk may hold so many more than the cache
 READ_ATTEMPTS_MAX = 3
 
 
@@ -48,6 +53,45 @@ class RemoteRead:
     aborted_transactions: tuple[AbortedTransaction, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OpenChunk:
+    """A chunk whose file is open."""
+
+    where: ByteRange
+    index: IndexFile  # of its segment
+    rows: range  # the batches in it
+    file: ReadableFile
+
+
+class OpenChunks:
+    """The chunks that readers are in the middle of. Bounded, the least used go.
+
+    The worker may evict such a file: it is kept here until its reader is through with it.
+    """
+
+    def __init__(self, count_max: int = OPEN_CHUNKS_MAX) -> None:
+        self._count_max = count_max
+        self._chunks: OrderedDict[ByteRange, OpenChunk] = OrderedDict()
+
+    def get(self, where: ByteRange) -> OpenChunk | None:
+        """Return the chunk, if it is here."""
+        chunk = self._chunks.get(where)
+        if chunk is not None:
+            self._chunks.move_to_end(where)
+        return chunk
+
+    def put(self, chunk: OpenChunk) -> None:
+        """Keep the chunk's file open."""
+        self._chunks[chunk.where] = chunk
+        self._chunks.move_to_end(chunk.where)
+        while len(self._chunks) > self._count_max:
+            self._chunks.popitem(last=False)
+
+    def drop(self, where: ByteRange) -> None:
+        """Let the chunk's file go: a reader is through with it."""
+        self._chunks.pop(where, None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteReader:
     """What all partitions' tiered logs read with."""
@@ -56,6 +100,7 @@ class RemoteReader:
     catalog: SegmentCatalog
     client: TierClient
     indexes: IndexCache
+    open_chunks: OpenChunks
     executor: Executor
     chunk_bytes: int
     ahead_chunks_max: int
@@ -70,8 +115,9 @@ class RemoteLog:
         self._partition = partition
         self._segments: list[SegmentMeta] | None = None
         self._loading = asyncio.Lock()
-        # Where each sequential reader goes on, and how many chunks ahead are brought.
-        self._cursors: OrderedDict[int, int] = OrderedDict()
+        # Where each sequential reader goes on, least used first: in the middle of which
+        # chunk and with which row, None where a chunk begins.
+        self._cursors: OrderedDict[int, tuple[ByteRange, int] | None] = OrderedDict()
 
     @property
     def is_loaded(self) -> bool:
@@ -111,16 +157,20 @@ class RemoteLog:
         Raises ``OffsetOutOfRange`` where the tier does not hold the offset, and what
         the client raises.
         """
-        ahead_count = self._cursors.pop(offset, 0)
+        found = self.read_open(
+            offset,
+            max_bytes=max_bytes,
+            min_one_batch=min_one_batch,
+            include_aborted=include_aborted,
+        )
+        if found is not None:
+            return found
+        limits = (max_bytes, min_one_batch, include_aborted)
+        is_known = offset in self._cursors
+        self._cursors.pop(offset, None)
         for attempt in range(1, READ_ATTEMPTS_MAX + 1):
             try:
-                return await self._read(
-                    offset,
-                    ahead_count=ahead_count,
-                    max_bytes=max_bytes,
-                    min_one_batch=min_one_batch,
-                    include_aborted=include_aborted,
-                )
+                return await self._read(offset, limits, is_known=is_known)
             except ObjectNotFound:
                 # Retention was faster, or someone rewrote the segment: look again.
                 if attempt == READ_ATTEMPTS_MAX:
@@ -128,30 +178,70 @@ class RemoteLog:
                 self.invalidate()
         raise AssertionError("unreachable")
 
+    def read_open(
+        self, offset: int, *, max_bytes: int, min_one_batch: bool, include_aborted: bool
+    ) -> RemoteRead | None:
+        """Return what ``read`` would, if a reader goes on in a chunk that is open here.
+
+        ``None`` where it does not; there is no waiting.
+        """
+        cursor = self._cursors.get(offset)
+        if cursor is None:
+            return None
+        where, row = cursor
+        chunk = self._reader.open_chunks.get(where)
+        if chunk is None:
+            return None
+        return self._cut(chunk, row, offset, (max_bytes, min_one_batch, include_aborted))
+
     async def _read(
-        self,
-        offset: int,
-        *,
-        ahead_count: int,
-        max_bytes: int,
-        min_one_batch: bool,
-        include_aborted: bool,
+        self, offset: int, limits: tuple[int, bool, bool], *, is_known: bool
     ) -> RemoteRead:
         segment, index, row = await self._find(offset)
         rows = _chunk_rows(index, row, self._reader.chunk_bytes)
-        last = max(row if min_one_batch else row - 1, _last_row(index, rows, row, max_bytes))
+        max_bytes, min_one_batch, _ = limits
         first = index.batches[row]
+        if first.size_bytes > max_bytes and not min_one_batch:
+            return RemoteRead(None, first.base_offset, ())
+        where = _byte_range(index, self._keys(segment).log, rows)
+        is_scan = is_known or offset == segment.base_offset
+        count = self._reader.ahead_chunks_max if is_scan else AHEAD_CHUNKS_UNKNOWN
+        ahead = await self._ranges_behind(segment, index, rows.stop, count)
+        file = await self._reader.client.read(where, ahead)
+        return self._cut(OpenChunk(where, index, rows, file), row, offset, limits)
+
+    def _cut(
+        self, chunk: OpenChunk, row: int, offset: int, limits: tuple[int, bool, bool]
+    ) -> RemoteRead:
+        """Return the batches from ``row`` on; note where their reader will go on.
+
+        ``limits`` are the bytes at most, whether one batch may be larger than that, and
+        whether aborted transactions are wanted.
+        """
+        max_bytes, min_one_batch, include_aborted = limits
+        batches, rows = chunk.index.batches, chunk.rows
+        first = batches[row]
+        last = max(row if min_one_batch else row - 1, _last_row(batches, row, rows.stop, max_bytes))
         if last < row:
             return RemoteRead(None, first.base_offset, ())
-        file = await self._chunk(segment, index, rows, ahead_count=ahead_count)
-        end = index.batches[last]
-        position = first.position - index.batches[rows.start].position
-        size_bytes = end.position + end.size_bytes - first.position
-        self._move_cursor(ahead_count, end.last_offset + 1, is_chunk_end=last == rows.stop - 1)
+        end = batches[last]
+        self._cursors.pop(offset, None)
+        is_middle = last + 1 < rows.stop
+        self._cursors[end.last_offset + 1] = (chunk.where, last + 1) if is_middle else None
+        while len(self._cursors) > CURSORS_MAX:
+            self._cursors.popitem(last=False)
+        if is_middle:
+            self._reader.open_chunks.put(chunk)
+        else:
+            self._reader.open_chunks.drop(chunk.where)
         return RemoteRead(
-            FileSlice(file, position, size_bytes),
+            FileSlice(
+                chunk.file,
+                first.position - chunk.where.start,
+                end.position + end.size_bytes - first.position,
+            ),
             first.base_offset,
-            _aborted_within(index, offset, end.last_offset) if include_aborted else (),
+            _aborted_within(chunk.index, offset, end.last_offset) if include_aborted else (),
         )
 
     async def offset_for_timestamp(
@@ -205,44 +295,34 @@ class RemoteLog:
     def _keys(self, segment: SegmentMeta) -> SegmentKeys:
         return segment_keys(self._reader.cluster_id, self._partition.topic, segment)
 
-    async def _chunk(
-        self, segment: SegmentMeta, index: IndexFile, rows: range, *, ahead_count: int
-    ) -> ReadableFile:
-        """Return the cache file of the chunk that has these rows."""
-        wanted = _byte_range(index, self._keys(segment).log, rows)
-        ahead: tuple[ByteRange, ...] = ()
-        if ahead_count:
-            ahead = await self._ranges_behind(segment, index, rows.stop, ahead_count)
-        return await self._reader.client.read(wanted, ahead)
-
     async def _ranges_behind(
         self, segment: SegmentMeta, index: IndexFile, row: int, count: int
     ) -> tuple[ByteRange, ...]:
-        """Return the next chunks from ``row`` on, into the following segment if need be."""
+        """Return the next chunks from ``row`` on, as far as the index objects are known.
+
+        The first of them that is not is fetched for the next time.
+        """
         chunk_bytes = self._reader.chunk_bytes
         ranges = list(islice(_ranges_from(index, self._keys(segment).log, row, chunk_bytes), count))
-        if len(ranges) < count:
+        while len(ranges) < count:
             following = next_segment(await self.segments(), segment)
-            if following is not None:
-                keys = self._keys(following)
-                known = self._reader.indexes.prefetch(following, keys.index)
-                if known is not None:
-                    more = _ranges_from(known, keys.log, 0, chunk_bytes)
-                    ranges += islice(more, count - len(ranges))
+            if following is None:
+                break
+            keys = self._keys(following)
+            known = self._reader.indexes.prefetch(following, keys.index)
+            if known is None:
+                break
+            more = _ranges_from(known, keys.log, 0, chunk_bytes)
+            ranges += islice(more, count - len(ranges))
+            segment = following
         return tuple(ranges)
-
-    def _move_cursor(self, ahead_count: int, next_offset: int, *, is_chunk_end: bool) -> None:
-        ahead_count = max(1, 2 * ahead_count if is_chunk_end else ahead_count)
-        self._cursors[next_offset] = min(ahead_count, self._reader.ahead_chunks_max)
-        while len(self._cursors) > CURSORS_MAX:
-            self._cursors.popitem(last=False)
 
     async def _first_record(
         self, segment: SegmentMeta, index: IndexFile, row: int, wanted: tuple[int, int]
     ) -> tuple[int, int] | None:
         """Return the batch's first record at or after the wanted timestamp and offset."""
         rows = _chunk_rows(index, row, self._reader.chunk_bytes)
-        file = await self._chunk(segment, index, rows, ahead_count=0)
+        file = await self._reader.client.read(_byte_range(index, self._keys(segment).log, rows))
         loop = asyncio.get_running_loop()
         batch, first = index.batches[row], index.batches[rows.start]
         return await loop.run_in_executor(
@@ -271,17 +351,20 @@ def _ranges_from(index: IndexFile, key: str, row: int, chunk_bytes: int) -> Iter
         row = rows.stop
 
 
-def _last_row(index: IndexFile, rows: range, row: int, max_bytes: int) -> int:
-    """Return the last row that ends within ``max_bytes`` of where ``row`` begins.
+def _last_row(batches: BatchTable, row: int, stop: int, max_bytes: int) -> int:
+    """Return the last row before ``stop`` that ends within ``max_bytes`` of where ``row`` begins.
 
     That is ``row - 1`` if not even ``row`` does.
     """
-    batches, limit = index.batches, index.batches[row].position + max_bytes
+    limit = batches[row].position + max_bytes
 
     def end(candidate: int) -> int:
-        return batches[candidate].position + batches[candidate].size_bytes
+        batch = batches[candidate]
+        return batch.position + batch.size_bytes
 
-    return row - 1 + bisect_right(range(row, rows.stop), limit, key=end)
+    if end(stop - 1) <= limit:
+        return stop - 1
+    return row - 1 + bisect_right(range(row, stop), limit, key=end)
 
 
 def _aborted_within(

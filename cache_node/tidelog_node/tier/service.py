@@ -38,7 +38,7 @@ from tidelog_node.tier.copier import Copier
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.led_partition import LedPartition, ReplicaSource, TieredReplica
-from tidelog_node.tier.remote_log import RemoteLog, RemoteReader
+from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteRead, RemoteReader
 from tidelog_node.tier.retention_loop import Retention, adopt_log_start
 from tidelog_node.tier.segment_catalog import Leadership, SegmentCatalog
 
@@ -86,6 +86,7 @@ class TierService:
         self._indexes = IndexCache(self.client, executor=executor)
         self.history = TierHistory(catalog=self._catalog, indexes=self._indexes, view=view)
         self._executor = executor
+        self._open_chunks = OpenChunks()
         self._chunk_bytes = config.remote_chunk_bytes
         self._ahead_chunks_max = min(
             config.remote_fetch_concurrency,
@@ -186,15 +187,33 @@ class TierService:
             min_one_batch=min_one_batch,
             include_aborted=include_aborted,
         )
-        return LogRead(
-            found.slice,
-            found.start_offset,
-            log.high_watermark,
-            log.last_stable_offset,
-            log.log_start_offset,
-            log.log_end_offset,
-            found.aborted_transactions,
+        return _log_read(replica, found)
+
+    def read_open(
+        self,
+        topic_id: UUID,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        include_aborted: bool = False,
+        min_one_batch: bool = True,
+    ) -> LogRead | None:
+        """Return what ``read`` would, if the reader goes on in a chunk that is open here.
+
+        ``None`` where ``read`` has to be asked. Raises ``NotLeaderOrFollower`` and
+        ``UnknownTopicId``.
+        """
+        replica, remote = self._readable(topic_id, partition)
+        if offset < replica.log.log_start_offset:
+            return None
+        found = remote.read_open(
+            offset,
+            max_bytes=max_bytes,
+            min_one_batch=min_one_batch,
+            include_aborted=include_aborted,
         )
+        return None if found is None else _log_read(replica, found)
 
     async def offset_for_timestamp(
         self, topic_id: UUID, partition: TopicPartition, timestamp_ms: int
@@ -235,6 +254,7 @@ class TierService:
             catalog=self._catalog,
             client=self.client,
             indexes=self._indexes,
+            open_chunks=self._open_chunks,
             executor=self._executor,
             chunk_bytes=self._chunk_bytes,
             ahead_chunks_max=self._ahead_chunks_max,
@@ -467,6 +487,19 @@ class TierService:
         delay_s = min(RETRY_DELAY_S_MIN * 2**led.failure_count, RETRY_DELAY_S_MAX)
         led.failure_count = min(led.failure_count + 1, 16)
         led.not_before = asyncio.get_running_loop().time() + delay_s
+
+
+def _log_read(replica: TieredReplica, found: RemoteRead) -> LogRead:
+    log = replica.log
+    return LogRead(
+        found.slice,
+        found.start_offset,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        log.log_end_offset,
+        found.aborted_transactions,
+    )
 
 
 def _is_open(replica: TieredReplica) -> bool:

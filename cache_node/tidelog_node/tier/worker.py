@@ -61,6 +61,7 @@ THREAD_COUNT = 4
 REQUESTS_MAX = 1024  # of one connection; more are refused at once
 SOCKET_READ_SIZE_BYTES = 1 << 20
 DELETE_PAGE_SIZE = 1000
+NICENESS = 5  # where processors are short, the node's tail goes first; see nice(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +139,7 @@ class TierWorker:
     async def _do(self, request: Request) -> Fields:
         match request:
             case ReadRequest(wanted, ahead):
-                path = await self._cache.fetch(wanted)
-                self._cache.fetch_ahead(ahead)
-                return {"path": str(path)}
+                return {"path": str(await self._cache.fetch(wanted, ahead))}
             case UploadRequest():
                 async with self._uploads:
                     result = await self._upload(request)
@@ -266,6 +265,7 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
 
 def main() -> None:
     """Run the worker of the command line."""
+    os.nice(NICENESS)
     configure_logging("tier-worker", "INFO")
     asyncio.run(run_worker(parse_arguments(sys.argv[1:])))
 

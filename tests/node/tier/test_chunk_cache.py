@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,9 +26,11 @@ class SlowStore(MemoryObjectStore):
         self.gate = asyncio.Event()
         self.gate.set()
         self.running = self.running_max = self.get_count = 0
+        self.asked: list[int] = []  # where the ranges start
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         self.get_count += 1
+        self.asked.append(start)
         self.running += 1
         self.running_max = max(self.running_max, self.running)
         try:
@@ -37,7 +40,7 @@ class SlowStore(MemoryObjectStore):
             self.running -= 1
 
 
-def check_length(wanted: ByteRange, data: bytes) -> None:
+def check_length(wanted: ByteRange, data: bytes | memoryview) -> None:
     if len(data) != wanted.end - wanted.start:
         raise CorruptObject(wanted.key, f"it ends at {wanted.start + len(data)}")
 
@@ -48,6 +51,7 @@ def use(
     *,
     size_bytes_max: int = 1000,
     fetch_concurrency: int = 4,
+    check: Callable[[ByteRange, bytes | memoryview], None] = check_length,
 ) -> None:
     async def run() -> None:
         store = SlowStore()
@@ -59,7 +63,7 @@ def use(
                 size_bytes_max=size_bytes_max,
                 fetch_concurrency=fetch_concurrency,
                 executor=executor,
-                check=check_length,
+                check=check,
             )
             await test(cache, store)
             await cache.close()
@@ -124,14 +128,36 @@ def test_a_range_larger_than_the_cache_is_still_served(tmp_path: Path) -> None:
     use(tmp_path, test)
 
 
-def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: Path) -> None:
+def chunks(start: int, end: int) -> tuple[ByteRange, ...]:
+    return tuple(chunk(number) for number in range(start, end))
+
+
+async def settle() -> None:
+    """Let everything happen that needs no GET to end."""
+    await asyncio.sleep(0.02)
+
+
+def test_what_is_read_ahead_comes_together_with_what_is_wanted(tmp_path: Path) -> None:
     async def test(cache: ChunkCache, store: SlowStore) -> None:
         store.gate.clear()
-        cache.fetch_ahead(tuple(chunk(n) for n in range(10, 30)))
-        await asyncio.sleep(0.01)
+        asking = asyncio.create_task(cache.fetch(chunk(0), chunks(1, 3)))
+        await settle()
+        assert store.asked == [0, 100, 200]
+        store.gate.set()
+        await asking
+
+    use(tmp_path, test)
+
+
+def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        await cache.fetch(chunk(0))
+        store.gate.clear()
+        await cache.fetch(chunk(0), chunks(10, 30))
+        await settle()
         assert store.running == 2
-        asking = [asyncio.create_task(cache.fetch(chunk(n))) for n in range(8)]
-        await asyncio.sleep(0.01)
+        asking = [asyncio.create_task(cache.fetch(chunk(n))) for n in range(1, 9)]
+        await settle()
         assert store.running == 4
         store.gate.set()
         await asyncio.gather(*asking)
@@ -140,18 +166,102 @@ def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: Path) 
     use(tmp_path, test, size_bytes_max=100_000)
 
 
+def test_a_range_that_someone_waits_for_is_no_longer_read_ahead(tmp_path: Path) -> None:
+    """Its place is free for another, so that one reader has one GET and the half of all."""
+
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        await cache.fetch(chunk(0))
+        store.gate.clear()
+        await cache.fetch(chunk(0), chunks(1, 10))
+        asking = asyncio.create_task(cache.fetch(chunk(1)))
+        await settle()
+        assert store.asked == [0, 100, 200, 300]
+        store.gate.set()
+        await asking
+
+    use(tmp_path, test)
+
+
 def test_who_needs_a_range_that_waits_to_be_read_ahead_gets_it_now(tmp_path: Path) -> None:
     async def test(cache: ChunkCache, store: SlowStore) -> None:
+        await cache.fetch(chunk(0))
         store.gate.clear()
-        cache.fetch_ahead(tuple(chunk(n) for n in range(10, 30)))
-        await asyncio.sleep(0.01)
+        await cache.fetch(chunk(0), chunks(10, 30))
         asking = asyncio.create_task(cache.fetch(chunk(29)))
-        await asyncio.sleep(0.01)
+        await settle()
         assert store.running == 3
         store.gate.set()
         await asking
 
     use(tmp_path, test, size_bytes_max=100_000)
+
+
+def test_of_what_several_readers_will_need_the_nearest_comes_first(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        await cache.fetch(chunk(0))
+        await cache.fetch(chunk(1))
+        store.gate.clear()
+        await cache.fetch(chunk(0), chunks(10, 14))
+        await cache.fetch(chunk(1), chunks(20, 24))
+        await settle()
+        store.gate.set()
+
+        async def all_have_come() -> None:
+            while store.get_count < 10:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+        await asyncio.wait_for(all_have_come(), 10)
+        assert [start // 100 for start in store.asked[2:]] == [10, 11, 20, 21, 12, 22, 13, 23]
+
+    use(tmp_path, test, size_bytes_max=100_000)
+
+
+def test_what_is_read_ahead_takes_half_of_the_cache_until_it_is_asked_for(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        await cache.fetch(chunk(0), chunks(1, 20))
+        await settle()
+        assert store.get_count == 1 + 5
+        await cache.fetch(chunk(1))
+        await cache.fetch(chunk(2), chunks(3, 20))
+        await settle()
+        assert store.get_count == 1 + 7
+
+    use(tmp_path, test, size_bytes_max=1000)
+
+
+def test_what_nobody_comes_for_holds_up_reading_ahead_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_cache, "AHEAD_STALE_S", 0.5)
+
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        await cache.fetch(chunk(0), chunks(1, 6))
+        await settle()
+        await cache.fetch(chunk(20), chunks(21, 24))
+        assert store.get_count == 7
+        await asyncio.sleep(0.6)
+        await cache.fetch(chunk(20), chunks(21, 24))
+        await settle()
+        assert store.get_count == 10
+
+    use(tmp_path, test, size_bytes_max=1000)
+
+
+def test_the_next_get_does_not_wait_for_a_range_to_be_checked_and_written(tmp_path: Path) -> None:
+    may_go_on = threading.Event()
+
+    def check(_: ByteRange, __: bytes | memoryview) -> None:
+        may_go_on.wait(10)
+
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        asking = [asyncio.create_task(cache.fetch(chunk(n))) for n in range(3)]
+        await settle()
+        assert store.asked == [0, 100, 200]
+        may_go_on.set()
+        for number, path in enumerate(await asyncio.gather(*asking)):
+            assert path.read_bytes()[0] == 100 * number
+
+    use(tmp_path, test, fetch_concurrency=1, check=check)
 
 
 def test_trouble_reaches_everyone_and_is_not_remembered(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
@@ -21,6 +22,7 @@ from tidelog_core.log.values import OffsetNotLocal
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.retention.deletion import start_deletions
 from tidelog_node.replicas import Replica
+from tidelog_node.tier.remote_log import OPEN_CHUNKS_MAX
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
@@ -34,6 +36,15 @@ from tests.node.tier.tier_node import (
 )
 
 EVICTING = {"local.retention.bytes": "0", "retention.ms": "-1"}
+
+
+def files_open_in(folder: Path) -> list[str]:
+    """Return what this process has open in the folder, also if it is unlinked."""
+    opened = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing
+            opened.append(str(fd.readlink()))
+    return [path for path in opened if path.startswith(f"{folder}/")]
 
 
 async def evicted(
@@ -105,7 +116,8 @@ def test_many_readers_of_one_chunk_cost_one_get(tmp_path: Path) -> None:
                 )
             )
             assert len({slice_bytes(read.slice) for read in reads if read.slice}) == 1
-            assert (await node.tier.client.status())["get_count"] == 2  # the index, the chunk
+            # The index, the chunk, and the one behind it: who has begun may go on.
+            assert (await node.tier.client.status())["get_count"] == 3
 
     asyncio.run(run())
 
@@ -129,12 +141,79 @@ def test_a_sequential_reader_is_read_ahead_for_across_segments(tmp_path: Path) -
             before = (await status())["get_count"]
             await node.tier.read(replica.topic_id, replica.partition, offset, max_bytes=1)
             assert (await status())["cache_hit_count"] > 0
-            # A reader that jumps is not read ahead for: one chunk, perhaps one index.
+            # A reader that jumps may go on: its chunk and the next, perhaps one index.
             await asyncio.sleep(0.2)
             before = (await status())["get_count"]
             await node.tier.read(replica.topic_id, replica.partition, 550, max_bytes=1)
             await asyncio.sleep(0.2)
-            assert (await status())["get_count"] <= before + 2
+            assert (await status())["get_count"] <= before + 3
+
+    asyncio.run(run())
+
+
+def test_who_begins_where_a_segment_begins_is_read_ahead_for_at_once(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, remote_chunk_bytes=1000)
+
+    async def run() -> None:
+        async with running_node(tmp_path, config) as node:
+            replica, _ = await evicted(node, 2)
+            await node.tier.read(replica.topic_id, replica.partition, 200, max_bytes=1)
+
+            async def is_ahead() -> bool:
+                return (await node.tier.client.status())["get_count"] >= 8
+
+            await eventually(is_ahead)
+
+    asyncio.run(run())
+
+
+def test_within_a_chunk_a_reader_needs_neither_the_worker_nor_its_cache(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, data = await evicted(node, 2)
+            positions = [position for position, _ in iter_headers(data)]
+            batch_count = sum(position < CONFIG.remote_chunk_bytes for position in positions)
+            first = await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+            client = node.tier.client
+            pid = client.worker_pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            for file in (tmp_path / "cache").iterdir():
+                file.unlink()
+            assert first.slice is not None
+            found = slice_bytes(first.slice)
+            for number in range(1, batch_count):
+                read = await asyncio.wait_for(
+                    node.tier.read(replica.topic_id, replica.partition, 10 * number, max_bytes=1),
+                    10,
+                )
+                assert read.slice is not None
+                found += slice_bytes(read.slice)
+            assert found == data[: positions[batch_count]]
+            behind = asyncio.create_task(
+                node.tier.read(replica.topic_id, replica.partition, 10 * batch_count, max_bytes=1)
+            )
+            await asyncio.sleep(0.1)
+            assert not behind.done()
+            os.kill(pid, signal.SIGCONT)
+            read = await behind
+            assert read.slice is not None
+            assert data.startswith(slice_bytes(read.slice), positions[batch_count])
+
+    asyncio.run(run())
+
+
+def test_the_node_keeps_few_chunks_open(tmp_path: Path) -> None:
+    """What the worker has evicted takes disk for as long as the node has it open."""
+    config = dataclasses.replace(CONFIG, remote_chunk_bytes=2000)
+
+    async def run() -> None:
+        async with running_node(tmp_path, config) as node:
+            replica, _ = await evicted(node, 6)
+            for offset in range(1190, -1, -10):  # so that every chunk is left in its middle
+                await node.tier.read(replica.topic_id, replica.partition, offset, max_bytes=1)
+            chunks = files_open_in(tmp_path / "cache")
+            assert len(chunks) == OPEN_CHUNKS_MAX
 
     asyncio.run(run())
 
