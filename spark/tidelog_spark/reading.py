@@ -180,7 +180,7 @@ class _Fetcher:
             raise CorruptObject(
                 key, f"it ends at byte {start + len(data)}, and should go on to {end} at least"
             )
-        return data
+        return bytes(data)
 
     def _start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(call, self._loop)

@@ -222,7 +222,7 @@ class WatchedObjects:
     async def get(self, key: str) -> bytes:
         return await self._store.get(key)
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         return await self._store.get_range(key, start, end)
 
     async def head(self, key: str) -> ObjectMeta:

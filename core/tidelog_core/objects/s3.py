@@ -211,7 +211,7 @@ class S3ObjectStore:
 
         return await self._reading(key, read)
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         """Return bytes ``[start, end)``, fewer only where the object ends."""
         check_key(key)
         check_range(start, end)
@@ -219,11 +219,11 @@ class S3ObjectStore:
             await self.head(key)
             return b""
 
-        async def read() -> bytes:
+        async def read() -> memoryview:
             found = await obstore.get_range_async(
                 self._clients.reading, self._prefix + key, start=start, end=end
             )
-            return bytes(found)
+            return memoryview(found)  # Cold reads are large, and a copy stops the event loop.
 
         try:
             return await self._reading(key, read)

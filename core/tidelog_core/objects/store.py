@@ -42,9 +42,10 @@ class ObjectStore(Protocol):
     async def get(self, key: str) -> bytes:
         """Return the whole object. Raises ``ObjectNotFound``."""
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         """Return bytes ``[start, end)``, fewer only where the object ends.
 
+        They may be a view of what the store's client has received, read only.
         Raises ``ObjectNotFound``.
         """
 
