@@ -45,6 +45,7 @@ KEPT_GROWTH = 4  # times what has come: a size field alone costs no memory
 QUEUED_CONTROL_BYTES_MAX = 1_048_576  # of requests that wait for those before them
 UNSENT_SEGMENTS_MAX = 128  # more than this, and no further request is read
 GATHER_SEGMENTS_MAX = 64
+SLICE_BYTES_PER_TURN = 1_048_576  # of a file, before the loop's other connections have theirs
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
 
 _SIZE = struct.Struct(">i")
@@ -431,13 +432,20 @@ class Connection:
             self._resume()
 
     def _send(self) -> None:
-        """Send what is unsent until it is out or the socket is full."""
+        """Send what is unsent until it is out, the socket is full or others have waited enough.
+
+        A client that takes what is sent as fast as it comes never fills its socket.
+        """
         unsent = self._unsent
+        slice_bytes = 0
         try:
             while unsent:
                 head = unsent[0]
                 if type(head) is FileSlice:
-                    self._send_slice(head)
+                    if slice_bytes >= SLICE_BYTES_PER_TURN:
+                        self._await_writable()
+                        return
+                    slice_bytes += self._send_slice(head)
                 elif len(unsent) == 1:
                     assert not isinstance(head, FileSlice)
                     sent = self._socket.send(head)
@@ -448,9 +456,7 @@ class Connection:
                 else:
                     self._send_gathered()
         except BlockingIOError:
-            if not self._is_writing:
-                self._is_writing = True
-                self._loop.add_writer(self._fd, self._on_writable)
+            self._await_writable()
             return
         except OSError as error:
             self.close(str(error))
@@ -459,11 +465,15 @@ class Connection:
             self._is_writing = False
             self._loop.remove_writer(self._fd)
 
-    def _send_slice(self, head: FileSlice) -> None:
+    def _await_writable(self) -> None:
+        if not self._is_writing:
+            self._is_writing = True
+            self._loop.add_writer(self._fd, self._on_writable)
+
+    def _send_slice(self, head: FileSlice) -> int:
         done = self._sent_of_slice
-        sent = os.sendfile(
-            self._fd, head.file.fileno(), head.position + done, head.size_bytes - done
-        )
+        size_bytes = min(head.size_bytes - done, SLICE_BYTES_PER_TURN)
+        sent = os.sendfile(self._fd, head.file.fileno(), head.position + done, size_bytes)
         if sent == 0:
             raise OSError(f"{head.file.path} ends before byte {head.position + done}")
         if done + sent == head.size_bytes:
@@ -471,6 +481,7 @@ class Connection:
             self._sent_of_slice = 0
         else:
             self._sent_of_slice = done + sent
+        return sent
 
     def _send_gathered(self) -> None:
         unsent = self._unsent
