@@ -1,18 +1,23 @@
 """What reading back from the tier costs and disturbs; writes bench/results/cold_reads.json.
 
 A node on SQLite with its objects in MiniStack's S3, all on this machine, and a topic that is
-in the tier only. Two questions:
+in the tier only. Ranged GETs go to a server in between (``bench.s3_shape``): as fast as the
+machine gives it, at S3's pace, and at a quarter of it, which is S3 as a machine of four times
+the speed meets it. Two questions:
 
-scan    bytes a second that one consumer gets who reads the topic from its start, over what
-        as many raw GETs at once get of the same chunks as the node may have under way for
-        one reader. Passes of both take turns; the first of each opens connections, and the
-        median of the others counts. The cache is smaller than the topic, so each pass
-        brings everything anew.
+scan    bytes a second that consumers get who read the topic from its start, over what as
+        many raw GETs at once get of the same chunks, from the same server, as the node may
+        have under way for them. Passes of both take turns, the first is dropped, and the
+        median of the others counts. A scan finds nothing in the cache that it can use. With
+        it, the processor time of the node and its worker.
 tail    how long a fetch of a record takes that was just written, with nothing beside it,
-        with the raw GETs beside it, and with a consumer who reads the topic from the tier
-        without end. The raw GETs tell what the stand-in's own work takes from the machine.
+        with the raw GETs beside it, and with consumers who read the topic from the tier
+        without end: one, and four at once. The raw GETs tell what the stand-in's own work
+        takes from the machine.
 
 Everything shares the machine's cores here: the stand-in, the node, its worker, the clients.
+Without a shape the processor's time is all that counts, at a quarter of S3's pace all but
+nothing: what is lost there is lost by not asking for enough at once.
 
     python -m bench.cold_reads
 """
@@ -30,8 +35,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import boto3
@@ -41,17 +49,21 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.records.batch import iter_headers
 
+from bench import s3_shape
 from bench.process import Node, running_node
-from tests.node.wire_client import WireClient, a_batch, fetch_body, frame
+from bench.s3_shape import Shape, ShapedServer
+from tests.node.wire_client import WireClient, a_batch, frame
 from tools import ministack
 
 RECORD_SIZE_BYTES = 1024
-RECORD_COUNT = 700_000
+PARTITION_COUNT = 4
+RECORDS_OF_PARTITION = 280_000  # four segments, and a fifth that stays
 SEGMENT_BYTES = 64 << 20
-CACHE_BYTES = 256 << 20
+CACHE_BYTES = 512 << 20
 FETCH_BYTES = 16 << 20
-PASSES = 5
-TAIL_ROUNDS = 1500
+DEFAULT_FETCH_BYTES = 1 << 20  # max.partition.fetch.bytes of Kafka's consumer
+PASSES = 3
+TAIL_ROUNDS = 2000
 TAIL_PAUSE_S = 0.002
 EVICTED_SECONDS_MAX = 300.0
 TOPIC, TAIL = "cold", "tail"
@@ -62,45 +74,103 @@ CREDENTIALS = {
     "AWS_REGION": "us-east-1",
 }
 CHUNK_BYTES = NodeConfig().remote_chunk_bytes
-# What a reader waits for, and the half of all ranged reads that reading ahead may take.
+# Every reader waits for one range, and reading ahead may take half of all.
 CONCURRENCY = 1 + NodeConfig().remote_fetch_concurrency // 2
+CONCURRENCY_OF_FOUR = PARTITION_COUNT + NodeConfig().remote_fetch_concurrency // 2
 RESULTS = Path(__file__).parent / "results" / "cold_reads.json"
-_ANSWER = struct.Struct(f">iihiih{len(TOPIC)}siihqqqiii")  # Fetch 11 up to the records
+_ANSWER = struct.Struct(f">iihiih{len(TOPIC)}si")  # Fetch 11 up to the partitions
+_PARTITION = struct.Struct(">ihqqqiii")  # up to the records; nothing is aborted
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A way to read the whole topic."""
+
+    name: str
+    readers: tuple[tuple[tuple[int, ...], ...], ...]  # of each: what it fetches, in turn
+    fetch_bytes: int
+    concurrency: int
+
+
+EVERY = tuple(range(PARTITION_COUNT))
+ONE_BY_ONE = tuple((partition,) for partition in EVERY)
+SCANS = (
+    Scan("one reader, 16 MiB fetches", (ONE_BY_ONE,), FETCH_BYTES, CONCURRENCY),
+    Scan("one reader, 1 MiB fetches", (ONE_BY_ONE,), DEFAULT_FETCH_BYTES, CONCURRENCY),
+    Scan("one reader of four partitions at once", ((EVERY,),), FETCH_BYTES, CONCURRENCY_OF_FOUR),
+    Scan(
+        "four readers, a partition each",
+        tuple((one,) for one in ONE_BY_ONE),
+        FETCH_BYTES,
+        CONCURRENCY_OF_FOUR,
+    ),
+)
+
+
+PACES = (
+    ("unshaped", None, SCANS),
+    ("at S3's pace", s3_shape.S3, SCANS),
+    ("at a quarter of S3's pace", s3_shape.QUARTER, (SCANS[0], SCANS[3])),
+)
+TAIL_PACES = PACES[:2]
+BACKFILLS = (
+    SCANS[0],
+    # None follows another closely enough to find in the cache what that one has read.
+    Scan(
+        "four readers of the whole topic",
+        tuple(ONE_BY_ONE[first:] + ONE_BY_ONE[:first] for first in EVERY),
+        FETCH_BYTES,
+        CONCURRENCY_OF_FOUR,
+    ),
+)
 
 
 class ColdReader:
-    """Reads the topic's one partition with one fetch at a time, and keeps nothing."""
+    """Reads the topic with one fetch at a time, and keeps nothing."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, fetch_bytes: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), 120)
-        self._buffer = bytearray(FETCH_BYTES + (1 << 20))
+        self._fetch_bytes = fetch_bytes
+        self._buffer = memoryview(bytearray(PARTITION_COUNT * FETCH_BYTES + (1 << 20)))
 
     def close(self) -> None:
         """End the connection."""
         self._socket.close()
 
-    def scan(self, end_offset: int) -> int:
-        """Read from the start up to the offset and return how many bytes of records came."""
-        offset = size_bytes = 0
-        while offset < end_offset:
-            records = self._fetch(offset)
-            for _, header in iter_headers(records):
-                offset = header.next_offset
-            size_bytes += len(records)
+    def scan(self, partitions: Sequence[int], end_offsets: Sequence[int], *, begin: int = 0) -> int:
+        """Read them to the end, all in each fetch; return how many bytes of records came."""
+        offsets = dict.fromkeys(partitions, begin)
+        size_bytes = 0
+        while offsets:
+            for partition, records in self._fetch(offsets):
+                for _, header in iter_headers(records):
+                    offsets[partition] = header.next_offset
+                size_bytes += len(records)
+                if offsets[partition] >= end_offsets[partition]:
+                    del offsets[partition]
         return size_bytes
 
-    def _fetch(self, offset: int) -> memoryview:
-        body = fetch_body(TOPIC, offset, max_wait_ms=500, partition_max_bytes=FETCH_BYTES)
+    def _fetch(self, offsets: dict[int, int]) -> Iterator[tuple[int, memoryview]]:
+        wanted = b"".join(
+            struct.pack(">iiqqi", partition, -1, offset, -1, self._fetch_bytes)
+            for partition, offset in offsets.items()
+        )
+        name = struct.pack(f">ih{len(TOPIC)}s", 1, len(TOPIC), TOPIC.encode())
+        limits = struct.pack(">iiiibii", -1, 500, 1, 2**31 - 1, 0, 0, -1)
+        body = limits + name + struct.pack(">i", len(offsets)) + wanted + struct.pack(">ih", 0, 0)
         self._socket.sendall(frame(1, 11, 0, body, tags=b""))
-        view = memoryview(self._buffer)
-        self._receive(view[:4])
-        (size_bytes,) = struct.unpack_from(">i", view)
-        self._receive(view[:size_bytes])
-        fields = _ANSWER.unpack_from(view)
-        error, record_bytes = fields[9], fields[-1]
-        if error:
-            raise RuntimeError(f"the node answered error code {error}")
-        return view[_ANSWER.size : _ANSWER.size + record_bytes]
+        self._receive(self._buffer[:4])
+        (size_bytes,) = struct.unpack_from(">i", self._buffer)
+        answer = self._buffer[:size_bytes]
+        self._receive(answer)
+        position = _ANSWER.size
+        for _ in range(_ANSWER.unpack_from(answer)[-1]):
+            found, error, *_, record_bytes = _PARTITION.unpack_from(answer, position)
+            if error:
+                raise RuntimeError(f"the node answered error code {error}")
+            position += _PARTITION.size
+            yield found, answer[position : position + record_bytes]
+            position += record_bytes
 
     def _receive(self, view: memoryview) -> None:
         while view:
@@ -113,53 +183,71 @@ class ColdReader:
 def main() -> None:
     """Measure and print; ``backfill`` and ``gets`` are the loads beside, as own processes."""
     match sys.argv[1:]:
-        case ["backfill", port, end_offset]:
-            reader = ColdReader(int(port))
+        case ["backfill", name, port, *end_offsets]:
+            [scan] = [scan for scan in BACKFILLS if scan.name == name]
+            readers = [ColdReader(int(port), scan.fetch_bytes) for _ in scan.readers]
             while True:
-                reader.scan(int(end_offset))
+                _scan(scan, readers, [*map(int, end_offsets)])
         case ["gets", endpoint, prefix]:
             os.environ.update(CREDENTIALS)
+            raw_gets = RawGets(endpoint, prefix)
             while True:
-                asyncio.run(_raw_gets(endpoint, prefix))
+                raw_gets.run(CONCURRENCY)
     os.environ.update(CREDENTIALS)
-    with tempfile.TemporaryDirectory() as folder, ministack.serve(Path(folder)) as endpoint:
-        figures = _measure(Path(folder), endpoint)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ministack.serve(Path(folder)) as stand_in,
+        s3_shape.serve(Path(folder), stand_in) as server,
+    ):
+        figures = _measure(Path(folder), stand_in, server)
     print(json.dumps(figures, indent=2))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def _measure(folder: Path, endpoint: str) -> dict[str, float]:
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket=BUCKET)
-    os.environ["AWS_ENDPOINT_URL"] = endpoint  # for the node's worker
+def _measure(folder: Path, stand_in: str, server: ShapedServer) -> dict[str, float]:
+    boto3.client("s3", endpoint_url=stand_in, region_name="us-east-1").create_bucket(Bucket=BUCKET)
+    os.environ["AWS_ENDPOINT_URL"] = server.endpoint  # for the node's worker
     prefix = uuid.uuid4().hex
+    figures: dict[str, float] = {}
     with running_node(
         folder / "node",
         f"--object-store=s3://{BUCKET}/{prefix}",
         "--set",
         f"remote.cache.bytes={CACHE_BYTES}",
     ) as node:
-        end_offset = _fill(node, folder / "node")
-        figures = _scans(node, endpoint, prefix, end_offset)
+        end_offsets = _fill(node, folder / "node")
+        raw_gets = RawGets(server.endpoint, prefix)
+        for shape_name, shape, scans in PACES:
+            server.set_shape(shape)
+            for scan in scans:
+                age_cache = partial(_age_cache, node, end_offsets, server, shape)
+                found = _compare(scan, node, end_offsets, raw_gets, age_cache)
+                for name, figure in found.items():
+                    figures[f"{shape_name}, {scan.name}: {name}"] = figure
         _fetch_latencies_ms(node)  # the first of everything
         loads = {
             "alone": [],
-            "beside raw GETs": ["gets", endpoint, prefix],
-            "beside a backfill": ["backfill", str(node.port), str(end_offset)],
+            "beside raw GETs": ["gets", server.endpoint, prefix],
+        } | {
+            f"beside {scan.name}": ["backfill", scan.name, str(node.port), *map(str, end_offsets)]
+            for scan in BACKFILLS
         }
-        for name, arguments in loads.items():
-            with _load(arguments):
-                found = statistics.quantiles(_fetch_latencies_ms(node), n=100)
-            figures[f"tail fetch {name}: median ms"] = round(found[49], 2)
-            figures[f"tail fetch {name}: p99 ms"] = round(found[98], 2)
+        for shape_name, shape, _ in TAIL_PACES:
+            server.set_shape(shape)
+            for name, arguments in loads.items():
+                with _load(arguments):
+                    percentiles = statistics.quantiles(_fetch_latencies_ms(node), n=100)
+                figures[f"{shape_name}, tail fetch {name}: median ms"] = round(percentiles[49], 2)
+                figures[f"{shape_name}, tail fetch {name}: p99 ms"] = round(percentiles[98], 2)
     return figures
 
 
-def _fill(node: Node, data_dir: Path) -> int:
-    """Produce the topic, wait until it is evicted, and return where its tier ends."""
+def _fill(node: Node, data_dir: Path) -> list[int]:
+    """Produce the topic, wait until it is evicted, and return where each partition's tier ends."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     config = {"segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
-    topics = [NewTopic(TOPIC, 1, 1, config=config), NewTopic(TAIL, 1, 1)]
+    topics = [NewTopic(TOPIC, PARTITION_COUNT, 1, config=config), NewTopic(TAIL, 1, 1)]
     for created in admin.create_topics(topics).values():
         created.result(30)
     producer = Producer(
@@ -170,61 +258,120 @@ def _fill(node: Node, data_dir: Path) -> int:
             "queue.buffering.max.messages": 1_000_000,
         }
     )
-    for _ in range(RECORD_COUNT):
+    for number in range(PARTITION_COUNT * RECORDS_OF_PARTITION):
         while True:
             try:
-                producer.produce(TOPIC, os.urandom(RECORD_SIZE_BYTES))
+                producer.produce(
+                    TOPIC, os.urandom(RECORD_SIZE_BYTES), partition=number % PARTITION_COUNT
+                )
                 break
             except BufferError:
                 producer.poll(0.05)
     if producer.flush(120):
         raise RuntimeError("not everything was acknowledged")
+    return [_wait_until_evicted(data_dir / f"{TOPIC}-{partition}") for partition in EVERY]
+
+
+def _wait_until_evicted(partition_dir: Path) -> int:
+    """Return where the partition's tier ends, once only the active segment is here."""
     deadline = time.monotonic() + EVICTED_SECONDS_MAX
-    while len(local := sorted((data_dir / f"{TOPIC}-0").glob("*.log"))) > 1:
+    while len(local := sorted(partition_dir.glob("*.log"))) > 1:
         if time.monotonic() > deadline:
             raise TimeoutError("segments are not evicted")
         time.sleep(0.1)
     return int(local[0].stem)
 
 
-def _scans(node: Node, endpoint: str, prefix: str, end_offset: int) -> dict[str, float]:
-    scans: list[float] = []
-    raw: list[float] = []
-    reader = ColdReader(node.port)
+def _compare(
+    scan: Scan,
+    node: Node,
+    end_offsets: Sequence[int],
+    raw_gets: RawGets,
+    age_cache: Callable[[], None],
+) -> dict[str, float]:
+    """Return what the scan and the raw GETs reached, and what the node took for it."""
+    passes: list[tuple[float, float, float]] = []
+    readers = [ColdReader(node.port, scan.fetch_bytes) for _ in scan.readers]
     for _ in range(1 + PASSES):
+        age_cache()
+        used = node.cpu_seconds()
         started = time.perf_counter()
-        scans.append(reader.scan(end_offset) / 1e6 / (time.perf_counter() - started))
+        size_bytes = _scan(scan, readers, end_offsets)
+        scanned = size_bytes / 1e6 / (time.perf_counter() - started)
+        used = (node.cpu_seconds() - used) / (size_bytes / 1e9)
         started = time.perf_counter()
-        size_bytes = asyncio.run(_raw_gets(endpoint, prefix))
-        raw.append(size_bytes / 1e6 / (time.perf_counter() - started))
-        print(f"scan {scans[-1]:.0f} MB/s, raw GETs {raw[-1]:.0f} MB/s", flush=True)
-    reader.close()
+        raw = raw_gets.run(scan.concurrency) / 1e6 / (time.perf_counter() - started)
+        passes.append((scanned, raw, used))
+        print(
+            f"{scan.name}: {scanned:.0f} MB/s, raw GETs {raw:.0f} MB/s, "
+            f"node and worker {used:.2f} s/GB",
+            flush=True,
+        )
+    for reader in readers:
+        reader.close()
+    scanned, raw, used = (statistics.median(column) for column in zip(*passes[1:], strict=True))
     return {
-        "scan MB/s": round(statistics.median(scans[1:]), 1),
-        "raw GETs MB/s": round(statistics.median(raw[1:]), 1),
-        "ratio": round(statistics.median(scans[1:]) / statistics.median(raw[1:]), 3),
+        "scan MB/s": round(scanned, 1),
+        "raw GETs MB/s": round(raw, 1),
+        "ratio": round(scanned / raw, 3),
+        "CPU seconds of node and worker per GB": round(used, 2),
     }
 
 
-async def _raw_gets(endpoint: str, prefix: str) -> int:
-    """Get every chunk of the topic's segments and return how many bytes came."""
-    store = S3ObjectStore(BUCKET, prefix=prefix, endpoint=endpoint)
-    slots = asyncio.Semaphore(CONCURRENCY)
+def _age_cache(
+    node: Node, end_offsets: Sequence[int], server: ShapedServer, shape: Shape | None
+) -> None:
+    """Fill the cache with the partitions' second halves, of which none is left when it is needed.
 
-    async def get(key: str, start: int, end: int) -> int:
-        async with slots:
-            return len(await store.get_range(key, start, end))
+    Four readers who find a whole partition in the cache would keep it there for ever.
+    """
+    server.set_shape(None)
+    reader = ColdReader(node.port, FETCH_BYTES)
+    for partition in EVERY:
+        reader.scan((partition,), end_offsets, begin=end_offsets[partition] // 2)
+    reader.close()
+    server.set_shape(shape)
 
-    objects = [found async for found in store.list("") if found.key.endswith(".log")]
-    sizes = await asyncio.gather(
-        *(
-            get(found.key, start, min(start + CHUNK_BYTES, found.size_bytes))
-            for found in objects
-            for start in range(0, found.size_bytes, CHUNK_BYTES)
+
+def _scan(scan: Scan, readers: Sequence[ColdReader], end_offsets: Sequence[int]) -> int:
+    """Have every reader read its part, all at once; return how many bytes came."""
+    with ThreadPoolExecutor(len(readers)) as threads:
+        return sum(
+            threads.map(
+                lambda reader, turns: sum(reader.scan(turn, end_offsets) for turn in turns),
+                readers,
+                scan.readers,
+            )
         )
-    )
-    await store.close()
-    return sum(sizes)
+
+
+class RawGets:
+    """Gets every chunk of the topic's segments, over and over, and keeps nothing."""
+
+    def __init__(self, endpoint: str, prefix: str) -> None:
+        self._store = S3ObjectStore(BUCKET, prefix=prefix, endpoint=endpoint)
+        self._chunks = asyncio.run(self._list())
+
+    def run(self, concurrency: int) -> int:
+        """Return how many bytes came."""
+        return asyncio.run(self._get_all(concurrency))
+
+    async def _list(self) -> list[tuple[str, int, int]]:
+        return [
+            (found.key, start, min(start + CHUNK_BYTES, found.size_bytes))
+            async for found in self._store.list("")
+            if found.key.endswith(".log")
+            for start in range(0, found.size_bytes, CHUNK_BYTES)
+        ]
+
+    async def _get_all(self, concurrency: int) -> int:
+        slots = asyncio.Semaphore(concurrency)
+
+        async def get(key: str, start: int, end: int) -> int:
+            async with slots:
+                return len(await self._store.get_range(key, start, end))
+
+        return sum(await asyncio.gather(*(get(*chunk) for chunk in self._chunks)))
 
 
 @contextmanager
