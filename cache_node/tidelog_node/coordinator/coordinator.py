@@ -377,7 +377,9 @@ class GroupCoordinator:
         this: a group that was missed here is found out by its next write, which loses.
         """
         for key in keys:
-            shard = self._shards.get(int(key.collection.removeprefix(GROUP_COLLECTION_PREFIX)))
+            index = key.collection.removeprefix(GROUP_COLLECTION_PREFIX)
+            # What a stranger wrote must not end the reading of everything else.
+            shard = self._shards.get(int(index)) if index.isdecimal() else None
             if shard is not None and not self._is_closed:
                 looking = asyncio.create_task(self._reload_if_changed(shard, key.key))
                 self._closing.add(looking)

@@ -18,9 +18,9 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
     VersionConflict,
 )
-from tidelog_core.metadata.groups import offset_collection
+from tidelog_core.metadata.groups import GROUP_COLLECTION_PREFIX, offset_collection
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.store import Item, Write
+from tidelog_core.metadata.store import ABSENT, Item, ItemKey, Write
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.events import MemberIdentity
 from tidelog_node.coordinator.group_state import Phase
@@ -363,5 +363,15 @@ class TestReading:
             group = await broker.coordinator.describe("h")
             assert group is not None
             assert group.phase is Phase.EMPTY
+
+        play(scenario)
+
+    def test_a_strangers_item_among_the_groups_keeps_no_change_from_being_heard(self) -> None:
+        async def scenario(store: MemoryMetadataStore, broker: Node, _: GroupAdmin) -> None:
+            stranger = ItemKey(f"{GROUP_COLLECTION_PREFIX}x", "g")
+            await store.commit([Write(stranger, {}, ABSENT)])
+            await create_topic(store, "later")
+            await settle(broker)
+            assert broker.view.image.topic("later") is not None
 
         play(scenario)
