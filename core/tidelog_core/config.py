@@ -197,7 +197,11 @@ class NodeConfig:
     socket_send_buffer_bytes: int = _setting("socket.send.buffer.bytes", "int", 102_400, "SO_SNDBUF of client connections, bytes; -1 leaves it to the system. Small buffers keep what is sent in the processor's cache; long fat networks need more.", at_least=-1, is_read_only=True)
     tier_key_filter_records_max: int = _setting("tier.key.filter.records.max", "int", 250_000, "Tiered segments of at most this many records get a filter of their keys, about 3 microseconds a record; 0 for none.", at_least=0)
     tier_multipart_threshold: int = _setting("tier.multipart.threshold", "long", 1_073_741_824, "Objects up to this many bytes are sent in one PUT.", at_least=5_242_880, is_read_only=True)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, "How often transactions that have been open for too long are looked for and aborted, milliseconds.", at_least=1, is_read_only=True)
     transaction_max_timeout_ms: int = _setting("transaction.max.timeout.ms", "int", 900_000, "The longest transaction timeout, milliseconds.", at_least=1)
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _setting("transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000, "How often transactional ids that have expired are looked for, milliseconds.", at_least=1, is_read_only=True)
+    transaction_state_log_num_partitions: int = _setting("transaction.state.log.num.partitions", "int", 50, "Shards of transaction coordination.", at_least=1, is_read_only=True)
+    transactional_id_expiration_ms: int = _setting("transactional.id.expiration.ms", "int", 604_800_000, "How long a transactional id that nobody uses is kept, milliseconds.", at_least=1, is_read_only=True)
     unclean_leader_election_enable: bool = _setting("unclean.leader.election.enable", "boolean", False, "Default of the topic setting of that name.")
 # fmt: on
 

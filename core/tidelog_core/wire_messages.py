@@ -97,6 +97,7 @@ _ZEROS: tuple[tuple[type, object], ...] = (
     (float, 0.0),
     (bytes, b""),
     (datetime.timedelta, datetime.timedelta()),
+    (datetime.datetime, datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)),
 )
 
 

@@ -169,11 +169,15 @@ def default_topic(name: str, node: NodeConfig, *, live_count: int = 1) -> NewTop
 
     The cluster's own topics get as many replicas as Kafka gives them, or as brokers live.
     """
-    if name in (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC):
+    shard_counts = {
+        CONSUMER_OFFSETS_TOPIC: node.offsets_topic_num_partitions,
+        TRANSACTION_STATE_TOPIC: node.transaction_state_log_num_partitions,
+    }
+    if name in shard_counts:
         # The topic carries leadership only, one shard a partition; its log stays empty.
         return NewTopic(
             name=name,
-            partition_count=node.offsets_topic_num_partitions,
+            partition_count=shard_counts[name],
             replication_factor=max(1, min(OWN_TOPICS_REPLICATION_FACTOR, live_count)),
             configs={"cleanup.policy": "compact"},
         )

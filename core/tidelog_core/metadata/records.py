@@ -12,6 +12,9 @@
     function-progress               <function>                      FunctionProgress, never logged
     scrub-sighting                  <key or prefix in the bucket>   ScrubSighting, never logged
     producer-id                     next                            a counter, never logged
+    transaction:<shard>             <transactional id>              TransactionRecord, never logged
+    pending-offsets:<shard>         <producer id, 20>/<group id>    PendingOffsets, never logged
+    pending-offsets-claim           <shard, 10 digits>              PendingOffsetsClaim, not logged
     restoration                     restoration                     RestorationMark, never logged
 
 A topic is there when its ``topic`` item is: partition items under a topic id that no
