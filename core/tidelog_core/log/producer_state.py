@@ -214,10 +214,12 @@ class ProducerState:
             del self._producers[producer_id]
         return len(expired)
 
-    def has_ongoing_transaction(self, producer_id: int) -> bool:
-        """Whether the producer has written to a transaction that is still open."""
+    def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
+        """Whether the producer has written, in this epoch, to a transaction that is open."""
         entry = self._producers.get(producer_id)
-        return entry is not None and entry.transaction_first_offset != NO_OFFSET
+        if entry is None or entry.transaction_first_offset == NO_OFFSET:
+            return False
+        return epoch is None or entry.epoch == epoch
 
     def _stable_offset_after(self, completed: CompletedTransaction) -> int:
         # The offset that will be stable once this transaction's marker is replicated.
@@ -232,7 +234,15 @@ class ProducerState:
 class ProducerDraft:
     """Changes to a ``ProducerState`` by batches that are not written yet."""
 
-    __slots__ = ("_now_ms", "_origin", "_state", "completed", "entries", "started")
+    __slots__ = (
+        "_now_ms",
+        "_origin",
+        "_state",
+        "completed",
+        "entries",
+        "started",
+        "transactional",
+    )
 
     def __init__(self, state: ProducerState, origin: AppendOrigin, now_ms: int) -> None:
         self._state = state
@@ -241,6 +251,7 @@ class ProducerDraft:
         self.entries: dict[int, ProducerEntry] = {}
         self.started: dict[int, int] = {}
         self.completed: list[CompletedTransaction] = []
+        self.transactional: set[int] = set()  # producers with transactional data or a marker
 
     def add(
         self, header: BatchHeader, base_offset: int, marker: EndTransactionMarker | None = None
@@ -265,6 +276,8 @@ class ProducerDraft:
             self._add_data(entry, header, base_offset)
         entry.last_seen_ms = self._now_ms
         self.entries[producer_id] = entry
+        if header.is_transactional:
+            self.transactional.add(producer_id)
 
     def _add_data(self, entry: ProducerEntry, header: BatchHeader, base_offset: int) -> None:
         epoch, producer_id = header.producer_epoch, header.producer_id

@@ -53,7 +53,7 @@ from tidelog_core.log.producer_snapshots import (
     snapshot_path,
     write_snapshot,
 )
-from tidelog_core.log.producer_state import ProducerState, RetainedBatch
+from tidelog_core.log.producer_state import ProducerEntry, ProducerState, RetainedBatch
 from tidelog_core.log.recovery import OpenedLog, open_log
 from tidelog_core.log.time_search import find_max_timestamp, find_offset_by_time
 from tidelog_core.log.values import (
@@ -64,8 +64,10 @@ from tidelog_core.log.values import (
     OffsetNotLocal,
     SealedSegment,
 )
+from tidelog_core.log.verification import VerificationGuard, Verifications
 from tidelog_core.model import NO_TIMESTAMP, TopicPartition
 from tidelog_core.records.batch import (
+    BatchHeader,
     WritableBuffer,
 )
 
@@ -88,6 +90,7 @@ class UnifiedLog:
         "_local",
         "_producers",
         "_start",
+        "_verifications",
     )
 
     def __init__(
@@ -109,6 +112,7 @@ class UnifiedLog:
             clock_ms=clock_ms,
         )
         self._is_closed = False
+        self._verifications = Verifications()
 
     @classmethod
     def open(
@@ -328,6 +332,8 @@ class UnifiedLog:
             return
         for aborted in self._producers.commit(staged.draft, end_offset=staged.end_offset):
             self._local.active.indexes.txn.append(aborted)
+        for producer_id in staged.draft.transactional:
+            self._verifications.end(producer_id)
 
     def _duplicate(self, batch: RetainedBatch) -> AppendInfo:
         is_append_time = self._local.config.message_timestamp_type == LOG_APPEND_TIME
@@ -353,9 +359,35 @@ class UnifiedLog:
         """Forget the producers that have been idle for too long. Returns how many."""
         return self._producers.expire(self._clock_ms())
 
-    def has_ongoing_transaction(self, producer_id: int) -> bool:
-        """Whether the producer has written to a transaction that is still open."""
-        return self._producers.has_ongoing_transaction(producer_id)
+    def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
+        """Whether the producer has written, in this epoch, to a transaction that is open."""
+        return self._producers.has_ongoing_transaction(producer_id, epoch)
+
+    def producers(self) -> Iterator[tuple[int, ProducerEntry]]:
+        """Yield the ids and states of the producers that are known. Not to be kept or changed."""
+        return self._producers.items()
+
+    def begin_verification(
+        self, header: BatchHeader, *, bumps_epoch: bool
+    ) -> VerificationGuard | None:
+        """Return what a client's transactional batch must be shown with to be appended.
+
+        To be called before the transaction's coordinator is asked. ``None`` where it need not
+        be: the batch belongs to a transaction that is open here.
+        """
+        if self._producers.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            return None
+        return self._verifications.begin(header, bumps_epoch=bumps_epoch)
+
+    def require_verified(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
+        """Raise where a client's transactional batch may not be appended at this moment.
+
+        Raises ``InvalidTxnState``, ``OutOfOrderSequence``.
+        """
+        if self._producers.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            return
+        if self._producers.find_duplicate(header) is None:
+            self._verifications.require(header, guard, self._producers)
 
     # -- reading --
 

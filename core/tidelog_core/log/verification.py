@@ -1,0 +1,85 @@
+"""Whether a transactional batch that comes first in its transaction may be appended.
+
+A batch of a transaction that this log does not know to be open must not open it on its own
+account: it may be late, from a transaction that has ended, and nobody would ever end the one
+that it opened. So the transaction's coordinator is asked first. Between the question and the
+append the transaction may end: a marker makes every guard given out before it worthless.
+Source: KIP-890; ``ProducerStateManager`` and ``VerificationStateEntry`` of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from tidelog_core.errors import InvalidTxnState, OutOfOrderSequence
+from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.records.batch import BatchHeader
+
+VERIFICATIONS_MAX = 10_000  # of one log at a time; the oldest give way
+
+
+class VerificationGuard:
+    """Taken before the coordinator is asked, and shown with the batch. Compared by identity."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class _Entry:
+    guard: VerificationGuard
+    epoch: int
+    lowest_sequence: int
+    bumps_epoch: bool  # the producer's epoch grows with every transaction
+
+
+class Verifications:
+    """The guards of one log, one a producer."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+
+    def begin(self, header: BatchHeader, *, bumps_epoch: bool) -> VerificationGuard:
+        """Return the guard for the producer's first batches in a transaction."""
+        producer_id = header.producer_id
+        entry = self._entries.get(producer_id)
+        if entry is None or header.producer_epoch > entry.epoch:
+            entry = _Entry(
+                VerificationGuard(), header.producer_epoch, header.base_sequence, bumps_epoch
+            )
+            self._entries[producer_id] = entry
+            if len(self._entries) > VERIFICATIONS_MAX:
+                self._entries.popitem(last=False)
+        elif header.producer_epoch < entry.epoch:
+            return VerificationGuard()  # never good: a newer incarnation of the producer is here
+        entry.lowest_sequence = min(entry.lowest_sequence, header.base_sequence)
+        return entry.guard
+
+    def require(
+        self, header: BatchHeader, guard: VerificationGuard | None, producers: ProducerState
+    ) -> None:
+        """Raise where the batch may not open its transaction here.
+
+        Raises ``InvalidTxnState``; ``OutOfOrderSequence`` where a batch before it has yet to
+        be appended.
+        """
+        producer_id = header.producer_id
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.guard is not guard:
+            raise InvalidTxnState("the record batch is not part of an open transaction")
+        known = producers.entry(producer_id)
+        is_unknown = known is None or not known.batches
+        is_first_of_all = is_unknown and entry.bumps_epoch
+        if header.base_sequence > entry.lowest_sequence or (
+            is_first_of_all and header.base_sequence != 0
+        ):
+            raise OutOfOrderSequence(
+                f"producer {producer_id} begins its transaction with sequence "
+                f"{header.base_sequence}, but has sent {entry.lowest_sequence} before"
+            )
+
+    def end(self, producer_id: int) -> None:
+        """Make the producer's guards worthless: its transaction is open here, or has ended."""
+        self._entries.pop(producer_id, None)
