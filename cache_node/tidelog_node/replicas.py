@@ -31,7 +31,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.deletion import remove_directories
 from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import AppendInfo, CorruptLog
+from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
@@ -152,10 +152,12 @@ class Replica:
         """Ask for a look at whether the log is to be flushed."""
         self._dirty.add(self)
 
-    def append(self, batches: memoryview | bytearray) -> AppendInfo:
+    def append(
+        self, batches: memoryview | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
         """Append as the leader and let those who wait know."""
         log = self.log
-        info = log.append_as_leader(batches, leader_epoch=self.leader_epoch)
+        info = log.append_as_leader(batches, leader_epoch=self.leader_epoch, origin=origin)
         if not info.is_duplicate:
             self._dirty.add(self)
             if self.role is not None:

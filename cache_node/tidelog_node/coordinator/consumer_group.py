@@ -332,6 +332,19 @@ class ConsumerGroup:
             return ErrorCode.unsupported_version
         return _validate_epoch(member, epoch)
 
+    def validate_transactional_commit(
+        self, member_id: str, *, group_instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Return whether a producer may commit the group's offsets with its transaction.
+
+        One that says nothing of member and epoch is welcome at any time; TxnOffsetCommit
+        does not know of stale epochs. Source: ``ConsumerGroup.validateOffsetCommit``.
+        """
+        if generation < 0 and not member_id and group_instance_id is None:
+            return ErrorCode.coordinator_not_available if self._is_dead else ErrorCode.none
+        error = self.validate_commit(member_id, generation, knows_epochs=True)
+        return ErrorCode.illegal_generation if error is ErrorCode.stale_member_epoch else error
+
     def validate_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """Return whether the caller may be told committed offsets."""
         if member_id is None and epoch < 0:

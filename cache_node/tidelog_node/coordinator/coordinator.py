@@ -36,7 +36,7 @@ from tidelog_core.metadata.groups import (
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.store import Check, ItemKey, MetadataStore, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.assignor import ASSIGNORS
@@ -297,6 +297,61 @@ class GroupCoordinator:
         """Remove offsets; return an error or the topics that members still consume."""
         result = await self._use(group_id, lambda group: self._delete_offsets(group, partitions))
         return (ErrorCode.group_id_not_found, frozenset()) if result is None else result
+
+    # Offsets that wait for the end of a transaction: ``TransactionalOffsets`` keeps them.
+
+    def shard_leadership(self, index: int) -> Leadership:
+        """Return this node's reign over a shard. Raises ``NotCoordinator`` where it has none."""
+        if not self._can_serve():
+            raise NotCoordinator("this node's lease has lapsed")
+        self._follow(self._view.image)
+        shard = self._shards.get(index)
+        if shard is None:
+            raise NotCoordinator(f"this node does not coordinate group shard {index}")
+        return shard.leadership
+
+    def shard_index(self, group_id: str) -> int:
+        """Return the group's shard. Raises ``NotCoordinator`` where it is another node's."""
+        return self._shard_of(group_id).index
+
+    async def commit_transactional(
+        self,
+        group_id: str,
+        writes: Sequence[Write],
+        checks: Sequence[Check],
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+    ) -> ErrorCode:
+        """Do the writes if the caller may commit for the group. Durable on return of ``none``.
+
+        ILLEGAL_GENERATION where a member of a group that is not there commits.
+        """
+        error = await self._use(
+            group_id,
+            lambda group: group.commit_transactional(
+                member_id, group_instance_id, generation, writes, checks
+            ),
+            create=generation <= NO_GENERATION,
+        )
+        return ErrorCode.illegal_generation if error is None else error
+
+    async def commit_pending(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        *,
+        also: Write,
+        checks: Sequence[Check],
+    ) -> None:
+        """Store offsets of a transaction that was committed, and ``also``. Durable on return."""
+
+        async def commit(group: LoadedGroup) -> bool:
+            await group.commit_pending(offsets, also=also, checks=checks)
+            return True
+
+        await self._use(group_id, commit, create=True)
 
     # Finding groups.
 

@@ -219,6 +219,23 @@ class ClassicGroup:
         self._renew_session(self._member(member_id))
         return ErrorCode.none
 
+    def validate_transactional_commit(
+        self, member_id: str, *, group_instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Return whether a producer may commit the group's offsets with its transaction.
+
+        Producers before version 3 of the API say nothing of member and generation, and are
+        welcome at any time. Source: ``ClassicGroup.validateOffsetCommit``.
+        """
+        if generation < 0 and self.phase is Phase.EMPTY:
+            return ErrorCode.none
+        if generation < 0 and not member_id and group_instance_id is None:
+            return ErrorCode.none
+        error = self.validate_member(member_id, group_instance_id)
+        if error is ErrorCode.none and generation != self.generation:
+            return ErrorCode.illegal_generation
+        return error
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether members consume the topic; when in doubt, a consumer group does."""
         if self._subscribed_topics is None:

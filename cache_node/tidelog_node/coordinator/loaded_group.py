@@ -26,6 +26,7 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
+from tidelog_core.metadata.store import Check, Write
 
 from tidelog_node.coordinator import classic_requests
 from tidelog_node.coordinator.consumer_events import (
@@ -254,6 +255,48 @@ class LoadedGroup:
         finally:
             self._on_change(self)  # a group made for this commit may have nothing to keep it
         return error
+
+    async def commit_transactional(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+        writes: Sequence[Write],
+        checks: Sequence[Check],
+    ) -> ErrorCode:
+        """Do writes of offsets that wait for a transaction's end, if the caller may commit.
+
+        Durable on return of ``none``. Raises ``VersionConflict`` where the group, or an item
+        of those given, is not as it was known.
+        """
+
+        async def commit() -> ErrorCode:
+            error = self.group.validate_transactional_commit(
+                member_id, group_instance_id=group_instance_id, generation=generation
+            )
+            if error is ErrorCode.none:
+                if not self.storage.is_claimed:
+                    await self.storage.save(self.record())
+                created_ms = self._now_ms() + self._surroundings.clock_offset_ms()
+                await self.storage.write_beside(writes, checks, created_ms=created_ms)
+            return error
+
+        return await self.exclusively(commit)
+
+    async def commit_pending(
+        self,
+        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        *,
+        also: Write,
+        checks: Sequence[Check],
+    ) -> None:
+        """Store the offsets of a transaction that was committed. Durable on return.
+
+        ``also`` is what ends their waiting. Raises ``VersionConflict`` as above.
+        """
+        await self.exclusively(
+            lambda: self.storage.commit_pending(offsets, also=also, checks=checks)
+        )
 
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return what the work returns; events wait meanwhile. It ends even if the caller goes."""

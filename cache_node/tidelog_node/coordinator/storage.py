@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 COMMIT_LINGER_MS = 3
 COMMIT_ATTEMPTS_MAX = 4
+# One write and one check are kept for what is committed with the pages.
+PENDING_PAGES_PER_COMMIT = PAGES_PER_COMMIT - 2
 PAGES_CACHED_MAX = 8192  # of all groups of a node
 
 
@@ -167,6 +169,41 @@ class GroupStorage:
         if error is not None:
             raise error
 
+    async def write_beside(
+        self, writes: Sequence[Write], checks: Sequence[Check], *, created_ms: int
+    ) -> None:
+        """Do writes of other items if the group is as it is known here. Durable on return.
+
+        ``created_ms`` is the time, where that makes the group. Raises ``VersionConflict``.
+        """
+        async with self._lock:
+            await self._commit(writes, created_ms=created_ms, checks=checks)
+
+    async def commit_pending(
+        self,
+        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        *,
+        also: Write,
+        checks: Sequence[Check],
+    ) -> None:
+        """Store offsets that were sent before now and waited; newer ones stay. Durable on return.
+
+        ``also`` is written with the last of them. Raises ``VersionConflict``.
+        """
+        async with self._lock:
+            await self._flush()
+            pages = by_page(offsets)
+            keys = sorted(pages)
+            for start in range(0, len(keys), PENDING_PAGES_PER_COMMIT):
+                some = keys[start : start + PENDING_PAGES_PER_COMMIT]
+                is_last = start + PENDING_PAGES_PER_COMMIT >= len(keys)
+                await self._write_pages(
+                    {key: pages[key] for key in some},
+                    also=(also,) if is_last else (),
+                    checks=checks,
+                    keeps_newer=True,
+                )
+
     async def remove_offsets(
         self, choose: Callable[[GroupOffsets], Collection[int]], topics: Iterable[str] | None = None
     ) -> tuple[int, int]:
@@ -249,20 +286,33 @@ class GroupStorage:
         finally:
             batch.done.set_result(outcome)
 
-    async def _write_pages(self, changes: Mapping[PageKey, Mapping[int, CommittedOffset]]) -> None:
+    async def _write_pages(
+        self,
+        changes: Mapping[PageKey, Mapping[int, CommittedOffset]],
+        *,
+        also: Sequence[Write] = (),
+        checks: Sequence[Check] = (),
+        keeps_newer: bool = False,
+    ) -> None:
         for _ in range(COMMIT_ATTEMPTS_MAX):
             current = await asyncio.gather(*(self._page(key) for key in changes))
             merged = [
-                dataclasses.replace(page, partitions={**page.partitions, **some})
+                dataclasses.replace(
+                    page,
+                    partitions={
+                        **page.partitions,
+                        **(_not_older(some, page.partitions) if keeps_newer else some),
+                    },
+                )
                 for page, some in zip(current, changes.values(), strict=True)
             ]
-            writes = [put(page, is_logged=False) for page in merged]
+            writes = [*(put(page, is_logged=False) for page in merged), *also]
             try:
-                await self._commit(writes, created_ms=_first_commit_ms(changes))
+                await self._commit(writes, created_ms=_first_commit_ms(changes), checks=checks)
             except VersionConflict as error:
                 for page in merged:
                     self._pages.forget(page.item_id)
-                if self._record_key in {ItemKey(*key) for key in error.keys}:
+                if {ItemKey(*key) for key in error.keys} - {page.item_id for page in merged}:
                     raise
                 continue
             except BaseException:
@@ -274,13 +324,16 @@ class GroupStorage:
             return
         raise CoordinatorNotAvailable(f"offsets of group {self._group_id!r} keep changing")
 
-    async def _commit(self, writes: Sequence[Write], *, created_ms: int) -> None:
+    async def _commit(
+        self, writes: Sequence[Write], *, created_ms: int, checks: Sequence[Check] = ()
+    ) -> None:
         """Do the writes if the group's record is ours; create it where there is none yet."""
         if self.version != ABSENT:
-            await self._store.commit(writes, checks=[Check(self._record_key, self.version)])
+            own = Check(self._record_key, self.version)
+            await self._store.commit(writes, checks=[own, *checks])
             return
         record = self._simple_group(created_ms)
-        await self._store.commit([put(record, is_logged=False), *writes])
+        await self._store.commit([put(record, is_logged=False), *writes], checks=checks)
         self.version, self._record = ABSENT + 1, record
         self._has_saved = True
 
@@ -313,6 +366,17 @@ class GroupStorage:
             leader=None,
             members=(),
         )
+
+
+def _not_older(
+    some: Mapping[int, CommittedOffset], known: Mapping[int, CommittedOffset]
+) -> dict[int, CommittedOffset]:
+    """Return those of which nothing was committed later."""
+    return {
+        partition: offset
+        for partition, offset in some.items()
+        if partition not in known or known[partition].committed_ms <= offset.committed_ms
+    }
 
 
 def _first_commit_ms(changes: Mapping[PageKey, Mapping[int, CommittedOffset]]) -> int:

@@ -162,6 +162,26 @@ def test_refusals_change_nothing() -> None:
     assert driver.group.to_record(shard=0, clock_offset_ms=0, version=1) == before
 
 
+def test_producers_commit_offsets_for_members_of_the_current_epoch() -> None:
+    driver = Driver()
+
+    def validate(member: str, epoch: int, instance: str | None = None) -> ErrorCode:
+        return driver.group.validate_transactional_commit(
+            member, group_instance_id=instance, generation=epoch
+        )
+
+    assert validate("nobody", -1) is ErrorCode.none  # the group is empty
+    driver.enter("a")
+    driver.enter("b")
+    epoch = driver.settle("a", "b")
+    assert validate("a", epoch) is ErrorCode.none
+    assert validate("", -1) is ErrorCode.none  # says nothing of members
+    assert validate("", -1, "i") is ErrorCode.unknown_member_id
+    assert validate("nobody", epoch) is ErrorCode.unknown_member_id
+    # TxnOffsetCommit does not know of stale epochs.
+    assert validate("a", epoch - 1) is ErrorCode.illegal_generation
+
+
 def test_a_static_member_leaves_for_now_and_another_takes_its_place_and_partitions() -> None:
     driver = Driver()
     driver.enter("a", instance_id="i")

@@ -1,0 +1,454 @@
+"""The transaction coordinator of a node: finds transactional ids, changes them, ends them.
+
+A transactional id belongs to a shard, a shard to the leader of that partition of
+``__transaction_state``. While this node leads it, the shard's ids are in memory, and every
+change to one is in the store before it is told to anyone. The change to a prepared state is
+the transaction's outcome: whoever coordinates the shard from then on brings the markers to
+every partition, and only then ends the transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.clock import wall_clock_ms
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotCoordinator,
+    OutcomeUnknown,
+    TidelogError,
+    VersionConflict,
+)
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.transactions import (
+    TransactionRecord,
+    TransactionState,
+    shard_of_transaction,
+)
+from tidelog_core.model import TRANSACTION_STATE_TOPIC, TopicPartition
+
+from tidelog_node.coordinator.shard import Leadership
+from tidelog_node.transactions import state
+from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded, not_coordinator
+from tidelog_node.transactions.markers import Marker, MarkerFenced, MarkerSender
+from tidelog_node.transactions.shard import TransactionShard
+from tidelog_node.transactions.state import Decide, Decision, InitRequest
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIND_ATTEMPTS_MAX = 5
+STORE_RETRY_SECONDS = 0.5
+TRANSACTIONAL_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
+
+
+class TransactionCoordinator:
+    """Every transactional id that this node coordinates. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        view: ClusterView,
+        node_config: Callable[[], NodeConfig],
+        take_producer_id: Callable[[], Awaitable[int]],
+        markers: MarkerSender,
+        leads: Callable[[Partition], bool],
+        can_serve: Callable[[], bool],
+        wall_clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        """``leads`` says which shards are this process's, ``can_serve`` whether it may answer."""
+        self._store = store
+        self._view = view
+        self._node_config = node_config
+        self._take_producer_id = take_producer_id
+        self._markers = markers
+        self._leads = leads
+        self._can_serve = can_serve
+        self._wall_clock_ms = wall_clock_ms
+        self._shards: dict[int, TransactionShard] = {}
+        self._endings: dict[LoadedTransaction, asyncio.Task[None]] = {}
+        self._followed: ClusterImage | None = None
+        self._is_closed = False
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweepers: list[asyncio.Task[None]] = []
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Begin to coordinate what the cluster's image says is ours."""
+        self._unsubscribe = self._view.subscribe(lambda image, _: self._follow(image))
+        self._follow(self._view.image)
+        self._sweepers = [
+            asyncio.create_task(self._abort_forever()),
+            asyncio.create_task(self._expire_forever()),
+        ]
+
+    async def close(self) -> None:
+        """Finish what is being stored and send everyone to the next coordinator. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._unsubscribe()
+        for sweeper in self._sweepers:
+            sweeper.cancel()
+        await asyncio.gather(*self._sweepers, return_exceptions=True)
+        endings = tuple(self._endings.values())
+        for index in tuple(self._shards):
+            self._drop(index)
+        while self._closing:
+            await asyncio.wait(self._closing)
+        await asyncio.gather(*endings, return_exceptions=True)
+        await self._markers.close()
+
+    # What producers ask.
+
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
+    ) -> Decision:
+        """Give the id to a producer. INVALID_TRANSACTION_TIMEOUT, and what the state says."""
+        if not transactional_id:
+            return Decision(ErrorCode.invalid_request)
+        if not 0 < timeout_ms <= self._node_config().transaction_max_timeout_ms:
+            return Decision(ErrorCode.invalid_transaction_timeout)
+        request = InitRequest(
+            self._shard_of(transactional_id).index, transactional_id, timeout_ms, expected
+        )
+        return await self._apply(
+            transactional_id,
+            lambda record, fresh_id: state.init_producer_id(
+                record, request, now_ms=self._wall_clock_ms(), fresh_id=fresh_id
+            ),
+        )
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        client_version: int,
+    ) -> ErrorCode:
+        """Make the partitions part of the transaction. Durable on return of ``none``."""
+        if not transactional_id:
+            return ErrorCode.invalid_request
+        decision = await self._apply(
+            transactional_id,
+            lambda record, _: state.add_partitions(
+                record,
+                producer_id,
+                producer_epoch,
+                partitions,
+                client_version=client_version,
+                now_ms=self._wall_clock_ms(),
+            ),
+        )
+        return decision.error
+
+    async def verify_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Return whether each partition is part of the open transaction."""
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.invalid_request)
+        record = await self._use(transactional_id, lambda loaded: loaded.claim())
+        return state.verify_partitions(record, producer_id, producer_epoch, partitions)
+
+    async def end_transaction(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        client_version: int,
+    ) -> Decision:
+        """Commit or abort. On return of ``none`` the outcome is durable, and will be everywhere."""
+        if not transactional_id:
+            return Decision(ErrorCode.invalid_request)
+        return await self._apply(
+            transactional_id,
+            lambda record, fresh_id: state.end_transaction(
+                record,
+                producer_id,
+                producer_epoch,
+                is_commit=is_commit,
+                client_version=client_version,
+                now_ms=self._wall_clock_ms(),
+                fresh_id=fresh_id,
+            ),
+        )
+
+    # What administrators ask.
+
+    async def describe(self, transactional_id: str) -> TransactionRecord | None:
+        """Return the id's record, ``None`` where it is not known."""
+        if not transactional_id:
+            raise InvalidRequest("a transactional id is not empty")
+        return await self._use(transactional_id, lambda loaded: loaded.claim())
+
+    async def list_transactions(self) -> list[TransactionRecord]:
+        """Return the record of every id that this node coordinates."""
+        self._require_serving()
+        self._follow(self._view.image)
+        shards = tuple(self._shards.values())
+        for shard in shards:
+            await shard.loaded()
+        return [
+            loaded.record
+            for shard in shards
+            for loaded in shard.transactions.values()
+            if loaded.record is not None
+        ]
+
+    # Finding ids.
+
+    async def _apply(self, transactional_id: str, decide: Decide) -> Decision:
+        return await self._use(transactional_id, lambda loaded: loaded.apply(decide))
+
+    async def _use(
+        self, transactional_id: str, use: Callable[[LoadedTransaction], Awaitable[T]]
+    ) -> T:
+        for _ in range(FIND_ATTEMPTS_MAX):
+            shard = self._shard_of(transactional_id)
+            loaded = await shard.find(transactional_id)
+            try:
+                result = await use(loaded)
+            except Unloaded:
+                continue
+            finally:
+                if loaded.is_vacant:
+                    shard.forget(loaded, is_stored=False)
+            # What was read may be out of date by now if the lease has lapsed meanwhile.
+            self._require_serving()
+            shard.check_open()
+            return result
+        raise CoordinatorNotAvailable(f"transactional id {transactional_id!r} keeps being unloaded")
+
+    def _require_serving(self) -> None:
+        if not self._can_serve():
+            # Another node may coordinate the id by now, without this one having heard of it.
+            raise NotCoordinator("this node's lease has lapsed")
+
+    def _shard_of(self, transactional_id: str) -> TransactionShard:
+        if len(transactional_id.encode()) > TRANSACTIONAL_ID_SIZE_BYTES_MAX:
+            raise InvalidRequest(
+                f"a transactional id has at most {TRANSACTIONAL_ID_SIZE_BYTES_MAX} bytes"
+            )
+        self._require_serving()
+        self._follow(self._view.image)
+        partitions = self._view.image.partitions(TRANSACTION_STATE_TOPIC)
+        shard = None
+        if partitions:
+            shard = self._shards.get(shard_of_transaction(transactional_id, len(partitions)))
+        if shard is None:
+            raise not_coordinator(transactional_id)
+        return shard
+
+    def _follow(self, image: ClusterImage) -> None:
+        """Take over shards that are ours now, drop those that are not."""
+        if image is self._followed or self._is_closed:
+            return
+        self._followed = image
+        ours = {
+            partition.partition: Leadership(partition.topic_id, partition.leader_epoch)
+            for partition in image.partitions(TRANSACTION_STATE_TOPIC)
+            if self._leads(partition)
+        }
+        for index, shard in tuple(self._shards.items()):
+            if ours.get(index) != shard.leadership:
+                self._drop(index)
+        for index, leadership in ours.items():
+            if index not in self._shards:
+                shard = TransactionShard(index, leadership, self._store, host=self._host)
+                self._shards[index] = shard
+                shard.begin_loading()
+
+    def _host(
+        self, shard: TransactionShard, transactional_id: str, record: TransactionRecord | None
+    ) -> LoadedTransaction:
+        return LoadedTransaction(
+            transactional_id,
+            record,
+            store=self._store,
+            take_producer_id=self._take_producer_id,
+            on_change=lambda loaded: self._changed(shard, loaded),
+        )
+
+    def _drop(self, index: int) -> None:
+        shard = self._shards.pop(index)
+        endings = [
+            ending
+            for loaded in shard.transactions.values()
+            if (ending := self._endings.get(loaded)) is not None
+        ]
+        for ending in endings:
+            ending.cancel()
+        closing = asyncio.create_task(shard.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def _changed(self, shard: TransactionShard, loaded: LoadedTransaction) -> None:
+        record = loaded.record
+        if loaded.is_unloaded:
+            shard.forget(loaded, is_stored=record is not None)
+            ending = self._endings.get(loaded)
+            if ending is not None and ending is not asyncio.current_task():
+                ending.cancel()
+            return
+        is_idle = loaded not in self._endings and not shard.is_closed
+        if is_idle and record is not None and record.state.is_prepared:
+            ending = asyncio.create_task(self._end(shard, loaded, record))
+            self._endings[loaded] = ending
+            ending.add_done_callback(lambda _: self._ended(shard, loaded))
+
+    def _ended(self, shard: TransactionShard, loaded: LoadedTransaction) -> None:
+        ending = self._endings.pop(loaded)
+        if ending.cancelled():
+            return
+        if ending.exception() is not None:
+            logger.error(
+                "transaction could not be ended, will retry",
+                extra={"transactional_id": loaded.transactional_id},
+                exc_info=ending.exception(),
+            )
+            loaded.unload()
+        # The next transaction may have been ended before this task was gone.
+        self._changed(shard, loaded)
+
+    # Carrying out what is decided.
+
+    async def _end(
+        self, shard: TransactionShard, loaded: LoadedTransaction, record: TransactionRecord
+    ) -> None:
+        """Bring the markers to every partition and note that they are there."""
+        marker = Marker(
+            producer_id=record.producer_id,
+            producer_epoch=record.producer_epoch,
+            is_commit=record.state is TransactionState.PREPARE_COMMIT,
+            coordinator_epoch=shard.coordinator_epoch,
+            partitions=record.partitions,
+        )
+        try:
+            await self._markers.deliver(
+                marker, may_send=lambda: not shard.is_closed and self._can_serve()
+            )
+        except MarkerFenced as fenced:
+            logger.warning(
+                "another coordinator ends the transaction",
+                extra={"transactional_id": loaded.transactional_id, "problem": str(fenced)},
+            )
+            loaded.unload()
+            return
+
+        def complete(current: TransactionRecord | None, _: int | None) -> Decision:
+            if current != record or current is None:
+                return Decision()
+            return Decision(after=state.complete(current, now_ms=self._wall_clock_ms()))
+
+        while True:
+            try:
+                await loaded.apply(complete)
+                return
+            except (Unloaded, VersionConflict, OutcomeUnknown):
+                return  # Whoever reads it again goes on from what is there.
+            except TidelogError as error:
+                logger.warning(
+                    "end of a transaction could not be stored, will retry",
+                    extra={"transactional_id": loaded.transactional_id, "problem": str(error)},
+                )
+                await asyncio.sleep(STORE_RETRY_SECONDS)
+
+    # Transactions that take too long, and ids that nobody uses.
+
+    async def _abort_forever(self) -> None:
+        while True:
+            config = self._node_config()
+            interval_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await self.abort_timed_out()
+            except Exception:
+                logger.exception("timed out transactions are not aborted, will retry")
+
+    async def abort_timed_out(self) -> None:
+        """Abort what has been open for longer than its producer asked for; end what was left."""
+        for shard in await self._loaded_shards():
+            await shard.reload_stale()
+            for loaded in tuple(shard.transactions.values()):
+                record = loaded.record
+                if record is not None and state.is_timed_out(record, self._wall_clock_ms()):
+                    await self._sweep(loaded, self._time_out(loaded))
+
+    async def _time_out(self, loaded: LoadedTransaction) -> None:
+        decision = await loaded.apply(
+            lambda record, _: state.time_out(record, now_ms=self._wall_clock_ms())
+        )
+        if decision.after is not None:
+            logger.info(
+                "transaction timed out and is aborted",
+                extra={
+                    "transactional_id": loaded.transactional_id,
+                    "producer_id": decision.after.producer_id,
+                },
+            )
+
+    async def _expire_forever(self) -> None:
+        while True:
+            config = self._node_config()
+            interval_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await self.expire_unused()
+            except Exception:
+                logger.exception("transactional ids are not expired, will retry")
+
+    async def expire_unused(self) -> None:
+        """Forget ids that nobody has used for ``transactional.id.expiration.ms``."""
+        expiration_ms = self._node_config().transactional_id_expiration_ms
+        for shard in await self._loaded_shards():
+            for loaded in tuple(shard.transactions.values()):
+                record, now_ms = loaded.record, self._wall_clock_ms()
+                if record is not None and state.is_expired(
+                    record, now_ms=now_ms, expiration_ms=expiration_ms
+                ):
+                    expiring = loaded.expire(now_ms=now_ms, expiration_ms=expiration_ms)
+                    await self._sweep(loaded, expiring)
+
+    async def _loaded_shards(self) -> list[TransactionShard]:
+        found = []
+        for shard in tuple(self._shards.values()) if self._can_serve() else ():
+            try:
+                await shard.loaded()
+            except TidelogError as error:
+                logger.warning(
+                    "transactions are not loaded",
+                    extra={"shard": shard.index, "problem": str(error)},
+                )
+            else:
+                found.append(shard)
+        return found
+
+    async def _sweep(self, loaded: LoadedTransaction, work: Awaitable[object]) -> None:
+        try:
+            await work
+        except Unloaded:
+            pass
+        except TidelogError as error:
+            logger.warning(
+                "transaction is not looked after",
+                extra={"transactional_id": loaded.transactional_id, "problem": str(error)},
+            )

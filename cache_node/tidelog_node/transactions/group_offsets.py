@@ -1,0 +1,348 @@
+"""Offsets that a producer commits for a group, from TxnOffsetCommit to the transaction's end.
+
+They lie in the store beside the group's offsets, and in memory here, and nobody reads them:
+a marker makes them the group's offsets, or drops them. Until then a consumer that asks for
+stable offsets is told to ask again.
+
+A coordinator of a shard first writes the shard's claim, then reads what is pending there.
+Every write is conditional on that claim and on the group's record: one that a coordinator of
+before has under way comes before the reading, or fails. Between asking the transaction's
+coordinator and the write the transaction may end; the count of the producer's markers tells.
+Source: ``GroupMetadataManager`` and ``OffsetMetadataManager`` of Kafka; KIP-447.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.errors import (
+    CoordinatorNotAvailable,
+    CorruptItem,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutcomeUnknown,
+    VersionConflict,
+)
+from tidelog_core.log.values import TransactionCoordinatorFenced
+from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import delete, put
+from tidelog_core.metadata.store import ABSENT, Check, Item, ItemKey, MetadataStore
+from tidelog_core.metadata.transactions import (
+    PendingOffsets,
+    PendingOffsetsClaim,
+    pending_offsets_claim_key,
+    pending_offsets_collection,
+)
+from tidelog_core.model import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+
+from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.shard import Leadership
+from tidelog_node.transactions.verifier import Retries, TransactionVerifier
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 5
+ADDS_FROM = 5  # the version whose clients leave it to the group's coordinator
+KNOWS_ABORTABLE_FROM = 4
+MARKERS_KEPT_MAX = 10_000  # of a shard; the oldest are forgotten
+
+Offsets = Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
+
+
+@dataclasses.dataclass(slots=True)
+class _LastMarker:
+    epoch: int
+    coordinator_epoch: int
+    number: int  # of the shard's markers, in the order in which they came
+
+
+@dataclasses.dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    user_count: int = 0
+
+
+class _Shard:
+    """What is pending in one shard, during one reign over it."""
+
+    def __init__(self, leadership: Leadership, claim_version: int) -> None:
+        self.leadership = leadership
+        self.claim_version = claim_version
+        self.pending: dict[tuple[int, str], PendingOffsets] = {}  # by producer id and group
+        self.markers: dict[int, _LastMarker] = {}  # by producer id
+        self.marker_total = 0
+        self.turns: dict[int, _Turn] = {}  # by producer id, while in use
+
+    def of_group(self, group_id: str) -> list[PendingOffsets]:
+        return [p for (_, group), p in self.pending.items() if group == group_id]
+
+    def last_marker(self, producer_id: int) -> int:
+        """Return the number of the producer's last marker, 0 for none."""
+        marker = self.markers.get(producer_id)
+        return 0 if marker is None else marker.number
+
+
+class TransactionalOffsets:
+    """The pending offsets of the groups that this node coordinates. For one event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        view: ClusterView,
+        groups: GroupCoordinator,
+        verifier: TransactionVerifier,
+        broker_id: int,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._groups = groups
+        self._verifier = verifier
+        self._broker_id = broker_id
+        self._shards: dict[int, _Shard] = {}
+        self._loading: dict[int, asyncio.Lock] = {}
+
+    async def commit(
+        self,
+        group_id: str,
+        offsets: Offsets,
+        *,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        member_id: str,
+        group_instance_id: str | None,
+        generation: int,
+        api_version: int,
+    ) -> ErrorCode:
+        """Keep the offsets for the transaction's end. Durable on return of ``none``.
+
+        From version ``ADDS_FROM`` of the API on the group's shard is made part of the
+        transaction; before, it must be already. Raises ``TidelogError``.
+        """
+        index = self._groups.shard_index(group_id)
+        partition = TopicPartition(CONSUMER_OFFSETS_TOPIC, index)
+        adds = api_version >= ADDS_FROM
+        retries = Retries()
+        while True:
+            shard = await self._shard(index)
+            marker = shard.last_marker(producer_id)
+            code = ErrorCode.none
+            if not _is_open(shard, producer_id, producer_epoch):
+                codes = await self._verifier.ask(
+                    transactional_id, producer_id, producer_epoch, [partition], adds=adds
+                )
+                code = codes[partition]
+            is_overtaken = shard.last_marker(producer_id) != marker
+            is_concurrent = adds and code is ErrorCode.concurrent_transactions
+            if (is_overtaken or is_concurrent) and await retries.wait():
+                continue  # The end of the transaction before was under way.
+            if code is not ErrorCode.none:
+                return _for_committer(code, api_version)
+            break
+        async with _exclusive(shard, producer_id):
+            if self._shards.get(index) is not shard:
+                raise CoordinatorNotAvailable("the shard is being read again")
+            if shard.last_marker(producer_id) != marker:
+                raise InvalidTxnState("the transaction has ended")
+            before = shard.pending.get((producer_id, group_id))
+            if before is not None and before.producer_epoch > producer_epoch:
+                raise InvalidProducerEpoch("a newer incarnation of the producer has committed")
+            merged: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
+            for some in (() if before is None else (before.offsets,), (offsets,)):
+                for each in some:
+                    for topic, partitions in each.items():
+                        merged.setdefault(topic, {}).update(partitions)
+            after = PendingOffsets(
+                shard=index,
+                group_id=group_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                offsets=merged,
+                version=ABSENT if before is None else before.version,
+            )
+            error = await self._guarded(
+                index,
+                shard,
+                self._groups.commit_transactional(
+                    group_id,
+                    [put(after, is_logged=False)],
+                    [_claim_check(index, shard)],
+                    member_id=member_id,
+                    group_instance_id=group_instance_id,
+                    generation=generation,
+                ),
+            )
+            if error is ErrorCode.none:
+                shard.pending[producer_id, group_id] = dataclasses.replace(
+                    after, version=after.version + 1
+                )
+            return error
+
+    async def complete_transaction(
+        self,
+        shard: int,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+    ) -> None:
+        """Commit or drop what the producer's transaction holds in the shard. Durable on return.
+
+        Raises ``InvalidProducerEpoch`` and ``TransactionCoordinatorFenced`` where a newer
+        producer or coordinator has been heard of, and ``TidelogError``.
+        """
+        found = await self._shard(shard)
+        async with _exclusive(found, producer_id):
+            if self._shards.get(shard) is not found:
+                raise CoordinatorNotAvailable("the shard is being read again")
+            last = found.markers.get(producer_id)
+            pending = [p for (id_, _), p in found.pending.items() if id_ == producer_id]
+            newest = max((p.producer_epoch for p in pending), default=-1)
+            if producer_epoch < max(newest, -1 if last is None else last.epoch):
+                raise InvalidProducerEpoch(f"producer {producer_id} has a newer epoch")
+            if last is not None and coordinator_epoch < last.coordinator_epoch:
+                raise TransactionCoordinatorFenced(
+                    f"coordinator epoch {last.coordinator_epoch} has ended transactions of "
+                    f"producer {producer_id}"
+                )
+            _note_marker(found, producer_id, producer_epoch, coordinator_epoch)
+            for each in pending:
+                check = _claim_check(shard, found)
+                ending = delete(each, is_logged=False)
+                if is_commit:
+                    work = self._groups.commit_pending(
+                        each.group_id, each.offsets, also=ending, checks=[check]
+                    )
+                else:
+                    work = self._store.commit([ending], checks=[check])
+                await self._guarded(shard, found, work)
+                del found.pending[producer_id, each.group_id]
+
+    async def unstable(self, group_id: str) -> frozenset[tuple[str, UUID, int]]:
+        """Return what of the group waits for a transaction's end: topic, its id, partition."""
+        if self._view.image.topic(TRANSACTION_STATE_TOPIC) is None:
+            return frozenset()  # There has never been a transaction.
+        shard = await self._shard(self._groups.shard_index(group_id))
+        return frozenset(
+            (topic, topic_id, partition)
+            for pending in shard.of_group(group_id)
+            for (topic, topic_id), partitions in pending.offsets.items()
+            for partition in partitions
+        )
+
+    async def _shard(self, index: int) -> _Shard:
+        """Return the shard as it is in this reign; claimed and read if it was not."""
+        for _ in range(ATTEMPTS_MAX):
+            leadership = self._groups.shard_leadership(index)
+            shard = self._shards.get(index)
+            if shard is not None and shard.leadership == leadership:
+                return shard
+            async with self._loading.setdefault(index, asyncio.Lock()):
+                shard = self._shards.get(index)
+                if shard is None or shard.leadership != leadership:
+                    self._shards[index] = await self._load(index, leadership)
+        raise CoordinatorNotAvailable(f"group shard {index} keeps changing hands")
+
+    async def _load(self, index: int, leadership: Leadership) -> _Shard:
+        key = pending_offsets_claim_key(index)
+        item = await self._store.get(key)
+        version = ABSENT if item is None else item.version
+        claim = PendingOffsetsClaim(
+            shard=index,
+            broker_id=self._broker_id,
+            leader_epoch=leadership.leader_epoch,
+            version=version,
+        )
+        await self._store.commit([put(claim, is_logged=False)])
+        shard = _Shard(leadership, version + 1)
+        for found in await self._store.list(pending_offsets_collection(index)):
+            pending = _read(found)
+            if pending is not None:
+                shard.pending[pending.producer_id, pending.group_id] = pending
+        return shard
+
+    async def _guarded(self, index: int, shard: _Shard, work: Awaitable[T]) -> T:
+        """Return what the work returns; have the shard read again where memory may be wrong."""
+        try:
+            return await work
+        except (VersionConflict, OutcomeUnknown, asyncio.CancelledError):
+            # Also where the request went away: what it has written is not known here.
+            if self._shards.get(index) is shard:
+                del self._shards[index]
+            raise
+
+
+@asynccontextmanager
+async def _exclusive(shard: _Shard, producer_id: int) -> AsyncIterator[None]:
+    """Hold the producer's lock in a shard, which is forgotten when nobody waits for it."""
+    turn = shard.turns.setdefault(producer_id, _Turn())
+    turn.user_count += 1
+    try:
+        async with turn.lock:
+            yield
+    finally:
+        turn.user_count -= 1
+        if turn.user_count == 0:
+            del shard.turns[producer_id]
+
+
+def _read(item: Item) -> PendingOffsets | None:
+    try:
+        return PendingOffsets.from_item(item)
+    except CorruptItem as error:
+        logger.error("pending offsets cannot be read", extra={"problem": str(error)})
+        return None
+
+
+def _is_open(shard: _Shard, producer_id: int, producer_epoch: int) -> bool:
+    """Whether the shard is known to be part of the producer's open transaction."""
+    return any(
+        pending.producer_epoch == producer_epoch
+        for (id_, _), pending in shard.pending.items()
+        if id_ == producer_id
+    )
+
+
+def _claim_check(index: int, shard: _Shard) -> Check:
+    key: ItemKey = pending_offsets_claim_key(index)
+    return Check(key, shard.claim_version)
+
+
+def _note_marker(shard: _Shard, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+    shard.marker_total += 1
+    shard.markers.pop(producer_id, None)
+    shard.markers[producer_id] = _LastMarker(epoch, coordinator_epoch, shard.marker_total)
+    if len(shard.markers) > MARKERS_KEPT_MAX:
+        del shard.markers[next(iter(shard.markers))]
+
+
+def _for_committer(code: ErrorCode, api_version: int) -> ErrorCode:
+    """Return the code for TxnOffsetCommit. Source: ``GroupCoordinatorService``."""
+    match code:
+        case ErrorCode.transaction_abortable if api_version < KNOWS_ABORTABLE_FROM:
+            return ErrorCode.invalid_txn_state
+        case ErrorCode.concurrent_transactions if api_version < ADDS_FROM:
+            return ErrorCode.coordinator_not_available
+        case ErrorCode.network_exception | ErrorCode.request_timed_out:
+            return ErrorCode.coordinator_load_in_progress
+        case ErrorCode.coordinator_not_available | ErrorCode.not_coordinator:
+            # It is the transaction's that is away, and the client would look for the group's.
+            return ErrorCode.coordinator_load_in_progress
+        case _:
+            return code

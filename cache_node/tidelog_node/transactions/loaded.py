@@ -1,0 +1,163 @@
+"""One transactional id in memory: its record as it is stored, and who may change it now.
+
+Events are decided one after the other, each on what the one before has stored. A decision
+that changes the record is told to nobody before the store has it. If the store refuses, or
+nobody knows whether it took it, the transaction is unloaded: the next request reads what is
+there. Whatever was begun ends, also if the request that began it goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidelog_core.errors import NotCoordinator, OutcomeUnknown, VersionConflict
+from tidelog_core.metadata.records import delete, put
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.transactions import TransactionRecord
+
+from tidelog_node.transactions.state import Decide, Decision, is_expired
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Unloaded(Exception):
+    """The transaction was unloaded between finding and using it: find it again."""
+
+
+class LoadedTransaction:
+    """The only one that writes its item. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        transactional_id: str,
+        record: TransactionRecord | None,
+        *,
+        store: MetadataStore,
+        take_producer_id: Callable[[], Awaitable[int]],
+        on_change: Callable[[LoadedTransaction], None],
+    ) -> None:
+        """``record`` is the item as it was read, ``None`` where there is none.
+
+        ``on_change`` is called after every write, and when the transaction is unloaded.
+        """
+        self.transactional_id = transactional_id
+        self.record = record
+        self.is_unloaded = False
+        self._store = store
+        self._take_producer_id = take_producer_id
+        self._on_change = on_change
+        self._lock = asyncio.Lock()
+        # Until this coordinator has written the item, one of before may still write it.
+        self._is_claimed = record is None
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nothing would be lost by forgetting it: it was never stored, or is deleted."""
+        return self.record is None and not self._lock.locked() and not self._tasks
+
+    async def apply(self, decide: Decide) -> Decision:
+        """Return what is decided, once it is stored.
+
+        Raises ``Unloaded``, ``VersionConflict``, ``OutcomeUnknown``, ``StoreUnavailable``.
+        """
+        return await self._finish(self._apply(decide))
+
+    async def claim(self) -> TransactionRecord | None:
+        """Return the record, once no coordinator of before can change it. Raises as ``apply``."""
+
+        async def claim() -> TransactionRecord | None:
+            async with self._lock:
+                await self._claim()
+                return self.record
+
+        return await self._finish(claim())
+
+    async def expire(self, *, now_ms: int, expiration_ms: int) -> bool:
+        """Delete the item if it has not been used for so long. Raises as ``apply``."""
+
+        async def expire() -> bool:
+            async with self._lock:
+                record = self._current()
+                if record is None:
+                    return False
+                if not is_expired(record, now_ms=now_ms, expiration_ms=expiration_ms):
+                    return False
+                try:
+                    await self._store.commit([delete(record, is_logged=False)])
+                except (VersionConflict, OutcomeUnknown):
+                    self.unload()
+                    raise
+                self.record = None
+                self.unload()
+                return True
+
+        return await self._finish(expire())
+
+    def unload(self) -> None:
+        """Never be used again."""
+        if not self.is_unloaded:
+            self.is_unloaded = True
+            self._on_change(self)
+
+    async def close(self) -> None:
+        """Wait for what is being stored."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _finish(self, work: Awaitable[T]) -> T:
+        task: asyncio.Task[T] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked may have gone
+
+    async def _apply(self, decide: Decide) -> Decision:
+        async with self._lock:
+            await self._claim()
+            decision = decide(self.record, None)
+            if decision.needs_producer_id:
+                decision = decide(self.record, await self._take_producer_id())
+                assert not decision.needs_producer_id
+            if decision.after is not None:
+                await self._put(decision.after)
+            return decision
+
+    async def _claim(self) -> None:
+        record = self._current()
+        if not self._is_claimed and record is not None:
+            await self._put(record)
+
+    async def _put(self, record: TransactionRecord) -> None:
+        self._current()
+        known = self.record
+        if known is not None:
+            record = dataclasses.replace(record, version=known.version)
+        try:
+            await self._store.commit([put(record, is_logged=False)])
+        except (VersionConflict, OutcomeUnknown):
+            self.unload()
+            raise
+        self._is_claimed = True
+        self.record = dataclasses.replace(record, version=record.version + 1)
+        self._on_change(self)
+
+    def _current(self) -> TransactionRecord | None:
+        if self.is_unloaded:
+            raise Unloaded
+        return self.record
+
+
+def not_coordinator(transactional_id: str) -> NotCoordinator:
+    """Return the error for an id that belongs to another node."""
+    return NotCoordinator(f"this node does not coordinate transactional id {transactional_id!r}")

@@ -1,0 +1,284 @@
+"""Writing the markers that a transaction coordinator sends, and sending them to a leader.
+
+A marker is answered once every replica in sync has it, and flushed where the topic asks for
+that. For partitions of ``__consumer_offsets``, which have no log, the group coordinator
+commits or drops the offsets that the transaction holds.
+Source: ``KafkaApis.handleWriteTxnMarkersRequest`` of Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+from kio.schema.write_txn_markers.v1 import request as markers_request
+from kio.schema.write_txn_markers.v1 import response as markers_response
+from tidelog.wire.requests import Api
+from tidelog_core.errors import (
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    OutcomeUnknown,
+    StorageError,
+    StoreUnavailable,
+    TidelogError,
+    VersionConflict,
+)
+from tidelog_core.log.values import AppendOrigin
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from tidelog_core.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_end_transaction_marker,
+)
+from tidelog_core.wire_messages import build
+
+from tidelog_node.flushing import Flusher
+from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.transactions.markers import Marker, MarkerResults
+from tidelog_node.transactions.peers import Peers
+
+logger = logging.getLogger(__name__)
+
+WRITE_TXN_MARKERS = Api(27, 1, 1)
+REPLICATION_SECONDS_MAX = 5.0
+ANSWER_SECONDS_MAX = 15.0
+
+
+class GroupOffsets(Protocol):
+    """Ends transactions in committed offsets."""
+
+    async def complete_transaction(
+        self,
+        shard: int,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+    ) -> None:
+        """Commit or drop what the producer's transaction holds. Durable on return."""
+
+
+class MarkerWriter:
+    """Writes markers on the partitions that this node leads."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        flusher: Flusher,
+        offsets: GroupOffsets,
+        can_serve: Callable[[], bool],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._replicas = replicas
+        self._flusher = flusher
+        self._offsets = offsets
+        self._can_serve = can_serve
+        self._clock_ms = clock_ms
+
+    async def write(self, markers: Sequence[Marker]) -> MarkerResults:
+        """Return what became of each marker in each of its partitions."""
+        wanted = [(marker, partition) for marker in markers for partition in marker.partitions]
+        codes = await asyncio.gather(*(self._write(*each) for each in wanted))
+        return {
+            (marker.producer_id, partition): code
+            for (marker, partition), code in zip(wanted, codes, strict=True)
+        }
+
+    async def _write(self, marker: Marker, partition: TopicPartition) -> ErrorCode:
+        try:
+            if partition.topic == CONSUMER_OFFSETS_TOPIC:
+                await self._offsets.complete_transaction(
+                    partition.partition,
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    is_commit=marker.is_commit,
+                    coordinator_epoch=marker.coordinator_epoch,
+                )
+            else:
+                await self._append(marker, partition)
+        except (
+            CoordinatorNotAvailable,
+            NotCoordinator,
+            OutcomeUnknown,
+            StoreUnavailable,
+            VersionConflict,
+        ):
+            # What transaction coordinators expect to hear where they have to try again.
+            return ErrorCode.not_leader_or_follower
+        except TidelogError as error:
+            return error.code
+        except TimeoutError:
+            return ErrorCode.request_timed_out
+        except OSError as error:
+            logger.error(
+                "marker could not be written",
+                extra={"partition": str(partition), "reason": str(error)},
+            )
+            return ErrorCode.kafka_storage_error
+        return ErrorCode.none
+
+    async def _append(self, marker: Marker, partition: TopicPartition) -> None:
+        replica = self._replicas.leader(partition)
+        if not self._can_serve():
+            raise NotLeaderOrFollower("this node has lost touch with the cluster")
+        if replica.is_internal:
+            return  # It carries leadership only: there is nothing to end.
+        if replica.role is not None:
+            replica.role.require_leader().require_appendable(needs_all=True)
+        batch = build_end_transaction_marker(
+            EndTransactionMarker(
+                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+                marker.coordinator_epoch,
+            ),
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            timestamp_ms=self._clock_ms(),
+        )
+        info = replica.append(bytearray(batch), AppendOrigin.COORDINATOR)
+        async with asyncio.timeout(REPLICATION_SECONDS_MAX):
+            if replica.has_flush_policy:
+                for flush in self._flusher.appended(replica):
+                    await asyncio.shield(flush)
+            await _replicated(replica, info.last_offset + 1)
+
+
+class _Ack:
+    """Waits until a marker is on every replica in sync."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_ack(self, error: TidelogError | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+
+async def _replicated(replica: Replica, required_offset: int) -> None:
+    role = replica.role
+    if role is None or replica.log.high_watermark >= required_offset:
+        return
+    if role.leader is None:
+        raise NotLeaderOrFollower("another node leads the partition")
+    ack = _Ack()
+    role.owe_ack(required_offset, ack)
+    await ack.future
+
+
+class BrokerMarkers:
+    """Takes markers to a broker: over the wire, or to this node's own writer."""
+
+    def __init__(self, *, broker_id: int, peers: Peers) -> None:
+        self.own: MarkerWriter | None = None  # set once it is made: it needs the sender itself
+        self._broker_id = broker_id
+        self._peers = peers
+
+    async def write_markers(self, broker_id: int, markers: Sequence[Marker]) -> MarkerResults:
+        """Return what became of each. Raises ``TidelogError`` where the broker does not answer."""
+        if broker_id == self._broker_id and self.own is not None:
+            return await self.own.write(markers)
+        answer = await self._peers.request(
+            broker_id, WRITE_TXN_MARKERS, to_request(markers), timeout_s=ANSWER_SECONDS_MAX
+        )
+        if not isinstance(answer, markers_response.WriteTxnMarkersResponse):
+            raise StorageError(f"broker {broker_id} answers markers with {answer!r}")
+        return {
+            (result.producer_id, TopicPartition(topic.name, partition.partition_index)): (
+                partition.error_code
+            )
+            for result in answer.markers
+            for topic in result.topics
+            for partition in topic.partitions
+        }
+
+
+def to_request(markers: Sequence[Marker]) -> markers_request.WriteTxnMarkersRequest:
+    """Return the request that carries the markers."""
+    return build(
+        markers_request.WriteTxnMarkersRequest,
+        markers=tuple(
+            build(
+                markers_request.WritableTxnMarker,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                transaction_result=marker.is_commit,
+                topics=tuple(
+                    build(
+                        markers_request.WritableTxnMarkerTopic,
+                        name=name,
+                        partition_indexes=tuple(indexes),
+                    )
+                    for name, indexes in _by_topic(marker).items()
+                ),
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+            for marker in markers
+        ),
+    )
+
+
+def from_request(request: markers_request.WriteTxnMarkersRequest) -> list[Marker]:
+    """Return the markers in a request."""
+    return [
+        Marker(
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            is_commit=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            partitions=frozenset(
+                TopicPartition(topic.name, index)
+                for topic in marker.topics
+                for index in topic.partition_indexes
+            ),
+        )
+        for marker in request.markers
+    ]
+
+
+def to_response(
+    request: markers_request.WriteTxnMarkersRequest, results: MarkerResults
+) -> markers_response.WriteTxnMarkersResponse:
+    """Return the response to a request, in its order."""
+    return build(
+        markers_response.WriteTxnMarkersResponse,
+        markers=tuple(
+            build(
+                markers_response.WritableTxnMarkerResult,
+                producer_id=marker.producer_id,
+                topics=tuple(
+                    build(
+                        markers_response.WritableTxnMarkerTopicResult,
+                        name=topic.name,
+                        partitions=tuple(
+                            build(
+                                markers_response.WritableTxnMarkerPartitionResult,
+                                partition_index=index,
+                                error_code=results[
+                                    marker.producer_id, TopicPartition(topic.name, index)
+                                ],
+                            )
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        ),
+    )
+
+
+def _by_topic(marker: Marker) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(marker.partitions):
+        topics.setdefault(topic, []).append(index)
+    return topics

@@ -1,0 +1,76 @@
+"""Requests from this node to other brokers on behalf of transactions.
+
+Connections are opened when they are needed and kept until they break. A broker answers the
+requests of a connection one after the other, so several are used where several requests are
+under way, and what must not wait for something slow has a ``Peers`` of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.requests import Api
+from tidelog_core.errors import CoordinatorNotAvailable
+from tidelog_core.metadata.image import ClusterView
+
+CONNECT_SECONDS_MAX = 5.0
+CONNECTIONS_MAX = 8
+
+
+class Peers:
+    """Connections to the other brokers. For the tasks of one event loop."""
+
+    def __init__(
+        self, *, view: ClusterView, broker_id: int, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
+        """``connections_max`` are to one broker."""
+        self._view = view
+        self._client_id = f"tidelog-node-{broker_id}"
+        self._connections_max = connections_max
+        self._connections: dict[int, list[Connection]] = {}
+        self._incarnations: dict[int, UUID] = {}
+        self._locks: dict[int, asyncio.Lock] = {}
+
+    async def request(self, broker_id: int, api: Api, message: object, *, timeout_s: float) -> Any:
+        """Return the broker's answer as the API's newest class.
+
+        Raises ``TidelogError`` where it does not answer; it may have acted all the same.
+        """
+        connection = await self._connection(broker_id)
+        return await connection.request(api, message, timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for connections in self._connections.values():
+            for connection in connections:
+                await connection.close()
+        self._connections.clear()
+
+    async def _connection(self, broker_id: int) -> Connection:
+        """Return the connection with the fewest requests under way, or another one."""
+        async with self._locks.setdefault(broker_id, asyncio.Lock()):
+            broker = self._view.image.brokers.get(broker_id)
+            if broker is None:
+                raise CoordinatorNotAvailable(f"broker {broker_id} is not registered")
+            known = self._connections.get(broker_id, [])
+            if self._incarnations.get(broker_id) != broker.incarnation:
+                # Another process under the same id, which may listen elsewhere.
+                for connection in known:
+                    connection.abort()
+                self._incarnations[broker_id] = broker.incarnation
+            known = [connection for connection in known if connection.is_open]
+            self._connections[broker_id] = known
+            idlest = min(known, key=lambda each: each.in_flight_count, default=None)
+            is_full = len(known) >= self._connections_max
+            if idlest is not None and (is_full or idlest.in_flight_count == 0):
+                return idlest
+            connection = await open_connection(
+                Address(broker.host, broker.port),
+                client_id=self._client_id,
+                timeout_s=CONNECT_SECONDS_MAX,
+            )
+            known.append(connection)
+            return connection

@@ -1,0 +1,170 @@
+"""The transactional ids of one shard, while this node coordinates it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidelog_core.errors import CorruptItem, NotCoordinator, TidelogError
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
+from tidelog_core.metadata.transactions import TransactionRecord, transaction_collection
+
+from tidelog_node.coordinator.shard import Leadership
+from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded
+from tidelog_node.transactions.state import IDLE
+
+logger = logging.getLogger(__name__)
+
+CLAIMS_AT_ONCE = 16
+LOAD_RETRY_SECONDS = 0.5
+
+
+class TransactionShard:
+    """Loads the shard once, and single ids again after they had to be unloaded.
+
+    A transaction that is open or prepared is claimed before anything is answered from it:
+    an answer must not rest on what the coordinator of before is just about to change.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        leadership: Leadership,
+        store: MetadataStore,
+        *,
+        host: Callable[[TransactionShard, str, TransactionRecord | None], LoadedTransaction],
+    ) -> None:
+        self.index = index
+        self.leadership = leadership
+        self.transactions: dict[str, LoadedTransaction] = {}
+        self.is_closed = False
+        self._store = store
+        self._host = host
+        self._stale: set[str] = set()  # in the store perhaps, but not in memory
+        self._is_loaded = False
+        self._loading: asyncio.Task[TidelogError | None] | None = None
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """What markers carry, by which a partition tells an old coordinator from this one."""
+        return self.leadership.leader_epoch
+
+    def begin_loading(self) -> None:
+        """Load in the background, so that what was decided before is carried out."""
+        if not self._is_loaded and self._loading is None:
+            self._loading = asyncio.create_task(self._load())
+
+    async def loaded(self) -> None:
+        """Wait until all ids are there. Raises what kept them away."""
+        while not self._is_loaded:
+            self.begin_loading()
+            assert self._loading is not None
+            error = await asyncio.shield(self._loading)
+            self.check_open()
+            if error is not None:
+                raise error
+
+    async def find(self, transactional_id: str) -> LoadedTransaction:
+        """Return the id's transaction, an empty one where the id is not known."""
+        await self.loaded()
+        if transactional_id in self._stale:
+            key = ItemKey(transaction_collection(self.index), transactional_id)
+            item = await self._store.get(key)
+            self.check_open()
+            # Someone else may have loaded it while we waited.
+            if transactional_id in self._stale:
+                record = None if item is None else TransactionRecord.from_item(item)
+                self._stale.discard(transactional_id)
+                self._take(transactional_id, record)
+        found = self.transactions.get(transactional_id)
+        return self._take(transactional_id, None) if found is None else found
+
+    def forget(self, transaction: LoadedTransaction, *, is_stored: bool) -> None:
+        """Drop one that was unloaded; ``is_stored`` has it read again when needed."""
+        transactional_id = transaction.transactional_id
+        if self.transactions.get(transactional_id) is transaction:
+            del self.transactions[transactional_id]
+            if is_stored:
+                self._stale.add(transactional_id)
+
+    async def reload_stale(self) -> None:
+        """Read what had to be unloaded: there may be an outcome to carry out."""
+        for transactional_id in tuple(self._stale):
+            try:
+                await (await self.find(transactional_id)).claim()
+            except (TidelogError, Unloaded) as error:
+                logger.warning(
+                    "transaction is not read again",
+                    extra={"transactional_id": transactional_id, "problem": str(error)},
+                )
+
+    async def close(self) -> None:
+        """Unload everything and finish what is being stored."""
+        self.is_closed = True
+        if self._loading is not None:
+            await asyncio.wait([self._loading])
+        transactions = list(self.transactions.values())
+        self.transactions.clear()
+        for transaction in transactions:
+            transaction.unload()
+        for transaction in transactions:
+            await transaction.close()
+
+    def check_open(self) -> None:
+        """Raise ``NotCoordinator`` once the shard has moved elsewhere."""
+        if self.is_closed:
+            raise NotCoordinator(f"transaction shard {self.index} has moved")
+
+    def _take(self, transactional_id: str, record: TransactionRecord | None) -> LoadedTransaction:
+        self.check_open()
+        transaction = self._host(self, transactional_id, record)
+        self.transactions[transactional_id] = transaction
+        return transaction
+
+    async def _load(self) -> TidelogError | None:
+        try:
+            items = await self._store.list(transaction_collection(self.index))
+            records = [record for item in items if (record := self._read(item)) is not None]
+            if self.is_closed:
+                return None
+            open_ones = [
+                self._take(record.transactional_id, record)
+                for record in records
+                if record.state not in IDLE
+            ]
+            for record in records:
+                if record.state in IDLE:
+                    self._take(record.transactional_id, record)
+            for start in range(0, len(open_ones), CLAIMS_AT_ONCE):
+                some = open_ones[start : start + CLAIMS_AT_ONCE]
+                await asyncio.gather(*(self._claim(transaction) for transaction in some))
+            self._is_loaded = True
+        except TidelogError as error:
+            for transaction in tuple(self.transactions.values()):
+                transaction.unload()
+            self.transactions.clear()
+            self._stale.clear()
+            return error
+        finally:
+            self._loading = None
+        return None
+
+    async def _claim(self, transaction: LoadedTransaction) -> None:
+        """Claim it, or leave it to be read again: the coordinator of before was just writing."""
+        try:
+            await transaction.claim()
+        except Unloaded:
+            pass
+        except TidelogError:
+            if not transaction.is_unloaded:
+                raise
+
+    def _read(self, item: Item) -> TransactionRecord | None:
+        try:
+            return TransactionRecord.from_item(item)
+        except CorruptItem as error:
+            # One broken item must not take the others with it.
+            logger.error("transaction cannot be loaded", extra={"problem": str(error)})
+            self._stale.add(item.id.key)
+            return None

@@ -1,0 +1,357 @@
+"""What a transactional id does on every event: a record and an event in, a decision out.
+
+Nothing here waits, reads a clock or keeps anything. A decision says what the record
+becomes, which must be stored before anyone is told, and what the caller is told then.
+
+    Empty, CompleteCommit, CompleteAbort  -- partitions added -->  Ongoing
+    Ongoing  -- EndTxn -->  PrepareCommit | PrepareAbort       the outcome, once stored
+    Ongoing  -- time-out, InitProducerId -->  PrepareAbort     with an epoch that fences
+    PrepareCommit | PrepareAbort  -- every partition has its marker -->  Complete...
+
+With transaction version 2 (KIP-890) every end of a transaction raises the producer's epoch,
+so that what is still under way from before cannot become part of the next one. An epoch that
+repeats the last request's is a retry then, and one that is the record's is a new request.
+Source: ``TransactionCoordinator`` and ``TransactionMetadata`` of Kafka 4.1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
+from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+
+EPOCH_MAX = 2**15 - 1
+# The last one is never given out, so that its holder can always be fenced.
+EPOCH_GIVEN_MAX = EPOCH_MAX - 1
+TIMEOUT_UNLIMITED_MS = 2**31 - 1  # of a transaction of two phases; never aborted here
+BUMPS_EPOCH_FROM = 2  # transaction version
+
+IDLE = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows from an event."""
+
+    error: ErrorCode = ErrorCode.none
+    after: TransactionRecord | None = None  # to be stored before anyone is told; None: no change
+    producer_id: int = NO_PRODUCER_ID  # for the caller
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    needs_producer_id: bool = False  # ask again with a fresh one; nothing else counts then
+
+
+Decide = Callable[[TransactionRecord | None, int | None], Decision]
+"""Takes the record (None: the id is not known) and a fresh producer id if there is one."""
+
+_NEEDS_ID = Decision(needs_producer_id=True)
+
+
+@dataclass(frozen=True, slots=True)
+class InitRequest:
+    """InitProducerId with a transactional id."""
+
+    shard: int
+    transactional_id: str
+    timeout_ms: int
+    expected: tuple[int, int] | None  # producer id and epoch that the caller has (KIP-360)
+
+
+def init_producer_id(  # noqa: PLR0911 — one a case of Kafka's table
+    record: TransactionRecord | None, request: InitRequest, *, now_ms: int, fresh_id: int | None
+) -> Decision:
+    """Give the id to a producer; whoever had it before is fenced.
+
+    CONCURRENT_TRANSACTIONS while a transaction is open or being ended: it is aborted
+    first, and the caller asks again.
+    """
+    if record is None:
+        if fresh_id is None:
+            return _NEEDS_ID
+        record = TransactionRecord(
+            shard=request.shard,
+            transactional_id=request.transactional_id,
+            producer_id=fresh_id,
+            producer_epoch=NO_PRODUCER_EPOCH,
+            timeout_ms=request.timeout_ms,
+            updated_ms=now_ms,
+        )
+    expected = request.expected
+    if expected is not None and not _may_continue(record, expected):
+        return Decision(ErrorCode.producer_fenced)
+    if record.state.is_prepared:
+        return Decision(ErrorCode.concurrent_transactions)
+    if record.state is TransactionState.ONGOING:
+        return Decision(ErrorCode.concurrent_transactions, after=_fence(record, now_ms))
+    epoch = record.producer_epoch
+    producer_id = record.producer_id
+    is_matching = expected is None or expected[1] == epoch
+    if epoch >= EPOCH_GIVEN_MAX and is_matching:
+        if fresh_id is None:
+            return _NEEDS_ID
+        producer_id, next_epoch = fresh_id, 0
+        last_epoch = NO_PRODUCER_EPOCH if expected is None else epoch
+    elif expected is None:
+        next_epoch, last_epoch = epoch + 1, NO_PRODUCER_EPOCH
+    elif epoch in (NO_PRODUCER_EPOCH, expected[1]):
+        next_epoch, last_epoch = epoch + 1, epoch
+    elif expected[1] == record.last_producer_epoch:
+        # The answer to the same request was lost. No other producer has come between: that
+        # would have made the last epoch -1.
+        next_epoch, last_epoch = epoch, record.last_producer_epoch
+    else:
+        return Decision(ErrorCode.producer_fenced)
+    after = _changed(
+        record,
+        now_ms,
+        state=TransactionState.EMPTY,
+        producer_id=producer_id,
+        producer_epoch=next_epoch,
+        last_producer_epoch=last_epoch,
+        timeout_ms=request.timeout_ms,
+        partitions=frozenset(),
+        started_ms=NO_TIMESTAMP,
+    )
+    return Decision(after=after, producer_id=producer_id, producer_epoch=next_epoch)
+
+
+def add_partitions(
+    record: TransactionRecord | None,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Collection[TopicPartition],
+    *,
+    client_version: int,
+    now_ms: int,
+) -> Decision:
+    """Make the partitions part of the transaction, and begin it if none is open."""
+    error = _refusal(record, producer_id, producer_epoch)
+    if error is not ErrorCode.none or record is None:
+        return Decision(error)
+    is_open = record.state is TransactionState.ONGOING
+    if is_open and record.partitions.issuperset(partitions):
+        return Decision()
+    after = _changed(
+        record,
+        now_ms,
+        state=TransactionState.ONGOING,
+        partitions=record.partitions | frozenset(partitions),
+        started_ms=record.started_ms if is_open else now_ms,
+        client_version=client_version,
+    )
+    return Decision(after=after)
+
+
+def verify_partitions(
+    record: TransactionRecord | None,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Collection[TopicPartition],
+) -> dict[TopicPartition, ErrorCode]:
+    """Return whether each partition is part of the open transaction."""
+    error = _refusal(record, producer_id, producer_epoch)
+    if error is not ErrorCode.none or record is None:
+        return dict.fromkeys(partitions, error)
+    return {
+        partition: ErrorCode.none
+        if partition in record.partitions
+        else ErrorCode.transaction_abortable
+        for partition in partitions
+    }
+
+
+def end_transaction(  # noqa: PLR0911 — one a case of Kafka's table
+    record: TransactionRecord | None,
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    is_commit: bool,
+    client_version: int,
+    now_ms: int,
+    fresh_id: int | None,
+) -> Decision:
+    """Decide the transaction's outcome, for good once it is stored."""
+    if record is None:
+        return Decision(ErrorCode.invalid_producer_id_mapping)
+    if client_version < BUMPS_EPOCH_FROM:
+        return _end_plain(record, producer_id, producer_epoch, is_commit=is_commit, now_ms=now_ms)
+    # The request was sent before, took effect, and its answer was lost.
+    is_after_overflow = (
+        record.previous_producer_id == producer_id
+        and producer_epoch == EPOCH_GIVEN_MAX
+        and record.producer_epoch == 0
+    )
+    is_retry = is_after_overflow or record.producer_epoch == producer_epoch + 1
+    is_current = record.producer_epoch == producer_epoch
+    if record.producer_id != producer_id and not is_after_overflow:
+        return Decision(ErrorCode.invalid_producer_id_mapping)
+    match record.state:
+        case TransactionState.PREPARE_COMMIT | TransactionState.PREPARE_ABORT:
+            is_valid = is_retry and not is_after_overflow
+        case TransactionState.COMPLETE_COMMIT | TransactionState.COMPLETE_ABORT:
+            is_valid = is_retry or is_current
+        case _:
+            is_valid = is_current
+    if not is_valid:
+        return Decision(ErrorCode.producer_fenced)
+    if record.state is TransactionState.ONGOING:
+        return _prepare(record, is_commit=is_commit, now_ms=now_ms, fresh_id=fresh_id)
+    error = _after_end(record.state, is_commit=is_commit)
+    if record.state.is_prepared or (is_retry and record.state is not TransactionState.EMPTY):
+        if error is not ErrorCode.none:
+            return Decision(error)
+        return Decision(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
+    if is_commit:
+        return Decision(ErrorCode.invalid_txn_state)
+    # An abort without any partition: the producer wants its epoch raised all the same, since
+    # what it has sent may still come.
+    return _prepare(
+        dataclasses.replace(record, started_ms=now_ms),
+        is_commit=False,
+        now_ms=now_ms,
+        fresh_id=fresh_id,
+    )
+
+
+def time_out(record: TransactionRecord | None, *, now_ms: int) -> Decision:
+    """Abort the transaction if it has been open for too long, and fence its producer."""
+    if record is None or not is_timed_out(record, now_ms):
+        return Decision()
+    return Decision(after=_fence(record, now_ms))
+
+
+def is_timed_out(record: TransactionRecord, now_ms: int) -> bool:
+    """Whether the transaction has been open for longer than its producer asked for."""
+    return (
+        record.state is TransactionState.ONGOING
+        and record.timeout_ms != TIMEOUT_UNLIMITED_MS
+        and record.started_ms + record.timeout_ms < now_ms
+    )
+
+
+def complete(record: TransactionRecord, *, now_ms: int) -> TransactionRecord:
+    """Return the record once every partition has the marker of the prepared transaction."""
+    assert record.state.is_prepared
+    is_commit = record.state is TransactionState.PREPARE_COMMIT
+    has_new_id = record.next_producer_id != NO_PRODUCER_ID
+    return _changed(
+        record,
+        now_ms,
+        state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+        producer_id=record.next_producer_id if has_new_id else record.producer_id,
+        producer_epoch=0 if has_new_id else record.producer_epoch,
+        next_producer_id=NO_PRODUCER_ID,
+        partitions=frozenset(),
+    )
+
+
+def is_expired(record: TransactionRecord, *, now_ms: int, expiration_ms: int) -> bool:
+    """Whether the id has not been used for so long that it may be forgotten."""
+    return record.state in IDLE and record.updated_ms + expiration_ms <= now_ms
+
+
+def _refusal(record: TransactionRecord | None, producer_id: int, producer_epoch: int) -> ErrorCode:
+    """Return why the producer may not have its transaction looked at or added to."""
+    if record is None or record.producer_id != producer_id:
+        return ErrorCode.invalid_producer_id_mapping
+    if record.producer_epoch != producer_epoch:
+        return ErrorCode.producer_fenced
+    if record.state.is_prepared:
+        return ErrorCode.concurrent_transactions
+    return ErrorCode.none
+
+
+def _may_continue(record: TransactionRecord, expected: tuple[int, int]) -> bool:
+    producer_id, epoch = expected
+    return (
+        record.producer_epoch == NO_PRODUCER_EPOCH
+        or producer_id == record.producer_id
+        # The answer that told of the new id was lost.
+        or (producer_id == record.previous_producer_id and epoch >= EPOCH_GIVEN_MAX)
+    )
+
+
+def _end_plain(
+    record: TransactionRecord,
+    producer_id: int,
+    producer_epoch: int,
+    *,
+    is_commit: bool,
+    now_ms: int,
+) -> Decision:
+    if record.producer_id != producer_id:
+        return Decision(ErrorCode.invalid_producer_id_mapping)
+    if record.producer_epoch != producer_epoch:
+        return Decision(ErrorCode.producer_fenced)
+    if record.state is not TransactionState.ONGOING:
+        return Decision(_after_end(record.state, is_commit=is_commit))
+    after = _changed(record, now_ms, state=_prepared(is_commit=is_commit), client_version=0)
+    return Decision(after=after)
+
+
+def _after_end(state: TransactionState, *, is_commit: bool) -> ErrorCode:
+    """Return the answer to a request to end a transaction that is ended already."""
+    is_same = {
+        TransactionState.COMPLETE_COMMIT: is_commit,
+        TransactionState.PREPARE_COMMIT: is_commit,
+        TransactionState.COMPLETE_ABORT: not is_commit,
+        TransactionState.PREPARE_ABORT: not is_commit,
+    }.get(state, False)
+    if not is_same:
+        return ErrorCode.invalid_txn_state
+    return ErrorCode.concurrent_transactions if state.is_prepared else ErrorCode.none
+
+
+def _prepare(
+    record: TransactionRecord, *, is_commit: bool, now_ms: int, fresh_id: int | None
+) -> Decision:
+    """Decide the outcome and raise the epoch; change the producer id where epochs are used up."""
+    is_exhausted = record.producer_epoch >= EPOCH_GIVEN_MAX
+    if is_exhausted and fresh_id is None:
+        return _NEEDS_ID
+    next_id = fresh_id if is_exhausted and fresh_id is not None else NO_PRODUCER_ID
+    after = _changed(
+        record,
+        now_ms,
+        state=_prepared(is_commit=is_commit),
+        producer_epoch=record.producer_epoch + 1,
+        last_producer_epoch=record.producer_epoch,
+        next_producer_id=next_id,
+        client_version=BUMPS_EPOCH_FROM,
+    )
+    if is_exhausted:
+        return Decision(after=after, producer_id=next_id, producer_epoch=0)
+    return Decision(after=after, producer_id=after.producer_id, producer_epoch=after.producer_epoch)
+
+
+def _fence(record: TransactionRecord, now_ms: int) -> TransactionRecord:
+    """Return the record with its transaction aborted, in an epoch that nobody is told.
+
+    Its markers carry that epoch, and with them every partition refuses the old producer.
+    """
+    return _changed(
+        record,
+        now_ms,
+        state=TransactionState.PREPARE_ABORT,
+        producer_epoch=record.producer_epoch + 1,
+        last_producer_epoch=NO_PRODUCER_EPOCH,
+        client_version=BUMPS_EPOCH_FROM,
+    )
+
+
+def _prepared(*, is_commit: bool) -> TransactionState:
+    return TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
+
+
+def _changed(record: TransactionRecord, now_ms: int, **changes: object) -> TransactionRecord:
+    after = dataclasses.replace(
+        record,
+        previous_producer_id=record.producer_id,
+        updated_ms=max(now_ms, record.updated_ms),
+        **changes,  # type: ignore[arg-type]
+    )
+    assert after.producer_epoch <= EPOCH_MAX
+    return after

@@ -1,0 +1,167 @@
+"""Asking a transaction's coordinator, here or on another node, about partitions.
+
+Clients that know transaction version 2 do not add partitions to a transaction themselves:
+whoever gets their records or offsets first adds the partition for them. For older clients
+it asks whether they have. Source: KIP-890; ``AddPartitionsToTxnManager`` of Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from kio.schema.add_partitions_to_txn.v5 import request as add_request
+from kio.schema.add_partitions_to_txn.v5 import response as add_response
+from kio.schema.errors import ErrorCode
+from tidelog.wire.requests import Api
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.transactions import shard_of_transaction
+from tidelog_core.model import NO_LEADER, TRANSACTION_STATE_TOPIC, TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog_node.coordinator.failures import error_code
+from tidelog_node.transactions.coordinator import TransactionCoordinator
+from tidelog_node.transactions.peers import Peers
+
+logger = logging.getLogger(__name__)
+
+ADD_PARTITIONS_TO_TXN = Api(24, 5, 5)
+ANSWER_SECONDS_MAX = 10.0
+RETRY_SECONDS = 0.02
+RETRY_SECONDS_MAX = 0.1
+EPOCH_BUMPING_VERSION = 2  # the transaction version of the clients this adds partitions for
+
+
+class Retries:
+    """When to ask again, while the transaction before is being ended.
+
+    A producer would ask again much later. What is to be compared before and after the
+    question has to be taken anew each time: the end of the transaction before may have come
+    between, and it makes what was taken before it worthless.
+    """
+
+    def __init__(self) -> None:
+        self._deadline = asyncio.get_running_loop().time() + RETRY_SECONDS_MAX
+        self._is_first = True
+
+    async def wait(self) -> bool:
+        """Wait, and return whether to ask again: once in any case, however long that took."""
+        is_late = asyncio.get_running_loop().time() >= self._deadline
+        if is_late and not self._is_first:
+            return False
+        self._is_first = False
+        await asyncio.sleep(RETRY_SECONDS)
+        return True
+
+
+class TransactionVerifier:
+    """Asks coordinators. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        view: ClusterView,
+        broker_id: int,
+        coordinator: TransactionCoordinator,
+        peers: Peers,
+    ) -> None:
+        self._view = view
+        self._broker_id = broker_id
+        self._coordinator = coordinator
+        self._peers = peers
+
+    async def ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        adds: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Return for each partition whether it is part of the open transaction.
+
+        With ``adds`` the partitions are made part of it. PRODUCER_FENCED is told as
+        INVALID_PRODUCER_EPOCH, which producers expect of a partition's leader.
+        """
+        codes = await self._ask(
+            transactional_id, producer_id, producer_epoch, partitions, adds=adds
+        )
+        fenced = ErrorCode.producer_fenced
+        return {
+            partition: ErrorCode.invalid_producer_epoch if code is fenced else code
+            for partition, code in codes.items()
+        }
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        adds: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        shards = self._view.image.partitions(TRANSACTION_STATE_TOPIC)
+        if not shards:
+            return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+        leader = shards[shard_of_transaction(transactional_id, len(shards))].leader
+        if leader == NO_LEADER:
+            return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+        try:
+            if leader != self._broker_id:
+                return await self._ask_peer(
+                    leader, transactional_id, producer_id, producer_epoch, partitions, adds=adds
+                )
+            given = (transactional_id, producer_id, producer_epoch, partitions)
+            if not adds:
+                return await self._coordinator.verify_partitions(*given)
+            error = await self._coordinator.add_partitions(
+                *given, client_version=EPOCH_BUMPING_VERSION
+            )
+            return dict.fromkeys(partitions, error)
+        except TidelogError as error:
+            self._view.nudge()
+            return dict.fromkeys(partitions, error_code(error))
+
+    async def _ask_peer(
+        self,
+        broker_id: int,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        adds: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        transaction = build(
+            add_request.AddPartitionsToTxnTransaction,
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            verify_only=not adds,
+            topics=tuple(
+                build(add_request.AddPartitionsToTxnTopic, name=name, partitions=tuple(indexes))
+                for name, indexes in topics.items()
+            ),
+        )
+        answer: add_response.AddPartitionsToTxnResponse = await self._peers.request(
+            broker_id,
+            ADD_PARTITIONS_TO_TXN,
+            build(add_request.AddPartitionsToTxnRequest, transactions=(transaction,)),
+            timeout_s=ANSWER_SECONDS_MAX,
+        )
+        if answer.error_code is not ErrorCode.none:
+            return dict.fromkeys(partitions, answer.error_code)
+        codes = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+        for result in answer.results_by_transaction:
+            for topic_result in result.topic_results:
+                for partition in topic_result.results_by_partition:
+                    key = TopicPartition(topic_result.name, partition.partition_index)
+                    codes[key] = partition.partition_error_code
+        return codes

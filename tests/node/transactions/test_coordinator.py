@@ -1,0 +1,120 @@
+"""The coordinator's own housekeeping, and what it does when the store fails it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import InvalidRequest, NotCoordinator, OutcomeUnknown, StoreUnavailable
+from tidelog_core.metadata.transactions import TransactionState
+
+from tests.node.coordinator.virtual_time import run
+from tests.node.transactions.world import PARTITIONS, TXN, Client, Strike, a_world
+
+DAY_SECONDS = 86_400
+
+
+def test_an_id_that_nobody_uses_is_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            world.config = NodeConfig(
+                transactional_id_expiration_ms=DAY_SECONDS * 1000,
+                transaction_remove_expired_transaction_cleanup_interval_ms=600_000,
+                transaction_max_timeout_ms=2**31 - 1,
+            )
+            client = Client(world, version=2)
+            await client.init()
+            await client.write("one", PARTITIONS[:1])
+            await client.end(is_commit=True)
+            await world.settle()
+            await asyncio.sleep(DAY_SECONDS / 2)
+            assert await world.record() is not None
+            await asyncio.sleep(DAY_SECONDS)
+            assert await world.record() is None
+            mapping = ErrorCode.invalid_producer_id_mapping
+            assert await client.write("late", PARTITIONS[:1]) is mapping
+            old_id = client.producer_id
+            await client.init()
+            assert (client.producer_id != old_id, client.epoch) == (True, 0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_write_of_which_nobody_knows_is_looked_up(tmp_path: Path, is_written: bool) -> None:
+    """The store says no more than that it may have happened."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            await client.write("one", PARTITIONS)
+            failure = OutcomeUnknown if is_written else StoreUnavailable
+            failures = [failure("the connection broke")]
+            world.store.on_commit = lambda _: failures.pop() if failures else None
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert not failures
+            assert world.outcomes() == {"one": {"committed"}}
+
+    run(main())
+
+
+def test_the_end_is_stored_again_and_again_while_the_store_is_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            await client.write("one", PARTITIONS)
+            assert await client.end(is_commit=True) is ErrorCode.none
+            world.store.is_available = False
+            await asyncio.sleep(30)
+            world.store.is_available = True
+            await world.settle()
+            assert world.outcomes() == {"one": {"committed"}}
+            assert await client.write("two", PARTITIONS) is ErrorCode.none
+
+    run(main())
+
+
+def test_what_waits_for_a_deleted_topic_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            await client.write("one", PARTITIONS)
+            await world.delete_topic("t")
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await asyncio.sleep(5)
+            await world.node.view.refresh()
+            await world.settle()
+            record = await world.record()
+            assert record is not None
+            assert record.state is TransactionState.COMPLETE_COMMIT
+
+    run(main())
+
+
+def test_ids_of_other_nodes_and_impossible_ids_are_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            first = world.node
+            client = Client(world, version=2)
+            await client.init()
+            await world.take_over()
+            await first.view.refresh()
+            with pytest.raises(NotCoordinator):
+                await first.transactions.describe(TXN)
+            transactions = world.node.transactions
+            assert await transactions.describe(TXN) is not None
+            assert await transactions.describe("another") is None
+            assert [each.transactional_id for each in await transactions.list_transactions()] == [
+                TXN
+            ]
+            with pytest.raises(InvalidRequest):
+                await transactions.describe("x" * 1001)
+
+    run(main())

@@ -1,0 +1,155 @@
+"""Offsets that wait for the end of a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.errors import InvalidProducerEpoch
+from tidelog_core.log.values import TransactionCoordinatorFenced
+from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from tidelog_node.transactions.group_offsets import TransactionalOffsets
+
+from tests.node.coordinator.cluster import topic_id
+from tests.node.coordinator.virtual_time import run
+from tests.node.transactions.world import GROUP, TXN, Client, Strike, a_world
+
+
+class HeldVerifier:
+    """The real one, whose answers are held back."""
+
+    def __init__(self, verifier: Any) -> None:
+        self._verifier = verifier
+        self.has_asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def ask(self, *arguments: Any, **options: Any) -> Any:
+        answer = await self._verifier.ask(*arguments, **options)
+        self.has_asked.set()
+        await self.may_answer.wait()
+        return answer
+
+
+async def commit(offsets: TransactionalOffsets, client: Client, offset: int, **options: Any) -> Any:
+    given = {
+        "transactional_id": TXN,
+        "producer_id": client.producer_id,
+        "producer_epoch": client.epoch,
+        "member_id": "",
+        "group_instance_id": None,
+        "generation": -1,
+        "api_version": 5,
+        **options,
+    }
+    value = CommittedOffset(offset, -1, "", 1)
+    return await offsets.commit(GROUP, {("t", topic_id("t")): {0: value}}, **given)
+
+
+def test_offsets_are_not_kept_if_their_transaction_ends_while_its_coordinator_is_asked(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=0)
+            await client.init()
+            shard = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
+            await world.node.transactions.add_partitions(
+                TXN, client.producer_id, client.epoch, [shard], client_version=0
+            )
+            verifier: Any = HeldVerifier(world.node.offsets._verifier)
+            world.node.offsets._verifier = verifier
+            late = asyncio.create_task(commit(world.node.offsets, client, 5, api_version=3))
+            await verifier.has_asked.wait()
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            verifier.may_answer.set()
+            assert await late is ErrorCode.invalid_txn_state
+            assert await world.pending_offsets() == []
+
+    run(main())
+
+
+def test_a_coordinator_that_takes_over_finds_what_is_pending(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            assert await client.commit_offset(5) is ErrorCode.none
+            await world.take_over()
+            unstable = {("t", topic_id("t"), 0)}
+            assert await world.node.offsets.unstable(GROUP) == unstable
+            assert await world.node.offsets.unstable("another") == frozenset()
+            assert await client.commit_offset(6) is ErrorCode.none
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert await world.node.offsets.unstable(GROUP) == frozenset()
+            assert await world.offset() == 6
+
+    run(main())
+
+
+def test_offsets_committed_later_outside_of_the_transaction_stay(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            assert await client.commit_offset(5) is ErrorCode.none
+            await asyncio.sleep(1)
+            later = CommittedOffset(7, -1, "", world.now_ms())
+            error = await world.node.groups.commit_offsets(
+                GROUP,
+                {("t", topic_id("t")): {0: later}},
+                member_id="",
+                group_instance_id=None,
+                generation=-1,
+            )
+            assert error is ErrorCode.none
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert await world.offset() == 7
+
+    run(main())
+
+
+def test_members_of_other_generations_cannot_commit_with_a_transaction(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            offsets = world.node.offsets
+            error = await commit(offsets, client, 5, member_id="m", generation=3)
+            assert error is ErrorCode.illegal_generation
+            assert await client.commit_offset(5) is ErrorCode.none
+            error = await commit(offsets, client, 5, member_id="m", generation=3)
+            assert error is ErrorCode.unknown_member_id
+
+    run(main())
+
+
+def test_markers_of_old_producers_and_old_coordinators_are_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            assert await client.commit_offset(5) is ErrorCode.none
+            offsets = world.node.offsets
+            who = client.producer_id
+            with pytest.raises(InvalidProducerEpoch):
+                await offsets.complete_transaction(
+                    0, who, client.epoch - 1, is_commit=True, coordinator_epoch=0
+                )
+            assert await world.offset() is None
+            await offsets.complete_transaction(
+                0, who, client.epoch, is_commit=True, coordinator_epoch=3
+            )
+            assert await world.offset() == 5
+            with pytest.raises(TransactionCoordinatorFenced):
+                await offsets.complete_transaction(
+                    0, who, client.epoch, is_commit=False, coordinator_epoch=2
+                )
+
+    run(main())
