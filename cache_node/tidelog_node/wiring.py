@@ -42,8 +42,10 @@ from tidelog_node.handlers.metadata import MetadataHandlers
 from tidelog_node.handlers.offsets import OffsetHandlers
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
+from tidelog_node.handlers.producers import ProducersHandler
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.topics import TopicHandlers
+from tidelog_node.handlers.transactions import TransactionHandlers
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
@@ -56,6 +58,14 @@ from tidelog_node.routes import Route
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tier.service import TierService
+from tidelog_node.transactions.coordinator import TransactionCoordinator
+from tidelog_node.transactions.group_offsets import TransactionalOffsets
+from tidelog_node.transactions.marker_writer import BrokerMarkers, MarkerWriter
+from tidelog_node.transactions.markers import MarkerSender
+from tidelog_node.transactions.peers import Peers
+from tidelog_node.transactions.produce_gate import ProduceGate
+from tidelog_node.transactions.producer_ids import ProducerIds
+from tidelog_node.transactions.verifier import TransactionVerifier
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +118,17 @@ class _Data:
     tier: TierService
 
 
+@dataclass(frozen=True, slots=True)
+class _Transactions:
+    """The node's part in transactions: as coordinator, as leader, and for groups."""
+
+    producer_ids: ProducerIds
+    coordinator: TransactionCoordinator
+    verifier: TransactionVerifier
+    writer: MarkerWriter
+    offsets: TransactionalOffsets
+
+
 async def _start(
     settings: NodeSettings,
     stack: AsyncExitStack,
@@ -128,7 +149,13 @@ async def _start(
     )
     await coordinator.start()
     can_serve = member.membership.can_serve
-    produce = ProduceHandler(replicas=data.replicas, flusher=data.flusher, can_serve=can_serve)
+    transactions = await _start_transactions(settings, stack, cluster, data, coordinator)
+    produce = ProduceHandler(
+        replicas=data.replicas,
+        flusher=data.flusher,
+        can_serve=can_serve,
+        gate=ProduceGate(transactions.verifier),
+    )
     fetch = FetchHandler(
         replicas=data.replicas,
         node_config=cluster.node_config,
@@ -138,7 +165,7 @@ async def _start(
             view=view, broker_id=settings.broker_id, is_live=member.membership.is_live
         ),
     )
-    control = _control_routes(settings, cluster, data, coordinator)
+    control = _control_routes(settings, cluster, data, coordinator, transactions)
     control += ApiVersionsHandler(lambda: dispatch.advertised()).routes()  # noqa: PLW0108
     dispatch = Dispatch([produce.hot_route(), fetch.hot_route()], control)
     server = Server(
@@ -155,6 +182,7 @@ async def _start(
     stack.push_async_callback(server.close, grace_seconds=SHUTDOWN_GRACE_SECONDS)
     # Those who wait are answered first, so that the server has nothing to wait for.
     stack.push_async_callback(coordinator.close)
+    stack.push_async_callback(transactions.coordinator.close)
     stack.push_async_callback(fetch.close)
     stack.callback(produce.close)
     stack.callback(server.stop_accepting)
@@ -301,8 +329,60 @@ def _start_replication(
     stack.push_async_callback(fetchers.close)
 
 
+async def _start_transactions(
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    cluster: _Cluster,
+    data: _Data,
+    groups: GroupCoordinator,
+) -> _Transactions:
+    """Start to coordinate transactions."""
+    membership, view = cluster.member.membership, cluster.view
+    producer_ids = ProducerIds(cluster.store)
+    # A question about a transaction must not wait behind markers that are being replicated.
+    marker_peers = Peers(view=view, broker_id=settings.broker_id, connections_max=1)
+    question_peers = Peers(view=view, broker_id=settings.broker_id)
+    stack.push_async_callback(marker_peers.close)
+    stack.push_async_callback(question_peers.close)
+    target = BrokerMarkers(broker_id=settings.broker_id, peers=marker_peers)
+    coordinator = TransactionCoordinator(
+        store=cluster.store,
+        view=view,
+        node_config=cluster.node_config,
+        take_producer_id=producer_ids.take,
+        markers=MarkerSender(view=view, target=target),
+        leads=membership.leads,
+        can_serve=membership.can_serve,
+    )
+    verifier = TransactionVerifier(
+        view=view, broker_id=settings.broker_id, coordinator=coordinator, peers=question_peers
+    )
+    offsets = TransactionalOffsets(
+        store=cluster.store,
+        view=view,
+        groups=groups,
+        verifier=verifier,
+        broker_id=settings.broker_id,
+    )
+    writer = MarkerWriter(
+        replicas=data.replicas,
+        flusher=data.flusher,
+        offsets=offsets,
+        can_serve=membership.can_serve,
+        clock_ms=wall_clock_ms,
+    )
+    target.own = writer
+    await coordinator.start()
+    stack.push_async_callback(coordinator.close)
+    return _Transactions(producer_ids, coordinator, verifier, writer, offsets)
+
+
 def _control_routes(
-    settings: NodeSettings, cluster: _Cluster, data: _Data, coordinator: GroupCoordinator
+    settings: NodeSettings,
+    cluster: _Cluster,
+    data: _Data,
+    coordinator: GroupCoordinator,
+    transactions: _Transactions,
 ) -> list[Route]:
     """Return the routes of everything but Produce, Fetch and ApiVersions."""
     can_serve = cluster.member.membership.can_serve
@@ -320,19 +400,33 @@ def _control_routes(
     }
     static: dict[str, Any] = {"static_config": cluster.static_config}
     replicas, store = data.replicas, cluster.store
+    find_coordinator = FindCoordinatorHandlers(**parts, **live)
     return [
         *MetadataHandlers(**parts, **live).routes(),
         *TopicHandlers(**parts, **live, **static).routes(),
         *ConfigHandlers(**parts, **static).routes(),
         *ClusterHandlers(**parts, live_brokers=member.membership.live_brokers).routes(),
-        *FindCoordinatorHandlers(**parts, **live).routes(),
+        *find_coordinator.routes(),
         *GroupHandlers(coordinator=coordinator).routes(),
         *OffsetHandlers(
-            coordinator=coordinator, view=cluster.view, node_config=cluster.node_config
+            coordinator=coordinator,
+            transactional=transactions.offsets,
+            view=cluster.view,
+            node_config=cluster.node_config,
         ).routes(),
         *ElectionHandlers(view=cluster.view, store=store, peers=member.membership.peers).routes(),
         *ReassignmentHandlers(view=cluster.view, store=store).routes(),
-        *ProducerIdHandlers(store=store).routes(),
+        *ProducerIdHandlers(
+            producer_ids=transactions.producer_ids, coordinator=transactions.coordinator
+        ).routes(),
+        *TransactionHandlers(
+            coordinator=transactions.coordinator,
+            writer=transactions.writer,
+            view=cluster.view,
+            clock_ms=wall_clock_ms,
+            ensure_shards=find_coordinator.ensure_shards,
+        ).routes(),
+        *ProducersHandler(replicas=replicas, can_serve=can_serve).routes(),
         *ListOffsetsHandler(replicas=replicas, tier=data.tier, can_serve=can_serve).routes(),
         *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
         *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir).routes(),

@@ -165,9 +165,7 @@ class Peer:
         """Return FindCoordinator's answer; a broker's first makes the topic, and says so."""
         found = self.until(
             lambda: self.call("find_coordinator", 3, key=key, key_type=key_type),
-            lambda answer: (
-                answer["error_code"] == "none" or (self.name == "tidelog" and key_type == 1)
-            ),
+            lambda answer: answer["error_code"] == "none",
         )
         if key_type == 0:
             # A broker is named before it has read the groups, or knows that it is the one.

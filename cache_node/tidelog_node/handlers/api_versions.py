@@ -6,7 +6,12 @@ import re
 from collections.abc import Callable
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
-from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
+from kio.schema.api_versions.v4.response import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.dispatch import API_VERSIONS_KEY
@@ -14,6 +19,12 @@ from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 SOFTWARE_FROM = 3
+# What tells producers that their epoch grows with every transaction (KIP-890). It is the only
+# feature here, and it never changes: Kafka's others are about its controllers' log.
+TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_VERSION_LEVEL = 2
+FEATURES_EPOCH = 0
+ZERO_LEVEL_FROM = 4  # clients of older versions cannot read a lowest level of 0
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -43,5 +54,22 @@ class ApiVersionsHandler:
             api_keys=tuple(
                 build(ApiVersion, api_key=api_key, min_version=low, max_version=high)
                 for api_key, low, high in self._advertised()
+            ),
+            supported_features=(
+                build(
+                    SupportedFeatureKey,
+                    name=TRANSACTION_VERSION,
+                    min_version=0 if context.api_version >= ZERO_LEVEL_FROM else 1,
+                    max_version=TRANSACTION_VERSION_LEVEL,
+                ),
+            ),
+            finalized_features_epoch=FEATURES_EPOCH,
+            finalized_features=(
+                build(
+                    FinalizedFeatureKey,
+                    name=TRANSACTION_VERSION,
+                    max_version_level=TRANSACTION_VERSION_LEVEL,
+                    min_version_level=TRANSACTION_VERSION_LEVEL,
+                ),
             ),
         )

@@ -1,4 +1,4 @@
-"""FindCoordinator: the leader of the shard that a group belongs to.
+"""FindCoordinator: the leader of the shard that a group or transactional id belongs to.
 
 The first question of a cluster's life creates the topic whose partitions are the
 shards. Source: ``KafkaApis.getCoordinator``.
@@ -27,7 +27,7 @@ from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
 from tidelog_node.routes import RequestContext, Route
@@ -103,6 +103,15 @@ class FindCoordinatorHandlers:
             coordinators.append(build(batched_response.Coordinator, key=key, **_fields(found)))
         return build(batched_response.FindCoordinatorResponse, coordinators=tuple(coordinators))
 
+    async def ensure_shards(self, topic: str) -> None:
+        """Make the topic whose partitions are shards. Raises ``CoordinatorNotAvailable``."""
+        try:
+            await self._admin.ensure_topic(topic)
+        except TidelogError as error:
+            # Whatever it was, the client can only wait and ask again.
+            logger.warning("coordination not set up", extra={"topic": topic, "problem": str(error)})
+            raise CoordinatorNotAvailable(f"{topic}: {error}") from error
+
     async def _find(self, key_type: int, key: str) -> _Found:
         try:
             return _Found(await self._coordinator(key_type, key), None)
@@ -112,21 +121,16 @@ class FindCoordinatorHandlers:
     async def _coordinator(self, key_type: int, key: str) -> Broker:
         match key_type:
             case KeyType.GROUP:
-                pass
+                topic = CONSUMER_OFFSETS_TOPIC
             case KeyType.TRANSACTION:
-                raise CoordinatorNotAvailable("transactions are not served by this cluster")
+                topic = TRANSACTION_STATE_TOPIC
             case _:
                 raise InvalidRequest(f"unknown coordinator key type {key_type}")
-        try:
-            await self._admin.ensure_topic(CONSUMER_OFFSETS_TOPIC)
-        except TidelogError as error:
-            # Whatever it was, the client can only wait and ask again.
-            logger.warning("group coordination not set up", extra={"problem": str(error)})
-            raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS_TOPIC}: {error}") from error
+        await self.ensure_shards(topic)
         image = self._view.image
-        partitions = image.partitions(CONSUMER_OFFSETS_TOPIC)
+        partitions = image.partitions(topic)
         if not partitions:
-            raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS_TOPIC} was deleted")
+            raise CoordinatorNotAvailable(f"{topic} was deleted")
         leader = partitions[shard_of_group(key, len(partitions))].leader
         broker = self._live_brokers(image).get(leader)
         if broker is None:

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
 Topics go by name up to version 9 of the first two and by id from version 10 on; the
 coordinator stores both, so that a topic made anew never inherits offsets.
@@ -7,7 +7,7 @@ Source: ``KafkaApis`` and ``OffsetMetadataManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -26,6 +26,8 @@ from kio.schema.offset_fetch.v9 import request as fetch_request_v9
 from kio.schema.offset_fetch.v9 import response as fetch_response_v9
 from kio.schema.offset_fetch.v10 import request as fetch_request
 from kio.schema.offset_fetch.v10 import response as fetch_response
+from kio.schema.txn_offset_commit.v5 import request as txn_request
+from kio.schema.txn_offset_commit.v5 import response as txn_response
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, TidelogError
@@ -37,10 +39,12 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import offset_commit_error_code, offset_fetch_error_code
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.wire.messages import build
 
 OFFSET_COMMIT_KEY = 8
 OFFSET_FETCH_KEY = 9
+TXN_OFFSET_COMMIT_KEY = 28
 OFFSET_DELETE_KEY = 47
 
 NO_TOPIC_ID = UUID(int=0)
@@ -75,11 +79,13 @@ class OffsetHandlers:
         self,
         *,
         coordinator: GroupCoordinator,
+        transactional: TransactionalOffsets,
         view: ClusterView,
         node_config: Callable[[], NodeConfig],
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._coordinator = coordinator
+        self._transactional = transactional
         self._view = view
         self._node_config = node_config
         self._clock_ms = clock_ms
@@ -93,6 +99,7 @@ class OffsetHandlers:
             Route(OFFSET_FETCH_KEY, 1, 7, self.fetch_one_group),
             Route(OFFSET_FETCH_KEY, 8, 9, self.fetch_by_name),
             Route(OFFSET_FETCH_KEY, 10, 10, self.fetch),
+            Route(TXN_OFFSET_COMMIT_KEY, 0, 5, self.commit_with_transaction),
             Route(OFFSET_DELETE_KEY, 0, 0, self.delete),
         ]
 
@@ -208,11 +215,7 @@ class OffsetHandlers:
         commits: Iterable[_TopicCommit],
     ) -> None:
         """Store what can be stored and note the outcome in the commits."""
-        offsets: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
-        for commit in commits:
-            if commit.topic is not None and commit.offsets:
-                key = (commit.topic.name, commit.topic.topic_id)
-                offsets.setdefault(key, {}).update(commit.offsets)
+        offsets = _accepted(commits)
         if not offsets and any(commit.errors for commit in commits):
             return
         try:
@@ -231,14 +234,69 @@ class OffsetHandlers:
         for commit in commits:
             commit.errors.update(dict.fromkeys(commit.offsets, error))
 
-    # OffsetFetch. There are no transactions yet, so every offset is stable.
+    # TxnOffsetCommit.
+
+    async def commit_with_transaction(
+        self, request: txn_request.TxnOffsetCommitRequest, context: RequestContext
+    ) -> txn_response.TxnOffsetCommitResponse:
+        """Keep offsets until the producer's transaction ends."""
+        commits = [
+            self._check_commit(
+                self._view.image.topic(topic.name),
+                topic.partitions,
+                unknown=ErrorCode.unknown_topic_or_partition,
+            )
+            for topic in request.topics
+        ]
+        offsets = _accepted(commits)
+        if offsets:
+            try:
+                error = await self._transactional.commit(
+                    request.group_id,
+                    offsets,
+                    transactional_id=request.transactional_id,
+                    producer_id=request.producer_id,
+                    producer_epoch=request.producer_epoch,
+                    member_id=request.member_id,
+                    group_instance_id=request.group_instance_id,
+                    generation=request.generation_id,
+                    api_version=context.api_version,
+                )
+            except TidelogError as problem:
+                error = offset_commit_error_code(problem)
+            if error is ErrorCode.coordinator_load_in_progress and context.api_version < 2:
+                error = ErrorCode.coordinator_not_available
+            for commit in commits:
+                commit.errors.update(dict.fromkeys(commit.offsets, error))
+        return build(
+            txn_response.TxnOffsetCommitResponse,
+            topics=tuple(
+                build(
+                    txn_response.TxnOffsetCommitResponseTopic,
+                    name=topic.name,
+                    partitions=tuple(
+                        build(
+                            txn_response.TxnOffsetCommitResponsePartition,
+                            partition_index=index,
+                            error_code=code,
+                        )
+                        for index, code in commit.errors.items()
+                    ),
+                )
+                for topic, commit in zip(request.topics, commits, strict=True)
+            ),
+        )
+
+    # OffsetFetch. Offsets that wait for a transaction's end are left out, or told as unstable.
 
     async def fetch_one_group(
         self, request: fetch_request_v7.OffsetFetchRequest, context: RequestContext
     ) -> fetch_response_v7.OffsetFetchResponse:
         """Return one group's offsets, all of them where no topics are given."""
         wanted = None if request.topics is None else _by_name(request.topics)
-        error, found = await self._fetch(request.group_id, wanted)
+        error, found, unstable = await self._fetch(
+            request.group_id, wanted, require_stable=request.require_stable
+        )
         # Version 1 has no place for an error but the partitions.
         partition_error = error if context.api_version < 2 else ErrorCode.none
         return build(
@@ -253,7 +311,7 @@ class OffsetHandlers:
                             fetch_response_v7.OffsetFetchResponsePartition,
                             index,
                             found.get(TopicPartition(topic, index)),
-                            partition_error,
+                            _stability(unstable, topic, index, partition_error),
                         )
                         for index in indexes
                     ),
@@ -268,14 +326,19 @@ class OffsetHandlers:
         self, request: fetch_request_v9.OffsetFetchRequest, _: RequestContext
     ) -> fetch_response_v9.OffsetFetchResponse:
         """Return the offsets of several groups."""
-        groups = [await self._fetch_group_by_name(group) for group in request.groups]
+        groups = [
+            await self._fetch_group_by_name(group, require_stable=request.require_stable)
+            for group in request.groups
+        ]
         return build(fetch_response_v9.OffsetFetchResponse, groups=tuple(groups))
 
     async def _fetch_group_by_name(
-        self, group: fetch_request_v9.OffsetFetchRequestGroup
+        self, group: fetch_request_v9.OffsetFetchRequestGroup, *, require_stable: bool
     ) -> fetch_response_v9.OffsetFetchResponseGroup:
         wanted = None if group.topics is None else _by_name(group.topics)
-        error, found = await self._fetch_as_member(group, wanted)
+        error, found, unstable = await self._fetch_as_member(
+            group, wanted, require_stable=require_stable
+        )
         topics = {} if error is not ErrorCode.none else wanted
         return build(
             fetch_response_v9.OffsetFetchResponseGroup,
@@ -290,6 +353,7 @@ class OffsetHandlers:
                             fetch_response_v9.OffsetFetchResponsePartitions,
                             index,
                             found.get(TopicPartition(topic, index)),
+                            _stability(unstable, topic, index),
                         )
                         for index in indexes
                     ),
@@ -302,11 +366,14 @@ class OffsetHandlers:
         self, request: fetch_request.OffsetFetchRequest, _: RequestContext
     ) -> fetch_response.OffsetFetchResponse:
         """Return the offsets of several groups, topics by id."""
-        groups = [await self._fetch_group_by_id(group) for group in request.groups]
+        groups = [
+            await self._fetch_group_by_id(group, require_stable=request.require_stable)
+            for group in request.groups
+        ]
         return build(fetch_response.OffsetFetchResponse, groups=tuple(groups))
 
     async def _fetch_group_by_id(
-        self, group: fetch_request.OffsetFetchRequestGroup
+        self, group: fetch_request.OffsetFetchRequestGroup, *, require_stable: bool
     ) -> fetch_response.OffsetFetchResponseGroup:
         image = self._view.image
         names: dict[UUID, str] = {}
@@ -321,7 +388,9 @@ class OffsetHandlers:
                 for asked in group.topics
                 if asked.topic_id in names
             }
-        error, found = await self._fetch_as_member(group, wanted)
+        error, found, unstable = await self._fetch_as_member(
+            group, wanted, require_stable=require_stable
+        )
         if error is not ErrorCode.none:
             topics: list[tuple[UUID | None, str | None, Iterable[int]]] = []
         elif group.topics is not None:
@@ -348,7 +417,9 @@ class OffsetHandlers:
                             fetch_response.OffsetFetchResponsePartitions,
                             index,
                             None if name is None else found.get(TopicPartition(name, index)),
-                            ErrorCode.unknown_topic_id if name is None else ErrorCode.none,
+                            ErrorCode.unknown_topic_id
+                            if name is None
+                            else _stability(unstable, name, index),
                         )
                         for index in indexes
                     ),
@@ -361,7 +432,9 @@ class OffsetHandlers:
         self,
         group: fetch_request_v9.OffsetFetchRequestGroup | fetch_request.OffsetFetchRequestGroup,
         wanted: Mapping[str, list[int]] | None,
-    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset]]:
+        *,
+        require_stable: bool,
+    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
         try:
             error = await self._coordinator.validate_fetch(
                 group.group_id, group.member_id, group.member_epoch
@@ -369,16 +442,27 @@ class OffsetHandlers:
         except TidelogError as problem:
             error = offset_fetch_error_code(problem)
         if error is not ErrorCode.none:
-            return error, {}
-        return await self._fetch(group.group_id, wanted)
+            return error, {}, frozenset()
+        return await self._fetch(group.group_id, wanted, require_stable=require_stable)
 
     async def _fetch(
-        self, group_id: str, wanted: Mapping[str, list[int]] | None
-    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset]]:
+        self, group_id: str, wanted: Mapping[str, list[int]] | None, *, require_stable: bool
+    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
         try:
-            return ErrorCode.none, await self._coordinator.fetch_offsets(group_id, wanted)
+            # First what is pending: what has been committed since is found below.
+            unstable = await self._unstable(group_id) if require_stable else frozenset()
+            found = await self._coordinator.fetch_offsets(group_id, wanted)
         except TidelogError as error:
-            return offset_fetch_error_code(error), {}
+            return offset_fetch_error_code(error), {}, frozenset()
+        return ErrorCode.none, found, unstable
+
+    async def _unstable(self, group_id: str) -> frozenset[TopicPartition]:
+        image = self._view.image
+        return frozenset(
+            TopicPartition(name, index)
+            for name, topic_id, index in await self._transactional.unstable(group_id)
+            if (topic := image.topic(name)) is not None and topic.topic_id == topic_id
+        )
 
     # OffsetDelete.
 
@@ -426,6 +510,17 @@ class OffsetHandlers:
         )
 
 
+def _accepted(
+    commits: Iterable[_TopicCommit],
+) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
+    offsets: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
+    for commit in commits:
+        if commit.topic is not None and commit.offsets:
+            key = (commit.topic.name, commit.topic.topic_id)
+            offsets.setdefault(key, {}).update(commit.offsets)
+    return offsets
+
+
 def _commit_results(commit: _TopicCommit, module: Any) -> tuple[object, ...]:
     return tuple(
         build(module.OffsetCommitResponsePartition, partition_index=index, error_code=error)
@@ -442,6 +537,17 @@ def _by_name(
     for topic in topics:
         wanted.setdefault(topic.name, []).extend(topic.partition_indexes)
     return wanted
+
+
+def _stability(
+    unstable: Set[TopicPartition],
+    topic: str,
+    partition: int,
+    error: ErrorCode = ErrorCode.none,
+) -> ErrorCode:
+    if error is ErrorCode.none and TopicPartition(topic, partition) in unstable:
+        return ErrorCode.unstable_offset_commit
+    return error
 
 
 def _topics_of(found: Iterable[TopicPartition]) -> dict[str, list[int]]:

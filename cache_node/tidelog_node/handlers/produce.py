@@ -30,12 +30,14 @@ from tidelog_core.errors import (
     UnsupportedCompression,
 )
 from tidelog_core.log.values import AppendInfo
-from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from tidelog_core.log.verification import VerificationGuard
+from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
 
 from tidelog_node.connection import CloseConnection, Reply
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
 from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Verified
 from tidelog_node.wire import produce
 from tidelog_node.wire.primitives import INT32
 from tidelog_node.wire.produce import (
@@ -130,8 +132,14 @@ class ProduceHandler:
         replicas: ReplicaManager,
         flusher: Flusher,
         can_serve: Callable[[], bool] = lambda: True,
+        gate: ProduceGate | None = None,
     ) -> None:
-        """``can_serve`` says whether this node may answer at this moment."""
+        """``can_serve`` says whether this node may answer at this moment.
+
+        Without a ``gate`` no transaction can be begun here.
+        """
+        self._gate = gate
+        self._verifying: set[asyncio.Task[Reply]] = set()
         self._replicas = replicas
         self._flusher = flusher
         self._can_serve = can_serve
@@ -142,6 +150,8 @@ class ProduceHandler:
     def close(self) -> None:
         """Answer those who wait that their time is up."""
         self._expire(everything=True)
+        for task in self._verifying:
+            task.cancel()
 
     def hot_route(self) -> HotRoute:
         """Return the route."""
@@ -163,8 +173,67 @@ class ProduceHandler:
         if not ACKS_ALL <= acks <= 1:
             topics = _same_error(request, ErrorCode.invalid_required_acks)
             return [encode_produce(version, correlation_id, topics)]
+        if request.transactional_id is not None:
+            return self._handle_transactional(request, version, correlation_id)
+        return self._append(request, version, correlation_id, None)
+
+    def _handle_transactional(
+        self, request: ProduceRequest, version: int, correlation_id: int
+    ) -> Reply | asyncio.Future[Reply] | None:
+        gate, transactional_id = self._gate, request.transactional_id
+        assert transactional_id is not None
+        is_free = gate is None or gate.is_free(request, self._led_by(version), version=version)
+        if gate is None or is_free or not self._can_serve():
+            return self._append(request, version, correlation_id, None)
+        if not request.acks:
+            raise CloseConnection(
+                "produce with acks=0 cannot begin a transaction's part", is_expected=True
+            )
+        # The receive buffer is used again before the coordinator has answered.
+        request = ProduceRequest(
+            transactional_id,
+            request.acks,
+            request.timeout_ms,
+            [
+                (name, [(index, _kept(records)) for index, records in partitions])
+                for name, partitions in request.topics
+            ],
+        )
+        work = self._append_verified(request, version, correlation_id, gate)
+        task = asyncio.get_running_loop().create_task(work)
+        self._verifying.add(task)
+        task.add_done_callback(self._verifying.discard)
+        return task
+
+    async def _append_verified(
+        self, request: ProduceRequest, version: int, correlation_id: int, gate: ProduceGate
+    ) -> Reply:
+        assert request.transactional_id is not None
+        before, turn = gate.take_turn(request.transactional_id)
+        try:
+            if before is not None:
+                await asyncio.wait([before])
+            verified = await gate.verify(request, self._led_by(version), version=version)
+            answer = self._append(request, version, correlation_id, verified)
+        finally:
+            turn.set_result(None)
+        assert answer is not None  # a request without an answer does not come here
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def _led_by(self, version: int) -> Mapping[bytes, Mapping[int, Replica]]:
         has_ids = version >= produce.TOPIC_ID_FROM
-        led_by = self._replicas.led_by_id if has_ids else self._replicas.led_by_name
+        return self._replicas.led_by_id if has_ids else self._replicas.led_by_name
+
+    def _append(
+        self,
+        request: ProduceRequest,
+        version: int,
+        correlation_id: int,
+        verified: Verified | None,
+    ) -> Reply | asyncio.Future[Reply] | None:
+        acks = request.acks
+        has_ids = version >= produce.TOPIC_ID_FROM
+        led_by = self._led_by(version)
         can_serve = self._can_serve()
         topics = []
         failures: list[tuple[int, TidelogError]] = []
@@ -180,7 +249,8 @@ class ProduceHandler:
                         raise self._refusal(name, index, has_ids=has_ids)
                     if not can_serve:
                         raise NotLeaderOrFollower("this node has lost touch with the cluster")
-                    info = _append(replica, records, request, version)
+                    guard = None if verified is None else verified.guard(name, index)
+                    info = _append(replica, records, request, version, guard)
                 except TidelogError as error:
                     failures.append((index, error))
                     results.append(_failed(index, replica, error))
@@ -308,8 +378,16 @@ class ProduceHandler:
         return self._replicas.leaders.refusal(name, index, is_id=has_ids)
 
 
+def _kept(records: memoryview | None) -> memoryview | None:
+    return None if records is None else memoryview(bytearray(records))
+
+
 def _append(
-    replica: Replica, records: memoryview | None, request: ProduceRequest, version: int
+    replica: Replica,
+    records: memoryview | None,
+    request: ProduceRequest,
+    version: int,
+    guard: VerificationGuard | None,
 ) -> AppendInfo:
     if records is None or len(records) < HEADER_SIZE:
         raise _refuse_short(records)
@@ -323,6 +401,8 @@ def _append(
     if replica.role is not None:
         replica.role.require_leader().require_appendable(needs_all=request.acks == ACKS_ALL)
     try:
+        if attributes & _TRANSACTIONAL_BIT:
+            replica.log.require_verified(parse_header(records), guard)
         return replica.append(records)
     except OSError as error:
         logger.exception("append failed", extra={"partition": str(replica.partition)})
@@ -348,6 +428,7 @@ _WITHOUT_LOG_START = (
     InvalidProducerIdMapping,
     InvalidTopic,
     MessageTooLarge,
+    NotVerified,
     RecordListTooLarge,
     StorageError,
     TransactionalIdAuthorizationFailed,
@@ -379,12 +460,10 @@ def _refuse_shape(batch_size_bytes: int, size_bytes: int, magic: int) -> Tidelog
 def _require_allowed(attributes: int, request: ProduceRequest, version: int) -> None:
     if attributes & _CODEC_MASK == _ZSTD and version < ZSTD_FROM:
         raise _CodecTooNew(f"Produce version {version} may not carry zstd, 7 and up may")
-    if attributes & _TRANSACTIONAL_BIT:
-        if request.transactional_id is None:
-            raise TransactionalIdAuthorizationFailed(
-                "a transactional batch came in a request without a transactional id"
-            )
-        raise InvalidProducerIdMapping("this cluster knows of no such transactional id")
+    if attributes & _TRANSACTIONAL_BIT and request.transactional_id is None:
+        raise TransactionalIdAuthorizationFailed(
+            "a transactional batch came in a request without a transactional id"
+        )
 
 
 def _failed(index: int, replica: Replica | None, error: TidelogError) -> ProduceResult:

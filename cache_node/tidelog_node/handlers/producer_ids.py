@@ -1,74 +1,92 @@
-"""InitProducerId: ids for idempotent producers.
+"""InitProducerId: ids for idempotent producers, and for transactional ones with their epoch.
 
-A node takes a block of ids from the metadata store at once and hands them out one by
-one. What is left of a block when the node stops is never used; there are 2**63 ids.
-Source: ``ProducerIdManager`` and ``TransactionCoordinator.handleInitProducerId`` of Kafka.
+Source: ``KafkaApis.handleInitProducerIdRequest`` of Kafka.
 """
 
 from __future__ import annotations
 
-import asyncio
+import datetime
 
 from kio.schema.init_producer_id.v6 import request as init_request
 from kio.schema.init_producer_id.v6 import response as init_response
-from tidelog_core.errors import ErrorCode, OutcomeUnknown, StoreUnavailable
-from tidelog_core.metadata.records import PRODUCER_ID_COUNTER
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.errors import ErrorCode, OutcomeUnknown, StoreUnavailable, TidelogError
 
+from tidelog_node.coordinator.failures import error_code
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.transactions.coordinator import TransactionCoordinator
+from tidelog_node.transactions.producer_ids import ProducerIds
+from tidelog_node.transactions.state import Decision
 from tidelog_node.wire.messages import build
 
 INIT_PRODUCER_ID_KEY = 22
+FENCED_FROM = 4  # versions before know only of INVALID_PRODUCER_EPOCH
 
-PRODUCER_ID_BLOCK = 1000  # Kafka's size
+_MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 class ProducerIdHandlers:
-    """Gives every producer that asks an id of its own."""
+    """Gives every producer that asks an id of its own, or that of its transactional id."""
 
-    def __init__(self, *, store: MetadataStore) -> None:
-        self._store = store
-        self._lock = asyncio.Lock()
-        self._next_id = 0
-        self._end_id = 0  # exclusive
+    def __init__(self, *, producer_ids: ProducerIds, coordinator: TransactionCoordinator) -> None:
+        self._producer_ids = producer_ids
+        self._coordinator = coordinator
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [Route(INIT_PRODUCER_ID_KEY, 0, 6, self.init_producer_id)]
 
     async def init_producer_id(
-        self, request: init_request.InitProducerIdRequest, _: RequestContext
+        self, request: init_request.InitProducerIdRequest, context: RequestContext
     ) -> init_response.InitProducerIdResponse:
-        """Return a new id with epoch 0; transactional producers are turned away."""
-        if request.transactional_id == "":
-            return _failed(ErrorCode.invalid_request)
+        """Return an id and the epoch to write with."""
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return _failed(ErrorCode.invalid_request)  # a producer has both or neither
-        if request.transactional_id is not None:
-            # Clients take only a few codes as final, and librdkafka asks for ever after
-            # any other: of those, this is the one that is about the transactional id.
+        transactional_id = request.transactional_id
+        if transactional_id is None:
+            return await self._init_idempotent()
+        if request.keep_prepared_txn or request.enable2_pc:
+            # Transactions of two phases (KIP-939) are not for this cluster, as with Kafka
+            # unless transaction.two.phase.commit.enable is set.
             return _failed(ErrorCode.transactional_id_authorization_failed)
+        return await self._init_transactional(transactional_id, request, context)
+
+    async def _init_transactional(
+        self,
+        transactional_id: str,
+        request: init_request.InitProducerIdRequest,
+        context: RequestContext,
+    ) -> init_response.InitProducerIdResponse:
+        expected = None
+        if request.producer_id >= 0:
+            expected = (int(request.producer_id), int(request.producer_epoch))
         try:
-            producer_id = await self._take()
+            decision = await self._coordinator.init_producer_id(
+                transactional_id, request.transaction_timeout // _MILLISECOND, expected
+            )
+        except TidelogError as problem:
+            decision = Decision(error_code(problem))
+        if decision.error is ErrorCode.producer_fenced and context.api_version < FENCED_FROM:
+            return _failed(ErrorCode.invalid_producer_epoch)
+        if decision.error is not ErrorCode.none:
+            return _failed(decision.error)
+        return _given(decision.producer_id, decision.producer_epoch)
+
+    async def _init_idempotent(self) -> init_response.InitProducerIdResponse:
+        try:
+            return _given(await self._producer_ids.take(), 0)
         except (StoreUnavailable, OutcomeUnknown):
             # Retried without looking for a coordinator, which such a producer has not.
             return _failed(ErrorCode.coordinator_load_in_progress)
-        return build(
-            init_response.InitProducerIdResponse,
-            producer_id=producer_id,
-            producer_epoch=0,
-            ongoing_txn_producer_id=-1,
-            ongoing_txn_producer_epoch=-1,
-        )
 
-    async def _take(self) -> int:
-        async with self._lock:
-            if self._next_id == self._end_id:
-                end_id = await self._store.increment(PRODUCER_ID_COUNTER, PRODUCER_ID_BLOCK)
-                self._next_id, self._end_id = end_id - PRODUCER_ID_BLOCK, end_id
-            producer_id = self._next_id
-            self._next_id += 1
-            return producer_id
+
+def _given(producer_id: int, producer_epoch: int) -> init_response.InitProducerIdResponse:
+    return build(
+        init_response.InitProducerIdResponse,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        ongoing_txn_producer_id=-1,
+        ongoing_txn_producer_epoch=-1,
+    )
 
 
 def _failed(error: ErrorCode) -> init_response.InitProducerIdResponse:

@@ -17,17 +17,20 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.handlers.offsets import OffsetHandlers
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.wire.messages import lift, write_response
 
 from tests.node.coordinator.cluster import new_cluster, node, topic_id
 from tests.node.coordinator.requests import subscription
 from tests.node.handlers.control_plane import make
+from tests.node.transactions.parts import transaction_parts
 
 OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE = 8, 9, 47
 JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE = 11, 12, 13, 14, 15, 16, 42
@@ -56,12 +59,21 @@ class Wire:
     """Asks one node's handlers through the wire formats."""
 
     def __init__(
-        self, coordinator: GroupCoordinator, store: SqliteMetadataStore, **offset_parts: Any
+        self,
+        coordinator: GroupCoordinator,
+        store: SqliteMetadataStore,
+        view: ClusterView,
+        **offset_parts: Any,
     ) -> None:
+        parts = transaction_parts(store, view, coordinator)
         routes: list[Route] = [
             *GroupHandlers(coordinator=coordinator).routes(),
-            *OffsetHandlers(coordinator=coordinator, **offset_parts).routes(),
-            *ProducerIdHandlers(store=store).routes(),
+            *OffsetHandlers(
+                coordinator=coordinator, transactional=parts.offsets, view=view, **offset_parts
+            ).routes(),
+            *ProducerIdHandlers(
+                producer_ids=parts.producer_ids, coordinator=parts.coordinator
+            ).routes(),
         ]
         self.routes = {
             (route.api_key, version): route
@@ -163,7 +175,7 @@ async def wire(path: Path, config: NodeConfig | None = None) -> AsyncIterator[Wi
     try:
         await new_cluster(store)
         async with node(store, config=settings) as broker:
-            yield Wire(broker.coordinator, store, view=broker.view, node_config=lambda: settings)
+            yield Wire(broker.coordinator, store, broker.view, node_config=lambda: settings)
     finally:
         await store.close()
 
@@ -437,14 +449,11 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     async def main() -> None:
         store = SqliteMetadataStore(tmp_path / "metadata.db")
         try:
-            handlers = [ProducerIdHandlers(store=store) for _ in range(3)]
-            context = RequestContext(INIT_PRODUCER_ID, 6, 7, None, "127.0.0.1", "127.0.0.1")
-            request = make(load_request_schema(INIT_PRODUCER_ID, 6), {"transactional_id": None})
-            turns = itertools.islice(itertools.cycle(handlers), 4000)
-            answers: list[Any] = [await h.init_producer_id(request, context) for h in turns]
-            assert {(a.error_code, a.producer_epoch) for a in answers} == {(ErrorCode.none, 0)}
-            assert len({a.producer_id for a in answers}) == 4000
-            assert min(a.producer_id for a in answers) >= 0
+            nodes = [ProducerIds(store) for _ in range(3)]
+            turns = itertools.islice(itertools.cycle(nodes), 4000)
+            ids = [await producer_ids.take() for producer_ids in turns]
+            assert len(set(ids)) == 4000
+            assert min(ids) >= 0
         finally:
             await store.close()
 
@@ -452,13 +461,15 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", versions(INIT_PRODUCER_ID))
-def test_transactional_producers_are_turned_away_for_good(tmp_path: Path, version: int) -> None:
+def test_producers_with_a_transactional_id_need_its_coordinator(
+    tmp_path: Path, version: int
+) -> None:
     async def scenario(asked: Wire) -> None:
         answer = await asked.ask(INIT_PRODUCER_ID, version, transactional_id=None)
         assert (answer.error_code, answer.producer_epoch) == (ErrorCode.none, 0)
-        refused = await asked.ask(INIT_PRODUCER_ID, version, transactional_id="tx")
-        final = ErrorCode.transactional_id_authorization_failed
-        assert (refused.error_code, refused.producer_id) == (final, -1)
+        given = {"transactional_id": "tx", "transaction_timeout": timedelta(seconds=1)}
+        refused = await asked.ask(INIT_PRODUCER_ID, version, **given)
+        assert (refused.error_code, refused.producer_id) == (ErrorCode.not_coordinator, -1)
         empty = await asked.ask(INIT_PRODUCER_ID, version, transactional_id="")
         assert empty.error_code is ErrorCode.invalid_request
 

@@ -13,7 +13,12 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata import records
 from tidelog_core.metadata.groups import shard_of_group
-from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER, TopicPartition
+from tidelog_core.model import (
+    CONSUMER_OFFSETS_TOPIC,
+    NO_LEADER,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from tidelog_node.handlers.metadata import MetadataHandlers
 
 from tests.node.handlers.control_plane import CLUSTER_ID, Node, cluster
@@ -395,24 +400,35 @@ def test_first_questions_of_all_nodes_at_once_agree(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_there_is_no_coordinator_without_a_leader_or_for_transactions(tmp_path: Path) -> None:
-    static = NodeConfig(offsets_topic_num_partitions=1)
+@pytest.mark.parametrize(
+    ("key_type", "shards"), [(0, CONSUMER_OFFSETS_TOPIC), (1, TRANSACTION_STATE_TOPIC)]
+)
+def test_there_is_no_coordinator_without_a_leader(
+    tmp_path: Path, key_type: int, shards: str
+) -> None:
+    static = NodeConfig(offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
 
     async def main() -> None:
         async with cluster(tmp_path, static=static) as (node,):
-            for version, key_type, code in (
-                (3, 1, ErrorCode.coordinator_not_available),
-                (3, 5, ErrorCode.invalid_request),
-            ):
-                answer = await node.ask(FIND_COORDINATOR, version, key="t", key_type=key_type)
-                assert (answer.error_code, answer.node_id) == (code, -1)
-                assert answer.error_message
+            given = {"key": "g", "key_type": key_type}
+            found = await node.ask(FIND_COORDINATOR, 3, **given)
+            assert (found.error_code, found.node_id) == (ErrorCode.none, 1)
+            await elect(node, TopicPartition(shards, 0), NO_LEADER)
+            answer = await node.ask(FIND_COORDINATOR, 3, **given)
+            code = ErrorCode.coordinator_not_available
+            assert (answer.error_code, answer.node_id) == (code, -1)
+            assert answer.error_message
+
+    asyncio.run(main())
+
+
+def test_nothing_else_has_a_coordinator(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as (node,):
+            answer = await node.ask(FIND_COORDINATOR, 3, key="t", key_type=5)
+            assert (answer.error_code, answer.node_id) == (ErrorCode.invalid_request, -1)
             answer = await node.ask(FIND_COORDINATOR, 6, coordinator_keys=["s"], key_type=2)
             assert answer.coordinators[0].error_code is ErrorCode.invalid_request
-            await node.ask(FIND_COORDINATOR, 3, key="g")
-            await elect(node, TopicPartition(CONSUMER_OFFSETS_TOPIC, 0), NO_LEADER)
-            answer = await node.ask(FIND_COORDINATOR, 3, key="g")
-            assert answer.error_code is ErrorCode.coordinator_not_available
 
     asyncio.run(main())
 

@@ -1,0 +1,95 @@
+"""DescribeProducers: who writes to a partition, and whose transaction is open there.
+
+Source: ``ReplicaManager.activeProducerState`` of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kio.schema.describe_producers.v0 import request as producers_request
+from kio.schema.describe_producers.v0 import response as producers_response
+from tidelog_core.admin.names import validate_topic_name
+from tidelog_core.errors import ErrorCode, InvalidTopic, NotLeaderOrFollower, TidelogError
+from tidelog_core.log.producer_state import ProducerEntry
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+DESCRIBE_PRODUCERS_KEY = 61
+
+
+class ProducersHandler:
+    """Serves the producers of the partitions that this node leads."""
+
+    def __init__(self, *, replicas: ReplicaManager, can_serve: Callable[[], bool]) -> None:
+        self._replicas = replicas
+        self._can_serve = can_serve
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [Route(DESCRIBE_PRODUCERS_KEY, 0, 0, self.describe_producers)]
+
+    async def describe_producers(
+        self, request: producers_request.DescribeProducersRequest, _: RequestContext
+    ) -> producers_response.DescribeProducersResponse:
+        """Tell every producer that each partition's log knows."""
+        return build(
+            producers_response.DescribeProducersResponse,
+            topics=tuple(
+                build(
+                    producers_response.TopicResponse,
+                    name=topic.name,
+                    partitions=tuple(
+                        self._describe(TopicPartition(topic.name, index))
+                        for index in topic.partition_indexes
+                    ),
+                )
+                for topic in request.topics
+            ),
+        )
+
+    def _describe(self, partition: TopicPartition) -> producers_response.PartitionResponse:
+        try:
+            validate_topic_name(partition.topic)
+            replica = self._replicas.leader(partition)
+            if not self._can_serve():
+                raise NotLeaderOrFollower("this node has lost touch with the cluster")
+            producers = () if replica.is_internal else tuple(replica.log.producers())
+        except InvalidTopic as error:
+            return _failed(partition, ErrorCode.invalid_topic_exception, str(error))
+        except TidelogError as error:
+            return _failed(partition, error.code, str(error))
+        except OSError as error:
+            return _failed(partition, ErrorCode.kafka_storage_error, str(error))
+        return build(
+            producers_response.PartitionResponse,
+            partition_index=partition.partition,
+            error_code=ErrorCode.none,
+            active_producers=tuple(_state(*producer) for producer in producers),
+        )
+
+
+def _state(producer_id: int, entry: ProducerEntry) -> producers_response.ProducerState:
+    return build(
+        producers_response.ProducerState,
+        producer_id=producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_seen_ms,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=entry.transaction_first_offset,
+    )
+
+
+def _failed(
+    partition: TopicPartition, code: ErrorCode, message: str
+) -> producers_response.PartitionResponse:
+    return build(
+        producers_response.PartitionResponse,
+        partition_index=partition.partition,
+        error_code=code,
+        error_message=message,
+    )

@@ -1,0 +1,361 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and what describes transactions.
+
+Source: ``KafkaApis`` of Kafka 4.1.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+from kio.schema.add_offsets_to_txn.v4 import request as offsets_request
+from kio.schema.add_offsets_to_txn.v4 import response as offsets_response
+from kio.schema.add_partitions_to_txn.v3 import request as add_request_v3
+from kio.schema.add_partitions_to_txn.v3 import response as add_response_v3
+from kio.schema.add_partitions_to_txn.v5 import request as add_request
+from kio.schema.add_partitions_to_txn.v5 import response as add_response
+from kio.schema.describe_transactions.v0 import request as describe_request
+from kio.schema.describe_transactions.v0 import response as describe_response
+from kio.schema.end_txn.v5 import request as end_request
+from kio.schema.end_txn.v5 import response as end_response
+from kio.schema.list_transactions.v1 import request as list_request
+from kio.schema.list_transactions.v1 import response as list_response
+from kio.schema.write_txn_markers.v1 import request as markers_request
+from kio.schema.write_txn_markers.v1 import response as markers_response
+from tidelog_core.errors import CoordinatorNotAvailable, ErrorCode, TidelogError
+from tidelog_core.metadata.groups import shard_of_group
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+
+from tidelog_node.coordinator.failures import error_code
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.transactions.coordinator import TransactionCoordinator
+from tidelog_node.transactions.marker_writer import MarkerWriter, from_request, to_response
+from tidelog_node.transactions.state import Decision
+from tidelog_node.wire.messages import build
+
+ADD_PARTITIONS_TO_TXN_KEY = 24
+ADD_OFFSETS_TO_TXN_KEY = 25
+END_TXN_KEY = 26
+WRITE_TXN_MARKERS_KEY = 27
+DESCRIBE_TRANSACTIONS_KEY = 65
+LIST_TRANSACTIONS_KEY = 66
+
+FENCED_FROM = 2  # versions before know only of INVALID_PRODUCER_EPOCH
+BUMPS_EPOCH_FROM = 5  # EndTxn
+# Kafka's coordinators know them, but list nobody in them.
+PASSING_STATES = frozenset({"Dead", "PrepareEpochFence"})
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class TransactionHandlers:
+    """Serves the transactions of the shards that this node leads."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: TransactionCoordinator,
+        writer: MarkerWriter,
+        view: ClusterView,
+        clock_ms: Callable[[], int],
+        ensure_shards: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """``ensure_shards`` makes the topic of the groups' shards if it is not there yet."""
+        self._ensure_shards = ensure_shards
+        self._coordinator = coordinator
+        self._writer = writer
+        self._view = view
+        self._clock_ms = clock_ms
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(ADD_PARTITIONS_TO_TXN_KEY, 0, 3, self.add_partitions_of_one),
+            Route(ADD_PARTITIONS_TO_TXN_KEY, 4, 5, self.add_partitions),
+            Route(ADD_OFFSETS_TO_TXN_KEY, 0, 4, self.add_offsets),
+            Route(END_TXN_KEY, 0, 5, self.end_transaction),
+            Route(WRITE_TXN_MARKERS_KEY, 1, 1, self.write_markers),
+            Route(DESCRIBE_TRANSACTIONS_KEY, 0, 0, self.describe_transactions),
+            # Version 2 has a pattern of names: a client's pattern for Python's own engine
+            # could keep the node's loop busy for ever.
+            Route(LIST_TRANSACTIONS_KEY, 0, 1, self.list_transactions),
+        ]
+
+    # What producers, and brokers for them, ask.
+
+    async def add_partitions_of_one(
+        self, request: add_request_v3.AddPartitionsToTxnRequest, context: RequestContext
+    ) -> add_response_v3.AddPartitionsToTxnResponse:
+        """Make partitions part of a client's transaction: all of them or none."""
+        partitions = _partitions(request.v3_and_below_topics)
+        codes = await self._add(
+            request.v3_and_below_transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            partitions,
+            client_version=0,
+        )
+        codes = {p: _known(code, context.api_version) for p, code in codes.items()}
+        return build(
+            add_response_v3.AddPartitionsToTxnResponse,
+            results_by_topic_v3_and_below=_add_results(codes, add_response_v3),
+        )
+
+    async def add_partitions(
+        self, request: add_request.AddPartitionsToTxnRequest, _: RequestContext
+    ) -> add_response.AddPartitionsToTxnResponse:
+        """Do the same for several transactions, or only look: asked by other brokers."""
+        results = []
+        for transaction in request.transactions:
+            partitions = _partitions(transaction.topics)
+            given = (
+                transaction.transactional_id,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                partitions,
+            )
+            if transaction.verify_only:
+                codes = await self._verify(*given)
+            else:
+                codes = await self._add(*given, client_version=2)
+            results.append(
+                build(
+                    add_response.AddPartitionsToTxnResult,
+                    transactional_id=transaction.transactional_id,
+                    topic_results=_add_results(codes, add_response),
+                )
+            )
+        return build(add_response.AddPartitionsToTxnResponse, results_by_transaction=tuple(results))
+
+    async def add_offsets(
+        self, request: offsets_request.AddOffsetsToTxnRequest, context: RequestContext
+    ) -> offsets_response.AddOffsetsToTxnResponse:
+        """Make a group's shard part of the transaction, so that offsets end with it."""
+        try:
+            error = await self._coordinator.add_partitions(
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                [await self._offsets_partition(request.group_id)],
+                client_version=0,
+            )
+        except TidelogError as problem:
+            error = error_code(problem)
+        return build(
+            offsets_response.AddOffsetsToTxnResponse,
+            error_code=_known(error, context.api_version),
+        )
+
+    async def end_transaction(
+        self, request: end_request.EndTxnRequest, context: RequestContext
+    ) -> end_response.EndTxnResponse:
+        """Commit or abort; from version 5 on with the epoch for the next transaction."""
+        is_bumping = context.api_version >= BUMPS_EPOCH_FROM
+        try:
+            decision = await self._coordinator.end_transaction(
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                is_commit=request.committed,
+                client_version=2 if is_bumping else 0,
+            )
+        except TidelogError as problem:
+            decision = Decision(error_code(problem))
+        return build(
+            end_response.EndTxnResponse,
+            error_code=_known(decision.error, context.api_version),
+            producer_id=decision.producer_id,
+            producer_epoch=decision.producer_epoch,
+        )
+
+    # What coordinators ask, and administrators who abort a hanging transaction.
+
+    async def write_markers(
+        self, request: markers_request.WriteTxnMarkersRequest, _: RequestContext
+    ) -> markers_response.WriteTxnMarkersResponse:
+        """Write the ends of transactions to the partitions that this node leads."""
+        return to_response(request, await self._writer.write(from_request(request)))
+
+    # What administrators ask.
+
+    async def describe_transactions(
+        self, request: describe_request.DescribeTransactionsRequest, _: RequestContext
+    ) -> describe_response.DescribeTransactionsResponse:
+        """Tell how far each transaction is."""
+        described = [await self._describe(each) for each in request.transactional_ids]
+        return build(
+            describe_response.DescribeTransactionsResponse, transaction_states=tuple(described)
+        )
+
+    async def _describe(self, transactional_id: str) -> describe_response.TransactionState:
+        record: TransactionRecord | None = None
+        error = ErrorCode.transactional_id_not_found
+        try:
+            record = await self._coordinator.describe(transactional_id)
+        except TidelogError as problem:
+            error = error_code(problem)
+        if record is None:
+            return build(
+                describe_response.TransactionState,
+                error_code=error,
+                transactional_id=transactional_id,
+                transaction_start_time=_EPOCH,
+            )
+        topics: dict[str, list[int]] = {}
+        for topic, index in sorted(record.partitions):
+            topics.setdefault(topic, []).append(index)
+        return build(
+            describe_response.TransactionState,
+            error_code=ErrorCode.none,
+            transactional_id=transactional_id,
+            transaction_state=record.state.value,
+            transaction_timeout=datetime.timedelta(milliseconds=record.timeout_ms),
+            transaction_start_time=_EPOCH + datetime.timedelta(milliseconds=record.started_ms),
+            producer_id=record.producer_id,
+            producer_epoch=record.producer_epoch,
+            topics=tuple(
+                build(describe_response.TopicData, topic=topic, partitions=tuple(indexes))
+                for topic, indexes in topics.items()
+            ),
+        )
+
+    async def list_transactions(
+        self, request: list_request.ListTransactionsRequest, _: RequestContext
+    ) -> list_response.ListTransactionsResponse:
+        """List this node's transactional ids by state, producer and age."""
+        wanted = _wanted(request, now_ms=self._clock_ms())
+        try:
+            records = await self._coordinator.list_transactions()
+        except TidelogError as problem:
+            return build(list_response.ListTransactionsResponse, error_code=error_code(problem))
+        known = {state.value for state in TransactionState} | PASSING_STATES
+        return build(
+            list_response.ListTransactionsResponse,
+            unknown_state_filters=tuple(s for s in request.state_filters if s not in known),
+            transaction_states=tuple(
+                build(
+                    list_response.TransactionState,
+                    transactional_id=record.transactional_id,
+                    producer_id=record.producer_id,
+                    transaction_state=record.state.value,
+                )
+                for record in records
+                if wanted(record)
+            ),
+        )
+
+    # Parts of the requests above.
+
+    async def _add(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        client_version: int,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        missing = self._missing(partitions)
+        if missing:
+            return missing
+        try:
+            error = await self._coordinator.add_partitions(
+                transactional_id,
+                producer_id,
+                producer_epoch,
+                partitions,
+                client_version=client_version,
+            )
+        except TidelogError as problem:
+            error = error_code(problem)
+        return dict.fromkeys(partitions, error)
+
+    async def _verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        missing = self._missing(partitions)
+        if missing:
+            return missing
+        try:
+            return await self._coordinator.verify_partitions(
+                transactional_id, producer_id, producer_epoch, partitions
+            )
+        except TidelogError as problem:
+            return dict.fromkeys(partitions, error_code(problem))
+
+    def _missing(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode] | None:
+        """Return what to answer where a partition is not there: then none is added."""
+        image = self._view.image
+        missing = {p for p in partitions if image.partition(p) is None}
+        if not missing:
+            return None
+        self._view.nudge()  # It may be so new that this node has not heard of it.
+        return {
+            partition: ErrorCode.unknown_topic_or_partition
+            if partition in missing
+            else ErrorCode.operation_not_attempted
+            for partition in partitions
+        }
+
+    async def _offsets_partition(self, group_id: str) -> TopicPartition:
+        await self._ensure_shards(CONSUMER_OFFSETS_TOPIC)
+        shards = self._view.image.partitions(CONSUMER_OFFSETS_TOPIC)
+        if not shards:
+            raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS_TOPIC} was deleted")
+        return TopicPartition(CONSUMER_OFFSETS_TOPIC, shard_of_group(group_id, len(shards)))
+
+
+def _wanted(
+    request: list_request.ListTransactionsRequest, *, now_ms: int
+) -> Callable[[TransactionRecord], bool]:
+    """Return what the filters say of a record."""
+    states = frozenset(request.state_filters)
+    producer_ids = frozenset(request.producer_id_filters)
+
+    def wanted(record: TransactionRecord) -> bool:
+        age_ms = now_ms - record.started_ms
+        return (
+            (not producer_ids or record.producer_id in producer_ids)
+            and (not states or record.state.value in states)
+            and (request.duration_filter < 0 or age_ms > request.duration_filter)
+        )
+
+    return wanted
+
+
+def _known(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.producer_fenced and version < FENCED_FROM:
+        return ErrorCode.invalid_producer_epoch
+    return code
+
+
+def _partitions(topics: Collection[Any]) -> list[TopicPartition]:
+    return list(
+        dict.fromkeys(
+            TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
+        )
+    )
+
+
+def _add_results(codes: Mapping[TopicPartition, ErrorCode], module: Any) -> tuple[object, ...]:
+    topics: dict[str, list[object]] = {}
+    for (topic, index), code in codes.items():
+        topics.setdefault(topic, []).append(
+            build(
+                module.AddPartitionsToTxnPartitionResult,
+                partition_index=index,
+                partition_error_code=code,
+            )
+        )
+    return tuple(
+        build(module.AddPartitionsToTxnTopicResult, name=name, results_by_partition=tuple(results))
+        for name, results in topics.items()
+    )

@@ -1,0 +1,189 @@
+"""What a transactional Produce request waits for before it is appended.
+
+A batch whose transaction is open in its partition's log goes through at once. The first of
+a transaction waits until the coordinator has confirmed, or made, its partition part of the
+transaction. Requests of one transactional id are let through in the order in which they
+came, so that the sequences of its batches stay in order.
+Source: KIP-890; ``ReplicaManager.handleProduceAppend`` of Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidelog_core.errors import (
+    CorruptRecordBatch,
+    ErrorCode,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    TidelogError,
+    UnsupportedMagic,
+)
+from tidelog_core.log.verification import VerificationGuard
+from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, parse_header
+
+from tidelog_node.replicas import Replica
+from tidelog_node.transactions.verifier import Retries, TransactionVerifier
+from tidelog_node.wire.produce import ProduceRequest
+
+ADDS_FROM = 12  # the Produce version whose clients leave it to the leader to add partitions
+KNOWS_ABORTABLE_FROM = 11
+
+Led = Mapping[bytes, Mapping[int, Replica]]
+Turn = asyncio.Future[None]
+Place = tuple[bytes, int]  # a partition as the request names it
+
+
+class NotVerified(TidelogError):
+    """The coordinator did not confirm that the batch belongs to an open transaction."""
+
+    def __init__(self, code: ErrorCode, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code  # type: ignore[misc]
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was found out about a request's batches."""
+
+    guards: dict[Place, VerificationGuard] = field(default_factory=dict)
+    refusals: dict[Place, TidelogError] = field(default_factory=dict)
+    # The end of the transaction before was under way, or came while the coordinator was
+    # asked: to ask again may say something else.
+    is_overtaken: bool = False
+
+    def guard(self, topic: bytes, partition: int) -> VerificationGuard | None:
+        """Return what to append the partition's batch with. Raises why it may not be."""
+        refusal = self.refusals.get((topic, partition))
+        if refusal is not None:
+            raise refusal
+        return self.guards.get((topic, partition))
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    place: Place
+    replica: Replica
+    header: BatchHeader
+    guard: VerificationGuard
+
+    def holds(self) -> bool:
+        """Whether no marker has come since the guard was taken."""
+        try:
+            self.replica.log.require_verified(self.header, self.guard)
+        except InvalidTxnState:
+            return False
+        except (OSError, TidelogError):
+            pass  # The append finds the same, and says it better.
+        return True
+
+
+class ProduceGate:
+    """Verifies the transactional requests of a node. For its event loop only."""
+
+    def __init__(self, verifier: TransactionVerifier) -> None:
+        self._verifier = verifier
+        self._turns: dict[bytes, Turn] = {}  # the last request in line, by id
+
+    def is_free(self, request: ProduceRequest, led: Led, *, version: int) -> bool:
+        """Whether the request can be appended at once: nobody has to be asked or waited for."""
+        transactional_id = request.transactional_id
+        assert transactional_id is not None
+        return transactional_id not in self._turns and not _questions(request, led, version=version)
+
+    def take_turn(self, transactional_id: bytes) -> tuple[Turn | None, Turn]:
+        """Return the turn to wait for, if any, and the one to give up by setting its result."""
+        before = self._turns.get(transactional_id)
+        own: Turn = asyncio.get_running_loop().create_future()
+        self._turns[transactional_id] = own
+
+        def on_done(_: object) -> None:
+            if self._turns.get(transactional_id) is own:
+                del self._turns[transactional_id]
+
+        own.add_done_callback(on_done)
+        return before, own
+
+    async def verify(self, request: ProduceRequest, led: Led, *, version: int) -> Verified:
+        """Return the guards to append with, and what may not be appended."""
+        retries = Retries()
+        while True:
+            verified = await self._verify_once(request, led, version=version)
+            if not verified.is_overtaken or not await retries.wait():
+                return verified
+
+    async def _verify_once(self, request: ProduceRequest, led: Led, *, version: int) -> Verified:
+        assert request.transactional_id is not None
+        verified = Verified()
+        questions = _questions(request, led, version=version)
+        producers = {(q.header.producer_id, q.header.producer_epoch) for q in questions}
+        if len(producers) > 1:
+            error = InvalidProducerIdMapping("one request carries batches of several producers")
+            verified.refusals = {question.place: error for question in questions}
+            return verified
+        for producer_id, epoch in producers:
+            codes = await self._verifier.ask(
+                request.transactional_id.decode(errors="replace"),
+                producer_id,
+                epoch,
+                [question.replica.partition for question in questions],
+                adds=version >= ADDS_FROM,
+            )
+            for question in questions:
+                self._take(verified, question, codes[question.replica.partition], version)
+        return verified
+
+    def _take(self, verified: Verified, question: _Question, code: ErrorCode, version: int) -> None:
+        if code is ErrorCode.none:
+            verified.guards[question.place] = question.guard
+            verified.is_overtaken |= not question.holds()
+            return
+        verified.is_overtaken |= code is ErrorCode.concurrent_transactions
+        verified.refusals[question.place] = NotVerified(
+            _for_producer(code, version),
+            f"{question.replica.partition} is not part of an open transaction",
+        )
+
+
+def _questions(request: ProduceRequest, led: Led, *, version: int) -> list[_Question]:
+    """Return the transactional batches that may not be appended just so."""
+    questions = []
+    for name, partitions in request.topics:
+        replicas = led.get(name, {})
+        for index, records in partitions:
+            replica = replicas.get(index)
+            if replica is None or records is None or len(records) < HEADER_SIZE:
+                continue
+            try:
+                header = parse_header(records)
+                if not header.is_transactional:
+                    continue
+                guard = replica.log.begin_verification(header, bumps_epoch=version >= ADDS_FROM)
+            except (CorruptRecordBatch, UnsupportedMagic, OSError, TidelogError):
+                continue  # The append finds the same, and says it better.
+            if guard is not None:
+                questions.append(_Question((name, index), replica, header, guard))
+    return questions
+
+
+def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
+    """Return the code that makes a producer of this Produce version do the right thing."""
+    match code:
+        case ErrorCode.transaction_abortable if version < KNOWS_ABORTABLE_FROM:
+            return ErrorCode.invalid_txn_state
+        case ErrorCode.concurrent_transactions if version >= ADDS_FROM:
+            return code
+        case (
+            ErrorCode.concurrent_transactions
+            | ErrorCode.network_exception
+            | ErrorCode.request_timed_out
+            | ErrorCode.coordinator_load_in_progress
+            | ErrorCode.coordinator_not_available
+            | ErrorCode.not_coordinator
+        ):
+            # Older producers retry this, and do not look for another leader on it.
+            return ErrorCode.not_enough_replicas
+        case _:
+            return code
