@@ -80,15 +80,25 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransactionalBro
 
 
 @pytest.fixture(scope="session")
-def transactional_broker(
-    request: pytest.FixtureRequest, kafka: TransactionalBroker
-) -> Iterator[TransactionalBroker]:
+def tidelog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransactionalBroker]:
+    """A node of our own."""
+    with transactional.tidelog(tmp_path_factory.mktemp("own")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def transactional_broker(request: pytest.FixtureRequest) -> Iterator[TransactionalBroker]:
     """A broker that has transactions; each in turn in tests marked ``on_every_broker``."""
-    if getattr(request, "param", transactional.BROKERS[0]) == "kafka":
+    name = getattr(request, "param", transactional.BROKERS[0])
+    if name == "tidelog":
+        yield request.getfixturevalue("tidelog")
+        return
+    kafka = request.getfixturevalue("kafka")
+    if name == "kafka":
         yield kafka
-    else:
-        with transactional.without_self_adding(kafka):
-            yield kafka
+        return
+    with transactional.without_self_adding(kafka):
+        yield kafka
 
 
 @pytest.fixture

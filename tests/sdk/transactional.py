@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.node.node_process import NodeProcess
 from tests.ports import free_port
 from tools import kafka_broker
 
@@ -20,7 +21,12 @@ KAFKA_CONFIG = {
     "transaction.max.timeout.ms": "120000",
 }
 
-BROKERS = ("kafka", "kafka-before-kip-890")
+TIDELOG_CONFIG = {
+    **KAFKA_CONFIG,
+    "transaction.state.log.num.partitions": "4",
+}
+
+BROKERS = ("tidelog", "kafka", "kafka-before-kip-890")
 # What the protocol has to do with is tried against all; what is the client's alone, against one.
 on_every_broker = pytest.mark.parametrize(
     "transactional_broker", BROKERS, indirect=True, scope="session"
@@ -58,6 +64,19 @@ def kafka(folder: Path) -> Iterator[TransactionalBroker]:
     second = (proxied.port, proxied.proxy_port)
     with kafka_broker.serve(folder, KAFKA_CONFIG, second_listener=second) as port:
         yield TransactionalBroker(port, proxied)
+
+
+@contextmanager
+def tidelog(folder: Path) -> Iterator[TransactionalBroker]:
+    """Run two nodes that have nothing to do with each other: one of them is behind the proxy."""
+    proxy_port = free_port()
+    behind = NodeProcess(
+        folder / "proxied",
+        config=TIDELOG_CONFIG,
+        arguments=("--advertised-port", str(proxy_port)),
+    )
+    with NodeProcess(folder / "node", config=TIDELOG_CONFIG) as node, behind:
+        yield TransactionalBroker(node.port, ProxiedBroker(behind.port, proxy_port))
 
 
 @contextmanager
