@@ -317,21 +317,28 @@ class GroupCoordinator:
     async def commit_transactional(
         self,
         group_id: str,
-        writes: Sequence[Write],
+        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        write: Callable[[Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]], Write],
         checks: Sequence[Check],
         *,
         member_id: str,
         group_instance_id: str | None,
         generation: int,
     ) -> ErrorCode:
-        """Do the writes if the caller may commit for the group. Durable on return of ``none``.
+        """Do ``write`` of the offsets, for later, if the caller may commit for the group.
 
-        ILLEGAL_GENERATION where a member of a group that is not there commits.
+        The offsets are given to it at times after what is committed now. Durable on return of
+        ``none``. ILLEGAL_GENERATION where a member of a group that is not there commits.
         """
         error = await self._use(
             group_id,
             lambda group: group.commit_transactional(
-                member_id, group_instance_id, generation, writes, checks
+                member_id,
+                group_instance_id,
+                generation,
+                offsets=offsets,
+                write=write,
+                checks=checks,
             ),
             create=generation <= NO_GENERATION,
         )

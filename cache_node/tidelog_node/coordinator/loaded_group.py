@@ -261,10 +261,12 @@ class LoadedGroup:
         member_id: str,
         group_instance_id: str | None,
         generation: int,
-        writes: Sequence[Write],
+        *,
+        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        write: Callable[[Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]], Write],
         checks: Sequence[Check],
     ) -> ErrorCode:
-        """Do writes of offsets that wait for a transaction's end, if the caller may commit.
+        """Do ``write`` of offsets that wait for a transaction's end, if the caller may commit.
 
         Durable on return of ``none``. Raises ``VersionConflict`` where the group, or an item
         of those given, is not as it was known.
@@ -278,7 +280,8 @@ class LoadedGroup:
                 if not self.storage.is_claimed:
                     await self.storage.save(self.record())
                 created_ms = self._now_ms() + self._surroundings.clock_offset_ms()
-                await self.storage.write_beside(writes, checks, created_ms=created_ms)
+                timed = await self.storage.after_committed(offsets)
+                await self.storage.write_beside([write(timed)], checks, created_ms=created_ms)
             return error
 
         return await self.exclusively(commit)

@@ -179,6 +179,17 @@ class GroupStorage:
         async with self._lock:
             await self._commit(writes, created_ms=created_ms, checks=checks)
 
+    async def after_committed(
+        self, offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
+    ) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
+        """Return the offsets, each at a time after what is committed of its partition."""
+        timed: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
+        for key, partitions in by_page(offsets).items():
+            page = await self._page(key)
+            later = _after(partitions, page.partitions)
+            timed.setdefault((key.topic, key.topic_id), {}).update(later)
+        return timed
+
     async def commit_pending(
         self,
         offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
@@ -301,7 +312,7 @@ class GroupStorage:
                     page,
                     partitions={
                         **page.partitions,
-                        **(_not_older(some, page.partitions) if keeps_newer else some),
+                        **(_newer if keeps_newer else _after)(some, page.partitions),
                     },
                 )
                 for page, some in zip(current, changes.values(), strict=True)
@@ -368,14 +379,30 @@ class GroupStorage:
         )
 
 
-def _not_older(
+def _newer(
     some: Mapping[int, CommittedOffset], known: Mapping[int, CommittedOffset]
 ) -> dict[int, CommittedOffset]:
-    """Return those of which nothing was committed later."""
+    """Return those of which nothing has been committed since they were sent."""
     return {
         partition: offset
         for partition, offset in some.items()
-        if partition not in known or known[partition].committed_ms <= offset.committed_ms
+        if partition not in known or known[partition].committed_ms < offset.committed_ms
+    }
+
+
+def _after(
+    some: Mapping[int, CommittedOffset], known: Mapping[int, CommittedOffset]
+) -> dict[int, CommittedOffset]:
+    """Return them at times after the known ones.
+
+    The clock may go back, and what is committed later is later all the same: an offset
+    that waits for its transaction's end is told by its time from those that came after it.
+    """
+    return {
+        partition: offset
+        if partition not in known or known[partition].committed_ms < offset.committed_ms
+        else dataclasses.replace(offset, committed_ms=known[partition].committed_ms + 1)
+        for partition, offset in some.items()
     }
 
 

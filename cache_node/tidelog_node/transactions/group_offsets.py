@@ -34,7 +34,7 @@ from tidelog_core.log.values import TransactionCoordinatorFenced
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import delete, put
-from tidelog_core.metadata.store import ABSENT, Check, Item, ItemKey, MetadataStore
+from tidelog_core.metadata.store import ABSENT, Check, Item, ItemKey, MetadataStore, Write
 from tidelog_core.metadata.transactions import (
     PendingOffsets,
     PendingOffsetsClaim,
@@ -162,25 +162,31 @@ class TransactionalOffsets:
             before = shard.pending.get((producer_id, group_id))
             if before is not None and before.producer_epoch > producer_epoch:
                 raise InvalidProducerEpoch("a newer incarnation of the producer has committed")
-            merged: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
-            for some in (() if before is None else (before.offsets,), (offsets,)):
-                for each in some:
-                    for topic, partitions in each.items():
-                        merged.setdefault(topic, {}).update(partitions)
             after = PendingOffsets(
                 shard=index,
                 group_id=group_id,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
-                offsets=merged,
+                offsets={},
                 version=ABSENT if before is None else before.version,
             )
+
+            def write(timed: Offsets) -> Write:
+                nonlocal after
+                known = {} if before is None else before.offsets
+                merged = {topic: dict(partitions) for topic, partitions in known.items()}
+                for topic, partitions in timed.items():
+                    merged.setdefault(topic, {}).update(partitions)
+                after = dataclasses.replace(after, offsets=merged)
+                return put(after, is_logged=False)
+
             error = await self._guarded(
                 index,
                 shard,
                 self._groups.commit_transactional(
                     group_id,
-                    [put(after, is_logged=False)],
+                    offsets,
+                    write,
                     [_claim_check(index, shard)],
                     member_id=member_id,
                     group_instance_id=group_instance_id,

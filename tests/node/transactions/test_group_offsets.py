@@ -115,6 +115,39 @@ def test_offsets_committed_later_outside_of_the_transaction_stay(tmp_path: Path)
     run(main())
 
 
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_clock_that_goes_back_changes_nothing_of_what_is_later(
+    tmp_path: Path, is_pending: bool
+) -> None:
+    """Neither what a transaction commits after something, nor what is committed after that."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+
+            async def commit_plainly(offset: int, committed_ms: int) -> None:
+                value = CommittedOffset(offset, -1, "", committed_ms)
+                error = await world.node.groups.commit_offsets(
+                    GROUP,
+                    {("t", topic_id("t")): {0: value}},
+                    member_id="",
+                    group_instance_id=None,
+                    generation=-1,
+                )
+                assert error is ErrorCode.none
+
+            await commit_plainly(4, committed_ms=world.now_ms() + 1_000_000)
+            assert await commit(world.node.offsets, client, 5) is ErrorCode.none
+            if is_pending:
+                await commit_plainly(6, committed_ms=2)
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert await world.offset() == (6 if is_pending else 5)
+
+    run(main())
+
+
 def test_members_of_other_generations_cannot_commit_with_a_transaction(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
