@@ -1,9 +1,10 @@
 """Looks through a history for what a log must never do, in the manner of Jepsen's Kafka workload.
 
-Pure: a history in, anomalies out. The topics of the workload have neither transactions
-nor compaction, nor is anything deleted, so a log has a record at every offset from its
-start to its end, every value at most once unless a producer without idempotence wrote
-it, and whatever anyone was told about an offset holds for ever.
+Pure: a history in, anomalies out. The topics looked at here have neither transactions
+(``transaction_checker`` is for those) nor compaction, nor is anything deleted, so a log has
+a record at every offset from its start to its end, every value at most once unless a
+producer without idempotence wrote it, and whatever anyone was told about an offset holds
+for ever.
 
 What is no anomaly: a write without an answer that is there; one that failed for certain
 and is not; a record that a group gets twice; records of different sessions in any order;
@@ -51,6 +52,11 @@ class Kind(StrEnum):
     TIER_DIFFERS = "tiered segment differs from the log"
     STORED_DIFFERS = "stored records differ from those served"
     NODE_DIED = "node ended by itself"
+    LOST_TRANSACTION = "record of a committed transaction lost"
+    ABORTED_READ = "record of an aborted transaction read as committed"
+    PARTIAL_COMMIT = "transaction committed in part"
+    HANGING_TRANSACTION = "transaction left open after the faults ended"
+    NOT_EXACTLY_ONCE = "input not processed exactly once"
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,10 +208,10 @@ def _confluent_session(
     except KafkaException as error:
         scene.note(session, f"starts over: {error}")
     finally:
-        _close(scene, session, consumer)
+        close_librdkafka(scene, session, consumer)
 
 
-def _close(scene: Scene, session: str, consumer: ConfluentConsumer) -> None:
+def close_librdkafka(scene: Scene, session: str, consumer: ConfluentConsumer) -> None:
     """Close the consumer, or leave it behind.
 
     While partitions change leaders librdkafka's threads can wait for each other for ever

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 UNKNOWN_OFFSET = -1
+PIPED = ">"  # between a value and what a pipeline adds to it
 
 
 class PartitionKey(NamedTuple):
@@ -103,6 +104,54 @@ class Resent:
 
 
 @dataclass(frozen=True, slots=True)
+class Transaction:
+    """What one producer session wrote in a transaction, once its outcome was known.
+
+    OK: it was told that it is committed. FAIL: told that it is aborted, or never asked for
+    the commit and replaced by the next session. INFO: nobody knows.
+    """
+
+    session: str
+    number: int  # of the session's, from 0
+    values: tuple[tuple[str, int, str], ...]  # topic, partition, value; in the order sent
+    invoked_s: float
+    completed_s: float
+    outcome: Outcome
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Every record of one topic is to become one record of another, in transactions.
+
+    What it becomes begins with its value and ``PIPED``.
+    """
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPoll:
+    """What one poll handed out to a reader of what is committed, who began at the log's start."""
+
+    session: str
+    at_s: float
+    records: tuple[tuple[str, int, int, str], ...]  # topic, partition, offset, value
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedLog:
+    """What is committed of a partition, after all faults had ended."""
+
+    topic: str
+    partition: int
+    stable_offset: int  # exclusive: the last stable offset
+    end_offset: int  # exclusive: the high watermark
+    records: tuple[tuple[int, str], ...]  # offset, value; in the order they were handed out
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """A fault, from its start to its end."""
 
@@ -122,9 +171,15 @@ class Note:
     text: str
 
 
-Event = Write | Positioned | Poll | FinalLog | Resent | Fault | Note
+Transactional = Transaction | Pipeline | CommittedPoll | CommittedLog
+Event = Write | Positioned | Poll | FinalLog | Resent | Transactional | Fault | Note
 _KINDS: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Write, Positioned, Poll, FinalLog, Resent, Fault, Note)
+    cls.__name__: cls
+    for cls in (
+        *(Write, Positioned, Poll, FinalLog, Resent),
+        *(Transaction, Pipeline, CommittedPoll, CommittedLog),
+        *(Fault, Note),
+    )
 }
 
 
@@ -136,6 +191,10 @@ class History:
     readings: list[Poll | Positioned] = field(default_factory=list)
     finals: list[FinalLog] = field(default_factory=list)
     resent: list[Resent] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    pipelines: list[Pipeline] = field(default_factory=list)
+    committed_polls: list[CommittedPoll] = field(default_factory=list)
+    committed_logs: list[CommittedLog] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
@@ -150,6 +209,14 @@ class History:
                 self.finals.append(event)
             case Resent():
                 self.resent.append(event)
+            case Transaction():
+                self.transactions.append(event)
+            case Pipeline():
+                self.pipelines.append(event)
+            case CommittedPoll():
+                self.committed_polls.append(event)
+            case CommittedLog():
+                self.committed_logs.append(event)
             case Fault():
                 self.faults.append(event)
             case Note():
@@ -163,6 +230,10 @@ class History:
         yield from self.readings
         yield from self.finals
         yield from self.resent
+        yield from self.transactions
+        yield from self.pipelines
+        yield from self.committed_polls
+        yield from self.committed_logs
 
 
 def save(history: History, path: Path) -> None:
@@ -179,7 +250,7 @@ def load(path: Path) -> History:
     with path.open() as file:
         for line in file:
             kind, fields = json.loads(line)
-            for name in ("records", "partitions"):
+            for name in ("records", "partitions", "values"):
                 if name in fields:
                     fields[name] = tuple(tuple(item) for item in fields[name])
             if "outcome" in fields:

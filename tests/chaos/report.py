@@ -82,6 +82,12 @@ def _operations(history: History) -> list[str]:
         mine = [poll for poll in polls if poll.group == group]
         records = sum(len(poll.records) for poll in mine)
         lines.append(f"  polls {group or 'assigned':<17}{len(mine):,} with {records:,} records")
+    ended = Counter(transaction.outcome for transaction in history.transactions)
+    told = ", ".join(f"{ended[outcome]:,} {outcome}" for outcome in Outcome)
+    lines.append(f"  transactions           {told}")
+    committed = sum(len(log.records) for log in history.committed_logs)
+    count = len(history.committed_logs)
+    lines.append(f"  committed logs         {count} with {committed:,} records")
     final = sum(len(log.records) for log in history.finals)
     if history.resent:
         lines.append(f"  values sent again under another producer epoch: {len(history.resent):,}")

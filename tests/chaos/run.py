@@ -12,6 +12,7 @@ import io
 import random
 import time
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,20 +36,32 @@ from tests.chaos.consumers import (
     read_goal,
 )
 from tests.chaos.faults import Faults
-from tests.chaos.history import FinalLog, History, PartitionKey, save
+from tests.chaos.history import FinalLog, History, PartitionKey, Pipeline, save
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import FaultKind, kinds_for, plan_faults
 from tests.chaos.producers import probe, produce, produce_with_librdkafka
 from tests.chaos.report import summarize
 from tests.chaos.stored import StoredLog, compare_stored, find_resent, parse_log, read_local_log
+from tests.chaos.transaction_checker import check_transactions
+from tests.chaos.transactions import (
+    CommittedReader,
+    Processor,
+    process_with_librdkafka,
+    read_committed_logs,
+    write_transactions,
+    write_transactions_with_librdkafka,
+)
 from tests.chaos.workload import Progress, Scene, administer, close_writes, create
 
+THREADS = 32
 PROBE_SECONDS_MAX = 45.0
 DRAIN_SECONDS_MAX = 60.0
 FINAL_SECONDS_MAX = 90.0
 IN_SYNC_SECONDS_MAX = 45.0
 WRITERS_END_SECONDS_MAX = 60.0
 READERS_END_SECONDS_MAX = 45.0
+# The pipeline's ends, and what transactions write to beside it.
+SOURCE, TARGET, MOVED = "early-a", "piped", "moved"
 # Small segments, so that a minute has rolls, uploads, evictions and reads from the tier.
 TOPIC_CONFIGS = {
     "segment.bytes": "65536",
@@ -95,6 +108,8 @@ async def run_chaos(options: ChaosOptions) -> ChaosResult:
     """Do the run; ``history.jsonl`` and ``report.txt`` are left in its directory."""
     history = History()
     started = time.monotonic()
+    # Clients of librdkafka have a thread each for the whole run; faults need some, too.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     cluster = ChaosCluster(
         options.directory,
         node_count=options.node_count,
@@ -116,6 +131,7 @@ async def run_chaos(options: ChaosOptions) -> ChaosResult:
     found += [Anomaly(Kind.NODE_DIED, text.split(" ended")[0], text) for text in cluster.died]
     rules = Rules(is_acks_one_kept=options.replication_factor == 1)
     found += await asyncio.to_thread(check, history, rules)
+    found += await asyncio.to_thread(check_transactions, history)
     report = summarize(history, found, title=describe(options), recovered=recovered)
     (options.directory / "report.txt").write_text(report + "\n")
     return ChaosResult(history, found, recovered, report)
@@ -138,6 +154,7 @@ async def _work(
         await clients.end_writers()
         found += await clients.end_readers()
     await read_finals(scene, timeout_s=FINAL_SECONDS_MAX)
+    await read_committed_logs(scene, timeout_s=FINAL_SECONDS_MAX)
     if options.replication_factor > 1:
         found += await _wait_in_sync(cluster)
     await cluster.stop_all()
@@ -175,8 +192,13 @@ def _topic_configs(options: ChaosOptions) -> dict[str, str]:
 
 async def _make_topics(scene: Scene, options: ChaosOptions) -> None:
     async with Admin(scene.bootstrap) as admin:
-        for name in ("early-a", "early-b"):
-            await create(
+        for name, into in (
+            (SOURCE, scene.partitions),
+            ("early-b", scene.partitions),
+            (MOVED, scene.transactional),
+            (TARGET, scene.piped),
+        ):
+            made = await create(
                 scene,
                 admin,
                 name,
@@ -184,6 +206,8 @@ async def _make_topics(scene: Scene, options: ChaosOptions) -> None:
                 options.replication_factor,
                 _topic_configs(options),
             )
+            into.extend(made)
+    scene.history.add(Pipeline(SOURCE, TARGET))
 
 
 async def _do_faults(cluster: ChaosCluster, scene: Scene, options: ChaosOptions) -> None:
@@ -217,6 +241,7 @@ class _Clients:
         self._readers: list[asyncio.Task[None]] = []
         self._assigned = AssignedReader(scene, "reader")
         self._groups = {"tidelog-group": Progress(), "librdkafka-group": Progress()}
+        self._piped = Progress()
 
     def start(self) -> None:
         scene, rate_per_s = self._scene, self._options.rate_per_s
@@ -241,6 +266,18 @@ class _Clients:
                 "admin",
             )
         )
+        self._writers.append(run(write_transactions(scene, "t0", rate_per_s=rate_per_s), "t0"))
+        with_librdkafka = asyncio.to_thread(
+            write_transactions_with_librdkafka, scene, "kt0", rate_per_s=rate_per_s
+        )
+        self._writers.append(run(with_librdkafka, "kt0"))
+        processor = Processor(scene, "x0", SOURCE, self._piped)
+        self._readers.append(run(processor.run(), "x0"))
+        with_librdkafka = asyncio.to_thread(
+            process_with_librdkafka, scene, "kx0", SOURCE, self._piped
+        )
+        self._readers.append(run(with_librdkafka, "kx0"))
+        self._readers.append(run(CommittedReader(scene, "committed").run(), "committed"))
         ours, theirs = self._groups
         self._readers.append(run(self._assigned.run(), "reader"))
         for number in range(2):
@@ -294,6 +331,8 @@ class _Clients:
         left: dict[str, dict[PartitionKey, str]] = {"reader": self._assigned.progress.missing(goal)}
         for group, progress in self._groups.items():
             left[group] = progress.missing(goal)
+        source = {name: end for name, end in goal.items() if name.topic == SOURCE}
+        left["pipeline"] = self._piped.missing(source)
         return {reader: missing for reader, missing in left.items() if missing}
 
     async def close(self) -> None:
@@ -336,7 +375,12 @@ async def _compare_disks(cluster: ChaosCluster, history: History) -> list[Anomal
     store = cluster.open_store()
     found: list[Anomaly] = []
     try:
-        for final in history.finals:
+        # What is not committed is not served to all, but stored the same everywhere.
+        unserved = (
+            FinalLog(log.topic, log.partition, 0, log.end_offset, ())
+            for log in history.committed_logs
+        )
+        for final in (*history.finals, *unserved):
             partition = image.partition(TopicPartition(final.topic, final.partition))
             assert partition is not None
             replicas = [

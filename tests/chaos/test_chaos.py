@@ -41,6 +41,7 @@ def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> Non
     assert result.anomalies == []
     assert len(result.history.faults) >= len(FAULTS)
     assert sum(write.outcome == "ok" for write in result.history.writes) > 100
+    assert sum(one.outcome == "ok" for one in result.history.transactions) > 5
 
 
 @pytest.mark.slow

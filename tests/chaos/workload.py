@@ -32,6 +32,8 @@ class Scene:
     history: History
     clock_s: Callable[[], float]  # since the run began
     partitions: list[PartitionKey] = field(default_factory=list)  # only ever longer
+    transactional: list[PartitionKey] = field(default_factory=list)  # written in transactions only
+    piped: list[PartitionKey] = field(default_factory=list)  # where the pipeline writes
     is_writing: bool = True
     is_reading: bool = True
     goal: dict[PartitionKey, int] = field(default_factory=dict)  # end offsets; set at the end
@@ -42,7 +44,7 @@ class Scene:
         return random.Random(f"{self.seed}:{name}")
 
     def topics(self) -> list[str]:
-        """Return the topics that there are."""
+        """Return the topics that are written without transactions."""
         return sorted({name.topic for name in self.partitions})
 
     def note(self, about: str, text: str) -> None:
@@ -132,6 +134,10 @@ class Progress:
             name = PartitionKey(topic, number)
             self._next[name] = max(self._next.get(name, 0), offset + 1)
 
+    def reach(self, name: PartitionKey, next_offset: int) -> None:
+        """Take note that everything below the offset is done."""
+        self._next[name] = max(self._next.get(name, 0), next_offset)
+
     def missing(self, goal: dict[PartitionKey, int]) -> dict[PartitionKey, str]:
         """Return the partitions that are not read to their end, and how far they are."""
         return {
@@ -153,7 +159,7 @@ async def administer(scene: Scene, *, replication_factor: int, configs: dict[str
             async with Admin(scene.bootstrap, timeout_ms=15_000, request_timeout_ms=5_000) as admin:
                 if len(topics) < TOPICS_MAX and chance.random() < 0.5:
                     name = f"late-{count}"
-                    await create(
+                    scene.partitions += await create(
                         scene, admin, name, chance.randint(1, 3), replication_factor, configs
                     )
                 else:
@@ -169,8 +175,8 @@ async def create(
     partition_count: int,
     replication_factor: int,
     configs: dict[str, str],
-) -> None:
-    """Create a topic and let the clients have it."""
+) -> list[PartitionKey]:
+    """Create a topic and return its partitions."""
     # There already: by an attempt whose answer was lost.
     with contextlib.suppress(TopicAlreadyExists):
         await admin.create_topic(
@@ -180,7 +186,7 @@ async def create(
             configs=dict(configs),
         )
     scene.note("admin", f"topic {name} with {partition_count} partitions")
-    scene.partitions += [PartitionKey(name, number) for number in range(partition_count)]
+    return [PartitionKey(name, number) for number in range(partition_count)]
 
 
 async def _grow(scene: Scene, admin: Admin, topic: str) -> None:
