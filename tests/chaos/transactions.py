@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,16 @@ RECORDS_MAX = 8  # of one transaction
 ABORTED_PART = 0.2  # of the transactions are given up on purpose
 ABRUPT_PART = 0.3  # of the sessions end with a transaction open
 CALL_SECONDS_MAX = 15.0  # of librdkafka's blocking calls
+HANGS_SECONDS = 30.0
 COMMIT_ATTEMPTS_MAX = 4
 
 
 class _GivenUp(Exception):
     """Raised in a transaction that is to be aborted."""
+
+
+class _Hangs(Exception):
+    """A call of librdkafka's has not returned long after its time-out."""
 
 
 @dataclass(slots=True)
@@ -326,19 +332,42 @@ def _confluent_producer(scene: Scene, name: str, session: str) -> ConfluentProdu
             "error_cb": lambda _: None,
         }
     )
-    producer.init_transactions(CALL_SECONDS_MAX)
+    _call(producer.init_transactions, CALL_SECONDS_MAX)
     return producer
+
+
+def _call(call: Callable[..., object], *arguments: object) -> None:
+    """Call librdkafka, or leave the call behind. Raises ``_Hangs`` and ``KafkaException``.
+
+    While coordinators move, ``send_offsets_to_transaction`` can wait for ever, whatever
+    its time-out is (seen in 2.16). The next session fences the producer.
+    """
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call(*arguments)
+        except BaseException as error:  # It is raised below, in the caller's thread.
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="call of librdkafka", daemon=True)
+    thread.start()
+    thread.join(HANGS_SECONDS)
+    if thread.is_alive():
+        raise _Hangs(f"{getattr(call, '__name__', call)} has not returned in {HANGS_SECONDS:g} s")
+    if raised:
+        raise raised[0]
 
 
 def _commit(producer: ConfluentProducer) -> Outcome:
     """Commit; FAIL if it is aborted instead. Raises ``KafkaException`` where nobody knows."""
     for attempt in range(COMMIT_ATTEMPTS_MAX):
         try:
-            producer.commit_transaction(CALL_SECONDS_MAX)
+            _call(producer.commit_transaction, CALL_SECONDS_MAX)
         except KafkaException as error:
             reason = error.args[0]
             if reason.txn_requires_abort():
-                producer.abort_transaction(CALL_SECONDS_MAX)
+                _call(producer.abort_transaction, CALL_SECONDS_MAX)
                 return Outcome.FAIL
             if not reason.retriable() or attempt == COMMIT_ATTEMPTS_MAX - 1:
                 raise
@@ -351,11 +380,11 @@ def _end_confluent(producer: ConfluentProducer, attempt: _Attempt, *, is_given_u
     """Commit or abort, and note what became of it. Raises ``KafkaException``."""
     try:
         if is_given_up:
-            producer.abort_transaction(CALL_SECONDS_MAX)
+            _call(producer.abort_transaction, CALL_SECONDS_MAX)
             outcome = Outcome.FAIL
         else:
             outcome = _commit(producer)
-    except KafkaException as error:
+    except (KafkaException, _Hangs) as error:
         attempt.end(Outcome.FAIL if is_given_up else Outcome.INFO, error)
         raise
     attempt.end(outcome)
@@ -371,7 +400,7 @@ def write_transactions_with_librdkafka(scene: Scene, name: str, *, rate_per_s: f
         session = f"{name}.{count}"
         try:
             _confluent_write_session(scene, name, session, chance, rate_per_s)
-        except KafkaException as error:
+        except (KafkaException, _Hangs) as error:
             scene.note(session, f"cannot go on: {error}")
             time.sleep(0.3)
 
@@ -417,7 +446,7 @@ def process_with_librdkafka(scene: Scene, name: str, source: str, progress: Prog
         session = f"{name}.{count}"
         try:
             _confluent_process_session(scene, name, session, source, progress, chance)
-        except KafkaException as error:
+        except (KafkaException, _Hangs) as error:
             scene.note(session, f"starts over: {error}")
             time.sleep(0.3)
 
@@ -469,12 +498,13 @@ def _confluent_process_session(
                     value = attempt.record(target, (message.value() or b"").decode())
                     producer.produce(target.topic, value, partition=target.partition)
                 positions = consumer.position(consumer.assignment())
-                producer.send_offsets_to_transaction(
+                _call(
+                    producer.send_offsets_to_transaction,
                     [position for position in positions if position.offset >= 0],
                     consumer.consumer_group_metadata(),
                     CALL_SECONDS_MAX,
                 )
-            except (BufferError, KafkaException) as error:
+            except (BufferError, KafkaException, _Hangs) as error:
                 attempt.end(Outcome.FAIL, error)
                 raise
             if _end_confluent(producer, attempt, is_given_up=False) is not Outcome.OK:
