@@ -339,8 +339,10 @@ def _confluent_producer(scene: Scene, name: str, session: str) -> ConfluentProdu
 def _call(call: Callable[..., object], *arguments: object) -> None:
     """Call librdkafka, or leave the call behind. Raises ``_Hangs`` and ``KafkaException``.
 
-    While coordinators move, ``send_offsets_to_transaction`` can wait for ever, whatever
-    its time-out is (seen in 2.16). The next session fences the producer.
+    ``send_offsets_to_transaction`` asks for the group's coordinator a few times; when there
+    is none yet, it waits for a change of a broker's state, for ever if none comes, whatever
+    its time-out is (``rd_kafka_coord_req_handle_FindCoordinator``, seen in 2.16). The next
+    session fences the producer.
     """
     raised: list[BaseException] = []
 
