@@ -72,7 +72,8 @@ def _committed(log: CommittedLog) -> _Committed:
 def _outcome(transaction: Transaction, logs: _Logs) -> Iterator[Anomaly]:
     """Committed is everything or nothing, and what the producer was told."""
     where = _tell(transaction)
-    present, absent = [], []
+    present: list[str] = []
+    absent: list[str] = []
     for topic, partition, value in transaction.values:
         committed = logs.get(PartitionKey(topic, partition))
         if committed is None:
