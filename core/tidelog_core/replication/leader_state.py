@@ -21,7 +21,7 @@ What may interleave with what, and why it is safe:
   from the replica's current registration (KIP-903): a broker that has restarted may lack
   what its earlier life had fetched. The commit checks that registration, too.
 - *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``, or its
-  lease is dead. It counts until the store has agreed.
+  lease was seen and is dead. It counts until the store has agreed.
 - *A new leader* knows of nobody's log end, so its high watermark stays where it was until
   every ISR member has fetched in this epoch (or has left the ISR).
 - *Fencing.* The caller asks its lease before each call that answers somebody. While a hand
@@ -384,7 +384,7 @@ class LeaderState(Generic[Token]):
         follower = self.followers.get(follower_id)
         return (
             follower is None
-            or peers.is_dead(follower_id)
+            or peers.has_died(follower_id)
             or not follower.is_caught_up(self.log_end_offset, now_ms, self.rules.lag_time_max_ms)
         )
 

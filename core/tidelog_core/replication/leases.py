@@ -273,6 +273,13 @@ class PeerLeases:
             return True
         return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
 
+    def has_died(self, broker_id: int) -> bool:
+        """Whether a lease of the broker's was seen, and it can no longer act.
+
+        One that has never been seen may have come since the last reading.
+        """
+        return broker_id in self._sightings and self.is_dead(broker_id)
+
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker has been seen and not been found dead."""
         return broker_id in self._sightings and not self.is_dead(broker_id)

@@ -183,6 +183,15 @@ def test_a_dead_replica_leaves_at_once() -> None:
     assert change.after.isr == (1, 2)
 
 
+def test_a_replica_whose_broker_has_just_come_gets_its_time() -> None:
+    """Its lease may be younger than the last reading of leases."""
+    leader = make_leader(make_partition((1, 2)))
+    leader.on_append(5, 0)
+    unseen = make_peers(live=(1,))
+    assert leader.propose(BROKERS, unseen, LAG_MS) is None
+    assert propose(leader, peers=unseen, now_ms=LAG_MS + 1).after.isr == (1,)
+
+
 def test_a_replica_that_is_one_fetch_behind_for_ever_stays_in() -> None:
     """Kafka's rule of what the fetch before the last one has reached."""
     leader = make_leader(make_partition((1, 2)))
