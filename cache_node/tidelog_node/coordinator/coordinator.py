@@ -34,7 +34,7 @@ from tidelog_core.metadata.groups import (
     GroupRecord,
     shard_of_group,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check, ItemKey, MetadataStore, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
@@ -59,9 +59,10 @@ from tidelog_node.coordinator.events import (
     SyncRequest,
 )
 from tidelog_node.coordinator.group_state import ClassicGroup
+from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.coordinator.loaded_group import Group, LoadedGroup, Surroundings, Unloaded
 from tidelog_node.coordinator.offset_rules import expired_partitions
-from tidelog_node.coordinator.shard import Leadership, Shard
+from tidelog_node.coordinator.shard import Shard
 from tidelog_node.coordinator.storage import (
     GroupStorage,
     OffsetPages,
@@ -103,7 +104,6 @@ class GroupCoordinator:
         self._clock = time.monotonic if clock is None else clock
         self._wall_clock_ms = wall_clock_ms
         self._new_id = new_id
-        self._leads = _names_leader(broker_id) if leads is None else leads
         self._can_serve = can_serve
         self._numbers = itertools.count(1)
         self._pages = OffsetPages()
@@ -114,19 +114,21 @@ class GroupCoordinator:
             settings=self._consumer_settings,
             topics=lambda: self._view.image.topics,
         )
-        self._shards: dict[int, Shard] = {}
-        self._followed: ClusterImage | None = None
+        self._shards = LedShards(
+            CONSUMER_OFFSETS_TOPIC,
+            view,
+            leads=_names_leader(broker_id) if leads is None else leads,
+            open_shard=self._open_shard,
+        )
         self._is_closed = False
-        self._closing: set[asyncio.Task[None]] = set()
+        self._looking: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
-        self._unsubscribe: Callable[[], None] = lambda: None
         self._unwatch: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Begin to coordinate what the cluster's image says is ours."""
-        self._unsubscribe = self._view.subscribe(lambda image, _: self._follow(image))
         self._unwatch = self._view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
-        self._follow(self._view.image)
+        self._shards.start()
         self._sweeper = asyncio.create_task(self._sweep_forever())
 
     async def close(self) -> None:
@@ -137,16 +139,15 @@ class GroupCoordinator:
         if self._is_closed:
             return
         self._is_closed = True
-        self._unsubscribe()
+        self._shards.stop()
         self._unwatch()
         if self._sweeper is not None:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
-        for index in tuple(self._shards):
-            self._drop(index)
-        while self._closing:
-            await asyncio.wait(self._closing)
+        await self._shards.close()
+        while self._looking:
+            await asyncio.wait(self._looking)
         self._wakeups.close()
 
     # Membership.
@@ -237,8 +238,8 @@ class GroupCoordinator:
 
     async def list_groups(self) -> list[Group]:
         """Return the groups that this node coordinates."""
-        self._follow(self._view.image)
-        found = [await shard.find_all() for shard in tuple(self._shards.values())]
+        self._shards.follow(self._view.image)
+        found = [await shard.find_all() for shard in self._shards]
         return [loaded.group for some in found for loaded in some]
 
     async def delete_group(self, group_id: str) -> ErrorCode:
@@ -304,7 +305,7 @@ class GroupCoordinator:
         """Return this node's reign over a shard. Raises ``NotCoordinator`` where it has none."""
         if not self._can_serve():
             raise NotCoordinator("this node's lease has lapsed")
-        self._follow(self._view.image)
+        self._shards.follow(self._view.image)
         shard = self._shards.get(index)
         if shard is None:
             raise NotCoordinator(f"this node does not coordinate group shard {index}")
@@ -391,33 +392,13 @@ class GroupCoordinator:
         if not self._can_serve():
             # Another node may coordinate the group by now, without this one having heard of it.
             raise NotCoordinator("this node's lease has lapsed")
-        self._follow(self._view.image)
-        partitions = self._view.image.partitions(CONSUMER_OFFSETS_TOPIC)
-        shard = None
-        if partitions:
-            shard = self._shards.get(shard_of_group(group_id, len(partitions)))
+        shard = self._shards.find(lambda count: shard_of_group(group_id, count))
         if shard is None:
             raise NotCoordinator(f"this node does not coordinate group {group_id!r}")
         return shard
 
-    def _follow(self, image: ClusterImage) -> None:
-        """Take over shards that are ours now, drop those that are not."""
-        if image is self._followed or self._is_closed:
-            return
-        self._followed = image
-        ours = {
-            partition.partition: Leadership(partition.topic_id, partition.leader_epoch)
-            for partition in image.partitions(CONSUMER_OFFSETS_TOPIC)
-            if self._leads(partition)
-        }
-        for index, shard in tuple(self._shards.items()):
-            if ours.get(index) != shard.leadership:
-                self._drop(index)
-        for index, leadership in ours.items():
-            if index not in self._shards:
-                shard = Shard(index, leadership, self._store, restore=self._restored)
-                self._shards[index] = shard
-                shard.begin_loading()
+    def _open_shard(self, index: int, leadership: Leadership) -> Shard:
+        return Shard(index, leadership, self._store, restore=self._restored)
 
     def _expire(self, loaded: LoadedGroup) -> None:
         """Let time pass for a group, but not for one that another node may coordinate."""
@@ -425,12 +406,6 @@ class GroupCoordinator:
             loaded.expire()
         elif not loaded.is_unloaded:
             self._wakeups.schedule(loaded, self._now_ms() + FENCED_RETRY_MS)
-
-    def _drop(self, index: int) -> None:
-        shard = self._shards.pop(index)
-        closing = asyncio.create_task(shard.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
 
     def _look_again(self, keys: Collection[ItemKey]) -> None:
         """Have groups that an administrator changed in the store read again.
@@ -444,8 +419,8 @@ class GroupCoordinator:
             shard = self._shards.get(int(index)) if index.isdecimal() else None
             if shard is not None and not self._is_closed:
                 looking = asyncio.create_task(self._reload_if_changed(shard, key.key))
-                self._closing.add(looking)
-                looking.add_done_callback(self._closing.discard)
+                self._looking.add(looking)
+                looking.add_done_callback(self._looking.discard)
 
     async def _reload_if_changed(self, shard: Shard, group_id: str) -> None:
         try:
@@ -476,7 +451,7 @@ class GroupCoordinator:
         shard = self._shards.get(shard_index)
 
         async def is_still_ours() -> bool:
-            self._follow(await self._view.refresh())
+            self._shards.follow(await self._view.refresh())
             return shard is not None and self._shards.get(shard_index) is shard
 
         storage = GroupStorage(
@@ -546,7 +521,7 @@ class GroupCoordinator:
         while True:
             interval_ms = self._node_config().offsets_retention_check_interval_ms
             await asyncio.sleep(interval_ms / 1000)
-            for shard in tuple(self._shards.values()):
+            for shard in self._shards:
                 await self._sweep(shard)
 
     async def _sweep(self, shard: Shard) -> None:

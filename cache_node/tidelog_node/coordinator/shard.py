@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.errors import CorruptItem, NotCoordinator, TidelogError
+from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.groups import GroupRecord, group_collection
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 
+from tidelog_node.coordinator.led_shards import Leadership, LedShard
 from tidelog_node.coordinator.loaded_group import LoadedGroup
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
-    """Which reign over the shard this is: another one must load everything anew."""
-
-    topic_id: UUID
-    leader_epoch: int
-
-
-class Shard:
+class Shard(LedShard):
     """Loads the shard's groups once, and single ones again after they had to be unloaded."""
+
+    kind = "group"
 
     def __init__(
         self,
@@ -38,37 +30,17 @@ class Shard:
         *,
         restore: Callable[[int, GroupRecord], LoadedGroup],
     ) -> None:
-        self.index = index
-        self.leadership = leadership
+        super().__init__(index, leadership, store)
         self.groups: dict[str, LoadedGroup] = {}
-        self._store = store
         self._restore = restore
         self._stale: set[str] = set()  # in the store perhaps, but not in memory
-        self._loading: asyncio.Task[TidelogError | None] | None = None
-        self._is_loaded = False
-        self._is_closed = False
-
-    def begin_loading(self) -> None:
-        """Load in the background, so that sessions of members who died are noticed."""
-        if not self._is_loaded and self._loading is None:
-            self._loading = asyncio.create_task(self._load())
-
-    async def loaded(self) -> None:
-        """Wait until all groups are there. Raises what kept them away."""
-        while not self._is_loaded:
-            self.begin_loading()
-            assert self._loading is not None
-            error = await asyncio.shield(self._loading)
-            self._check_open()
-            if error is not None:
-                raise error
 
     async def find(self, group_id: str) -> LoadedGroup | None:
         """Return the group, or ``None`` where there is none of this id."""
         await self.loaded()
         if group_id in self._stale:
             item = await self._store.get(ItemKey(group_collection(self.index), group_id))
-            self._check_open()
+            self.check_open()
             # Someone else may have loaded it while we waited.
             if group_id in self._stale:
                 if item is not None:
@@ -92,11 +64,7 @@ class Shard:
             if is_stored:
                 self._stale.add(group_id)
 
-    async def close(self) -> None:
-        """Send everyone who waits to the next coordinator, and finish what is being stored."""
-        self._is_closed = True
-        if self._loading is not None:
-            await asyncio.wait([self._loading])
+    async def _unload_all(self) -> None:
         groups = list(self.groups.values())
         self.groups.clear()
         for group in groups:
@@ -104,21 +72,9 @@ class Shard:
         for group in groups:
             await group.close()
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise NotCoordinator(f"group shard {self.index} has moved")
-
-    async def _load(self) -> TidelogError | None:
-        try:
-            items = await self._store.list(group_collection(self.index))
-            for item in items:
-                self._load_one(item)
-            self._is_loaded = True
-        except TidelogError as error:
-            return error
-        finally:
-            self._loading = None
-        return None
+    async def _read_all(self) -> None:
+        for item in await self._store.list(group_collection(self.index)):
+            self._load_one(item)
 
     def _load_one(self, item: Item) -> None:
         try:

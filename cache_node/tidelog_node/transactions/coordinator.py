@@ -25,7 +25,7 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.transactions import (
@@ -35,7 +35,7 @@ from tidelog_core.metadata.transactions import (
 )
 from tidelog_core.model import TRANSACTION_STATE_TOPIC, TopicPartition
 
-from tidelog_node.coordinator.shard import Leadership
+from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.transactions import state
 from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded, not_coordinator
 from tidelog_node.transactions.markers import Marker, MarkerFenced, MarkerSender
@@ -72,21 +72,22 @@ class TransactionCoordinator:
         self._node_config = node_config
         self._take_producer_id = take_producer_id
         self._markers = markers
-        self._leads = leads
         self._can_serve = can_serve
         self._wall_clock_ms = wall_clock_ms
-        self._shards: dict[int, TransactionShard] = {}
+        self._shards = LedShards(
+            TRANSACTION_STATE_TOPIC,
+            view,
+            leads=leads,
+            open_shard=self._open_shard,
+            on_drop=self._cancel_endings,
+        )
         self._endings: dict[LoadedTransaction, asyncio.Task[None]] = {}
-        self._followed: ClusterImage | None = None
         self._is_closed = False
-        self._closing: set[asyncio.Task[None]] = set()
         self._sweepers: list[asyncio.Task[None]] = []
-        self._unsubscribe: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Begin to coordinate what the cluster's image says is ours."""
-        self._unsubscribe = self._view.subscribe(lambda image, _: self._follow(image))
-        self._follow(self._view.image)
+        self._shards.start()
         self._sweepers = [
             asyncio.create_task(self._abort_forever()),
             asyncio.create_task(self._expire_forever()),
@@ -97,15 +98,12 @@ class TransactionCoordinator:
         if self._is_closed:
             return
         self._is_closed = True
-        self._unsubscribe()
+        self._shards.stop()
         for sweeper in self._sweepers:
             sweeper.cancel()
         await asyncio.gather(*self._sweepers, return_exceptions=True)
         endings = tuple(self._endings.values())
-        for index in tuple(self._shards):
-            self._drop(index)
-        while self._closing:
-            await asyncio.wait(self._closing)
+        await self._shards.close()
         await asyncio.gather(*endings, return_exceptions=True)
         await self._markers.close()
 
@@ -203,8 +201,8 @@ class TransactionCoordinator:
     async def list_transactions(self) -> list[TransactionRecord]:
         """Return the record of every id that this node coordinates."""
         self._require_serving()
-        self._follow(self._view.image)
-        shards = tuple(self._shards.values())
+        self._shards.follow(self._view.image)
+        shards = tuple(self._shards)
         for shard in shards:
             await shard.loaded()
         return [
@@ -249,33 +247,13 @@ class TransactionCoordinator:
                 f"a transactional id has at most {TRANSACTIONAL_ID_SIZE_BYTES_MAX} bytes"
             )
         self._require_serving()
-        self._follow(self._view.image)
-        partitions = self._view.image.partitions(TRANSACTION_STATE_TOPIC)
-        shard = None
-        if partitions:
-            shard = self._shards.get(shard_of_transaction(transactional_id, len(partitions)))
+        shard = self._shards.find(lambda count: shard_of_transaction(transactional_id, count))
         if shard is None:
             raise not_coordinator(transactional_id)
         return shard
 
-    def _follow(self, image: ClusterImage) -> None:
-        """Take over shards that are ours now, drop those that are not."""
-        if image is self._followed or self._is_closed:
-            return
-        self._followed = image
-        ours = {
-            partition.partition: Leadership(partition.topic_id, partition.leader_epoch)
-            for partition in image.partitions(TRANSACTION_STATE_TOPIC)
-            if self._leads(partition)
-        }
-        for index, shard in tuple(self._shards.items()):
-            if ours.get(index) != shard.leadership:
-                self._drop(index)
-        for index, leadership in ours.items():
-            if index not in self._shards:
-                shard = TransactionShard(index, leadership, self._store, host=self._host)
-                self._shards[index] = shard
-                shard.begin_loading()
+    def _open_shard(self, index: int, leadership: Leadership) -> TransactionShard:
+        return TransactionShard(index, leadership, self._store, host=self._host)
 
     def _host(
         self, shard: TransactionShard, transactional_id: str, record: TransactionRecord | None
@@ -288,18 +266,10 @@ class TransactionCoordinator:
             on_change=lambda loaded: self._changed(shard, loaded),
         )
 
-    def _drop(self, index: int) -> None:
-        shard = self._shards.pop(index)
-        endings = [
-            ending
-            for loaded in shard.transactions.values()
-            if (ending := self._endings.get(loaded)) is not None
-        ]
-        for ending in endings:
-            ending.cancel()
-        closing = asyncio.create_task(shard.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+    def _cancel_endings(self, shard: TransactionShard) -> None:
+        for loaded in shard.transactions.values():
+            if (ending := self._endings.get(loaded)) is not None:
+                ending.cancel()
 
     def _changed(self, shard: TransactionShard, loaded: LoadedTransaction) -> None:
         record = loaded.record
@@ -430,7 +400,7 @@ class TransactionCoordinator:
 
     async def _loaded_shards(self) -> list[TransactionShard]:
         found = []
-        for shard in tuple(self._shards.values()) if self._can_serve() else ():
+        for shard in self._shards if self._can_serve() else ():
             try:
                 await shard.loaded()
             except TidelogError as error:

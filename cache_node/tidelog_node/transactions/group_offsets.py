@@ -48,7 +48,7 @@ from tidelog_core.model import (
 )
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
-from tidelog_node.coordinator.shard import Leadership
+from tidelog_node.coordinator.led_shards import Leadership
 from tidelog_node.transactions.verifier import Retries, TransactionVerifier
 
 logger = logging.getLogger(__name__)

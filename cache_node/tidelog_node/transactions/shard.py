@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tidelog_core.errors import CorruptItem, NotCoordinator, TidelogError
+from tidelog_core.errors import CorruptItem, TidelogError
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 from tidelog_core.metadata.transactions import TransactionRecord, transaction_collection
 
-from tidelog_node.coordinator.shard import Leadership
+from tidelog_node.coordinator.led_shards import Leadership, LedShard
 from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded
 from tidelog_node.transactions.state import IDLE
 
@@ -20,12 +20,14 @@ CLAIMS_AT_ONCE = 16
 LOAD_RETRY_SECONDS = 0.5
 
 
-class TransactionShard:
+class TransactionShard(LedShard):
     """Loads the shard once, and single ids again after they had to be unloaded.
 
     A transaction that is open or prepared is claimed before anything is answered from it:
     an answer must not rest on what the coordinator of before is just about to change.
     """
+
+    kind = "transaction"
 
     def __init__(
         self,
@@ -35,35 +37,15 @@ class TransactionShard:
         *,
         host: Callable[[TransactionShard, str, TransactionRecord | None], LoadedTransaction],
     ) -> None:
-        self.index = index
-        self.leadership = leadership
+        super().__init__(index, leadership, store)
         self.transactions: dict[str, LoadedTransaction] = {}
-        self.is_closed = False
-        self._store = store
         self._host = host
         self._stale: set[str] = set()  # in the store perhaps, but not in memory
-        self._is_loaded = False
-        self._loading: asyncio.Task[TidelogError | None] | None = None
 
     @property
     def coordinator_epoch(self) -> int:
         """What markers carry, by which a partition tells an old coordinator from this one."""
         return self.leadership.leader_epoch
-
-    def begin_loading(self) -> None:
-        """Load in the background, so that what was decided before is carried out."""
-        if not self._is_loaded and self._loading is None:
-            self._loading = asyncio.create_task(self._load())
-
-    async def loaded(self) -> None:
-        """Wait until all ids are there. Raises what kept them away."""
-        while not self._is_loaded:
-            self.begin_loading()
-            assert self._loading is not None
-            error = await asyncio.shield(self._loading)
-            self.check_open()
-            if error is not None:
-                raise error
 
     async def find(self, transactional_id: str) -> LoadedTransaction:
         """Return the id's transaction, an empty one where the id is not known."""
@@ -99,11 +81,7 @@ class TransactionShard:
                     extra={"transactional_id": transactional_id, "problem": str(error)},
                 )
 
-    async def close(self) -> None:
-        """Unload everything and finish what is being stored."""
-        self.is_closed = True
-        if self._loading is not None:
-            await asyncio.wait([self._loading])
+    async def _unload_all(self) -> None:
         transactions = list(self.transactions.values())
         self.transactions.clear()
         for transaction in transactions:
@@ -111,23 +89,17 @@ class TransactionShard:
         for transaction in transactions:
             await transaction.close()
 
-    def check_open(self) -> None:
-        """Raise ``NotCoordinator`` once the shard has moved elsewhere."""
-        if self.is_closed:
-            raise NotCoordinator(f"transaction shard {self.index} has moved")
-
     def _take(self, transactional_id: str, record: TransactionRecord | None) -> LoadedTransaction:
         self.check_open()
         transaction = self._host(self, transactional_id, record)
         self.transactions[transactional_id] = transaction
         return transaction
 
-    async def _load(self) -> TidelogError | None:
+    async def _read_all(self) -> None:
         try:
             items = await self._store.list(transaction_collection(self.index))
             records = [record for item in items if (record := self._read(item)) is not None]
-            if self.is_closed:
-                return None
+            self.check_open()
             open_ones = [
                 self._take(record.transactional_id, record)
                 for record in records
@@ -139,16 +111,12 @@ class TransactionShard:
             for start in range(0, len(open_ones), CLAIMS_AT_ONCE):
                 some = open_ones[start : start + CLAIMS_AT_ONCE]
                 await asyncio.gather(*(self._claim(transaction) for transaction in some))
-            self._is_loaded = True
-        except TidelogError as error:
+        except TidelogError:
             for transaction in tuple(self.transactions.values()):
                 transaction.unload()
             self.transactions.clear()
             self._stale.clear()
-            return error
-        finally:
-            self._loading = None
-        return None
+            raise
 
     async def _claim(self, transaction: LoadedTransaction) -> None:
         """Claim it, or leave it to be read again: the coordinator of before was just writing."""
