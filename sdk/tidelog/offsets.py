@@ -16,8 +16,9 @@ from kio.schema.list_offsets.v10.request import (
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
+from tidelog.asking_leaders import ask_until_found, by_leader, worst
 from tidelog.cluster import Cluster
-from tidelog.errors import RequestTimedOut, TidelogError, error_for
+from tidelog.errors import TidelogError, error_for
 from tidelog.wire.requests import LIST_OFFSETS
 
 LATEST_TIMESTAMP = -1
@@ -47,22 +48,13 @@ async def list_offsets(
     The special timestamps above ask for the ends. Retries while leaders move; raises
     what the nodes say if that will not pass, else ``RequestTimedOut``.
     """
-    found: dict[TopicPartition, FoundOffset] = {}
-    backoff = cluster.backoff()
-    failure: TidelogError | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            while len(found) < len(timestamps):
-                missing = {p: t for p, t in timestamps.items() if p not in found}
-                failure = await ask_offsets(cluster, missing, found, read_committed=read_committed)
-                if failure is not None:
-                    if not failure.retriable:
-                        raise failure
-                    cluster.invalidate()
-                    await asyncio.sleep(backoff.next_s())
-    except TimeoutError:
-        raise failure or RequestTimedOut(f"no offsets within {timeout_s:g} s") from None
-    return found
+    return await ask_until_found(
+        cluster,
+        timestamps,
+        lambda missing, found: ask_offsets(cluster, missing, found, read_committed=read_committed),
+        what="offsets",
+        timeout_s=timeout_s,
+    )
 
 
 async def ask_offsets(
@@ -76,27 +68,17 @@ async def ask_offsets(
 
     Returns a failure if any partition is missing: one that will not pass, if there is.
     """
-    by_leader: dict[int, list[TopicPartition]] = {}
-    failures: list[TidelogError] = []
-    for partition in timestamps:
-        topic = cluster.topic(partition.topic)
-        if topic is None:
-            await cluster.refresh()
-        leader = cluster.leader(partition)
-        if leader is None:
-            failures.append(error_for(ErrorCode.unknown_topic_or_partition, None, about=partition))
-        else:
-            by_leader.setdefault(leader.leader, []).append(partition)
+    led, failures = await by_leader(cluster, timestamps)
     answers = await asyncio.gather(
         *(
             _ask_leader(
                 cluster, node, {p: timestamps[p] for p in partitions}, found, read_committed
             )
-            for node, partitions in by_leader.items()
+            for node, partitions in led.items()
         )
     )
     failures += [failure for failure in answers if failure is not None]
-    return min(failures, key=lambda failure: failure.retriable, default=None)
+    return worst(failures)
 
 
 async def _ask_leader(

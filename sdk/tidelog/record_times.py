@@ -19,8 +19,9 @@ from tidelog_core.records.batch import BatchHeader, decode_batch, parse_header
 from tidelog_core.records.header import HEADER_SIZE
 from tidelog_core.wire_messages import build
 
+from tidelog.asking_leaders import ask_until_found, by_leader, worst
 from tidelog.cluster import Cluster
-from tidelog.errors import RequestTimedOut, TidelogError, error_for
+from tidelog.errors import TidelogError, error_for
 from tidelog.wire.requests import FETCH_BY_NAME
 
 FETCHED_AT_FIRST_BYTES = 4096  # of each partition
@@ -47,21 +48,13 @@ async def record_times(
     offset. Of a batch that compaction has emptied from the offset on it is the batch's
     largest. Retries while leaders move; then raises ``RequestTimedOut`` or what nodes say.
     """
-    found: dict[TopicPartition, int | None] = {}
-    backoff = cluster.backoff()
-    failure: TidelogError | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            while missing := {p: o for p, o in offsets.items() if p not in found}:
-                failure = await _ask(cluster, missing, found)
-                if failure is not None:
-                    if not failure.retriable:
-                        raise failure
-                    cluster.invalidate()
-                    await asyncio.sleep(backoff.next_s())
-    except TimeoutError:
-        raise failure or RequestTimedOut(f"no records within {timeout_s:g} s") from None
-    return found
+    return await ask_until_found(
+        cluster,
+        offsets,
+        lambda missing, found: _ask(cluster, missing, found),
+        what="records",
+        timeout_s=timeout_s,
+    )
 
 
 async def _ask(
@@ -70,16 +63,7 @@ async def _ask(
     found: dict[TopicPartition, int | None],
 ) -> TidelogError | None:
     """Ask every leader and add what they say to ``found``; return a failure if one is missing."""
-    by_leader: dict[int, list[TopicPartition]] = {}
-    failures: list[TidelogError] = []
-    for partition in offsets:
-        if cluster.topic(partition.topic) is None:
-            await cluster.refresh()
-        leader = cluster.leader(partition)
-        if leader is None:
-            failures.append(error_for(ErrorCode.unknown_topic_or_partition, None, about=partition))
-        else:
-            by_leader.setdefault(leader.leader, []).append(partition)
+    led, failures = await by_leader(cluster, offsets)
 
     async def ask(node: int, some: Iterable[TopicPartition]) -> list[TopicPartition]:
         try:
@@ -88,14 +72,14 @@ async def _ask(
             failures.append(error)
             return []
 
-    large = await asyncio.gather(*(ask(node, some) for node, some in by_leader.items()))
-    alone = [(n, p) for n, some in zip(by_leader, large, strict=True) for p in some]
+    large = await asyncio.gather(*(ask(node, some) for node, some in led.items()))
+    alone = [(n, p) for n, some in zip(led, large, strict=True) for p in some]
     for start in range(0, len(alone), ALONE_AT_ONCE_MAX):
         some = alone[start : start + ALONE_AT_ONCE_MAX]
         for left in await asyncio.gather(*(ask(node, [partition]) for node, partition in some)):
             # Alone, a batch of any size is sent: there was none to come.
             found.update(dict.fromkeys(left))
-    return min(failures, key=lambda failure: failure.retriable, default=None)
+    return worst(failures)
 
 
 async def _fetch(

@@ -1,0 +1,72 @@
+"""Asking the leaders of partitions until each partition has its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.model import TopicPartition
+
+from tidelog.cluster import Cluster
+from tidelog.errors import RequestTimedOut, TidelogError, error_for
+
+QuestionT = TypeVar("QuestionT")
+AnswerT = TypeVar("AnswerT")
+
+
+async def ask_until_found(
+    cluster: Cluster,
+    questions: Mapping[TopicPartition, QuestionT],
+    ask: Callable[
+        [Mapping[TopicPartition, QuestionT], dict[TopicPartition, AnswerT]],
+        Awaitable[TidelogError | None],
+    ],
+    *,
+    what: str,
+    timeout_s: float,
+) -> dict[TopicPartition, AnswerT]:
+    """Return the answer of each partition.
+
+    ``ask`` adds what it is told to its second argument, and returns a failure if a partition
+    is missing. Asks again while leaders move; raises what the nodes say if that will not
+    pass, else ``RequestTimedOut``: no ``what`` in time.
+    """
+    found: dict[TopicPartition, AnswerT] = {}
+    backoff = cluster.backoff()
+    failure: TidelogError | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while missing := {p: q for p, q in questions.items() if p not in found}:
+                failure = await ask(missing, found)
+                if failure is not None:
+                    if not failure.retriable:
+                        raise failure
+                    cluster.invalidate()
+                    await asyncio.sleep(backoff.next_s())
+    except TimeoutError:
+        raise failure or RequestTimedOut(f"no {what} within {timeout_s:g} s") from None
+    return found
+
+
+async def by_leader(
+    cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> tuple[dict[int, list[TopicPartition]], list[TidelogError]]:
+    """Return the partitions by the node that leads them, and a failure for each without one."""
+    led: dict[int, list[TopicPartition]] = {}
+    failures: list[TidelogError] = []
+    for partition in partitions:
+        if cluster.topic(partition.topic) is None:
+            await cluster.refresh()
+        leader = cluster.leader(partition)
+        if leader is None:
+            failures.append(error_for(ErrorCode.unknown_topic_or_partition, None, about=partition))
+        else:
+            led.setdefault(leader.leader, []).append(partition)
+    return led, failures
+
+
+def worst(failures: Iterable[TidelogError]) -> TidelogError | None:
+    """Return a failure that will not pass, if there is one, else any."""
+    return min(failures, key=lambda failure: failure.retriable, default=None)
