@@ -10,7 +10,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from tests.chaos.history import (
 from tests.chaos.workload import Progress, Scene, pause
 
 SESSION_SECONDS = 4.0, 20.0
+SESSIONS_MAX = 10_000  # of one client
 POLL_MS = 300
 PIPELINE_GROUP = "pipeline"
 PIPELINE_SESSION_TIMEOUT_MS = 6_000
@@ -105,15 +106,31 @@ def _producer(scene: Scene, name: str, session: str) -> Producer:
 async def write_transactions(scene: Scene, name: str, *, rate_per_s: float) -> None:
     """Run sessions of our producer for as long as the scene wants writes."""
     chance = scene.chance(name)
-    for count in range(10_000):
-        if not scene.is_writing:
+    await _run_sessions(
+        scene,
+        name,
+        lambda session: _write_session(scene, name, session, chance, rate_per_s),
+        is_wanted=lambda: scene.is_writing,
+    )
+
+
+async def _run_sessions(
+    scene: Scene,
+    name: str,
+    run: Callable[[str], Awaitable[None]],
+    *,
+    is_wanted: Callable[[], bool],
+) -> None:
+    """Run one session after the other for as long as they are wanted."""
+    for count in range(SESSIONS_MAX):
+        if not is_wanted():
             return
         session = f"{name}.{count}"
         try:
-            await _write_session(scene, name, session, chance, rate_per_s)
+            await run(session)
         except TidelogError as error:
-            scene.note(session, f"cannot go on: {type(error).__name__}: {error}")
-            await pause(0.5, lambda: scene.is_writing)
+            scene.note(session, f"starts over: {type(error).__name__}: {error}")
+            await pause(0.3, is_wanted)
 
 
 async def _write_session(
@@ -156,15 +173,9 @@ class Processor:
 
     async def run(self) -> None:
         """Run sessions until the scene wants no more reads."""
-        for count in range(10_000):
-            if not self._scene.is_reading:
-                return
-            session = f"{self._name}.{count}"
-            try:
-                await self._session(session)
-            except TidelogError as error:
-                self._scene.note(session, f"starts over: {type(error).__name__}: {error}")
-                await pause(0.3, lambda: self._scene.is_reading)
+        await _run_sessions(
+            self._scene, self._name, self._session, is_wanted=lambda: self._scene.is_reading
+        )
 
     async def _session(self, session: str) -> None:
         scene = self._scene
@@ -233,15 +244,9 @@ class CommittedReader:
 
     async def run(self) -> None:
         """Run sessions until the scene wants no more reads."""
-        for count in range(10_000):
-            if not self._scene.is_reading:
-                return
-            session = f"{self._name}.{count}"
-            try:
-                await self._session(session)
-            except TidelogError as error:
-                self._scene.note(session, f"starts over: {type(error).__name__}: {error}")
-                await pause(0.3, lambda: self._scene.is_reading)
+        await _run_sessions(
+            self._scene, self._name, self._session, is_wanted=lambda: self._scene.is_reading
+        )
 
     async def _session(self, session: str) -> None:
         scene = self._scene
@@ -396,14 +401,26 @@ def _end_confluent(producer: ConfluentProducer, attempt: _Attempt, *, is_given_u
 def write_transactions_with_librdkafka(scene: Scene, name: str, *, rate_per_s: float) -> None:
     """Run sessions of librdkafka's producer in the calling thread."""
     chance = scene.chance(name)
-    for count in range(10_000):
-        if not scene.is_writing:
+    _run_confluent_sessions(
+        scene,
+        name,
+        lambda session: _confluent_write_session(scene, name, session, chance, rate_per_s),
+        is_wanted=lambda: scene.is_writing,
+    )
+
+
+def _run_confluent_sessions(
+    scene: Scene, name: str, run: Callable[[str], None], *, is_wanted: Callable[[], bool]
+) -> None:
+    """Run one session after the other in the calling thread for as long as they are wanted."""
+    for count in range(SESSIONS_MAX):
+        if not is_wanted():
             return
         session = f"{name}.{count}"
         try:
-            _confluent_write_session(scene, name, session, chance, rate_per_s)
+            run(session)
         except (KafkaException, _Hangs) as error:
-            scene.note(session, f"cannot go on: {error}")
+            scene.note(session, f"starts over: {error}")
             time.sleep(0.3)
 
 
@@ -442,15 +459,12 @@ def _confluent_write_session(
 def process_with_librdkafka(scene: Scene, name: str, source: str, progress: Progress) -> None:
     """Be a member of the pipeline with librdkafka's clients, in the calling thread."""
     chance = scene.chance(name)
-    for count in range(10_000):
-        if not scene.is_reading:
-            return
-        session = f"{name}.{count}"
-        try:
-            _confluent_process_session(scene, name, session, source, progress, chance)
-        except (KafkaException, _Hangs) as error:
-            scene.note(session, f"starts over: {error}")
-            time.sleep(0.3)
+    _run_confluent_sessions(
+        scene,
+        name,
+        lambda session: _confluent_process_session(scene, name, session, source, progress, chance),
+        is_wanted=lambda: scene.is_reading,
+    )
 
 
 def _confluent_process_session(
