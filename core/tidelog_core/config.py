@@ -1,6 +1,6 @@
-"""Every topic and node setting: name, type, unit, default, bounds and what it does.
+"""Every setting of topics, groups and nodes: name, type, unit, default, bounds, what it does.
 
-The two dataclasses below are the only place where a setting is declared; parsing,
+The dataclasses below are the only place where a setting is declared; parsing,
 validation, ``DescribeConfigs`` and the documentation are all made from their
 fields. Names and defaults are Kafka's where Kafka has the setting.
 Source: Kafka's topic and broker configuration reference.
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Literal, TypeVar
 
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.offset_reset import parse_offset_reset
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -25,13 +25,6 @@ LOCAL_AS_TOTAL = -2  # local.retention.*: «whatever retention.* says»
 
 SettingType = Literal["boolean", "int", "long", "double", "string", "list"]
 Value = bool | int | float | str | tuple[str, ...]
-
-
-class ConfigScope(Enum):
-    """What a setting belongs to."""
-
-    TOPIC = "topic"
-    NODE = "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +39,7 @@ class Setting:
     at_least: float | None
     at_most: float | None
     one_of: tuple[Value, ...]
+    check: Callable[[str], object] | None  # strings: raises ``ValueError`` where it is wrong
     is_read_only: bool  # nodes: fixed at start
 
     def parse(self, text: str) -> Value:
@@ -54,6 +48,8 @@ class Setting:
         for part in value if isinstance(value, tuple) else (value,):
             if self.one_of and part not in self.one_of:
                 raise ValueError(f"must be one of {', '.join(map(str, self.one_of))}")
+        if self.check is not None and isinstance(value, str):
+            self.check(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.at_least is not None and value < self.at_least:
                 raise ValueError(f"must be at least {self.at_least}")
@@ -79,6 +75,7 @@ def _setting(
     at_least: float | None = None,
     at_most: float | None = None,
     one_of: tuple[Value, ...] = (),
+    check: Callable[[str], object] | None = None,
     is_read_only: bool = False,
 ) -> Any:
     if type == "int":
@@ -92,6 +89,7 @@ def _setting(
         "at_least": at_least,
         "at_most": at_most,
         "one_of": one_of,
+        "check": check,
         "is_read_only": is_read_only,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -134,6 +132,19 @@ class TopicConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """The settings of one group of consumers, after the node's defaults are applied (KIP-848, KIP-932)."""
+
+    consumer_heartbeat_interval_ms: int = _setting("consumer.heartbeat.interval.ms", "int", 5000, "How often the members of this consumer group are told to send heartbeats, milliseconds.", at_least=1)
+    consumer_session_timeout_ms: int = _setting("consumer.session.timeout.ms", "int", 45_000, "A member of this consumer group that sends no heartbeat for this long is removed, milliseconds.", at_least=1)
+    share_auto_offset_reset: str = _setting("share.auto.offset.reset", "string", "latest", "Where this share group begins to read a partition: earliest, latest, or by_duration:<ISO 8601 duration> before now.", check=parse_offset_reset)
+    share_heartbeat_interval_ms: int = _setting("share.heartbeat.interval.ms", "int", 5000, "How often the members of this share group are told to send heartbeats, milliseconds.", at_least=1)
+    share_isolation_level: str = _setting("share.isolation.level", "string", "read_uncommitted", "Whether this share group is given records of transactions that are open or were aborted (read_uncommitted) or not (read_committed).", one_of=("read_committed", "read_uncommitted"))
+    share_record_lock_duration_ms: int = _setting("share.record.lock.duration.ms", "int", 30_000, "How long a record is kept for the member of this share group that acquired it, milliseconds.", at_least=1000)
+    share_session_timeout_ms: int = _setting("share.session.timeout.ms", "int", 45_000, "A member of this share group that sends no heartbeat for this long is removed, milliseconds.", at_least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """The settings of one node that clients can see and that shape the cluster's defaults."""
 
@@ -153,13 +164,26 @@ class NodeConfig:
     fetch_max_bytes: int = _setting("fetch.max.bytes", "int", 57_671_680, "The most bytes of records in one fetch response.", at_least=1024)
     group_consumer_assignors: tuple[str, ...] = _setting("group.consumer.assignors", "list", ("uniform", "range"), "The assignors that members of consumer groups may ask for; the first is used where none is asked for.", one_of=("uniform", "range"), is_read_only=True)
     group_consumer_heartbeat_interval_ms: int = _setting("group.consumer.heartbeat.interval.ms", "int", 5000, "How often members of consumer groups are told to send heartbeats, milliseconds.", at_least=1)
+    group_consumer_max_heartbeat_interval_ms: int = _setting("group.consumer.max.heartbeat.interval.ms", "int", 15_000, "The longest consumer.heartbeat.interval.ms that a group may set, milliseconds.", at_least=1)
+    group_consumer_max_session_timeout_ms: int = _setting("group.consumer.max.session.timeout.ms", "int", 60_000, "The longest consumer.session.timeout.ms that a group may set, milliseconds.", at_least=1)
     group_consumer_max_size: int = _setting("group.consumer.max.size", "int", INT32_MAX, "The most members of one consumer group.", at_least=1)
     group_consumer_migration_policy: str = _setting("group.consumer.migration.policy", "string", "bidirectional", "Whether a classic group with members becomes a consumer group when a member of the new protocol joins (upgrade), a classic one again when the last such member leaves (downgrade), both, or neither.", one_of=("bidirectional", "upgrade", "downgrade", "disabled"))
+    group_consumer_min_heartbeat_interval_ms: int = _setting("group.consumer.min.heartbeat.interval.ms", "int", 5000, "The shortest consumer.heartbeat.interval.ms that a group may set, milliseconds.", at_least=1)
+    group_consumer_min_session_timeout_ms: int = _setting("group.consumer.min.session.timeout.ms", "int", 45_000, "The shortest consumer.session.timeout.ms that a group may set, milliseconds.", at_least=1)
     group_consumer_session_timeout_ms: int = _setting("group.consumer.session.timeout.ms", "int", 45_000, "A member of a consumer group that sends no heartbeat for this long is removed, milliseconds.", at_least=1)
     group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", "int", 3000, "How long the first rebalance of an empty group waits for more members, milliseconds.", at_least=0)
     group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", "int", 1_800_000, "The longest session timeout that a member may ask for, milliseconds.", at_least=1)
     group_max_size: int = _setting("group.max.size", "int", INT32_MAX, "The most members of one group.", at_least=1)
     group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", "int", 6000, "The shortest session timeout that a member may ask for, milliseconds.", at_least=1)
+    group_share_heartbeat_interval_ms: int = _setting("group.share.heartbeat.interval.ms", "int", 5000, "How often members of share groups are told to send heartbeats, milliseconds.", at_least=1)
+    group_share_max_heartbeat_interval_ms: int = _setting("group.share.max.heartbeat.interval.ms", "int", 15_000, "The longest share.heartbeat.interval.ms that a group may set, milliseconds.", at_least=1)
+    group_share_max_record_lock_duration_ms: int = _setting("group.share.max.record.lock.duration.ms", "int", 60_000, "The longest share.record.lock.duration.ms that a group may set, milliseconds.", at_least=1000)
+    group_share_max_session_timeout_ms: int = _setting("group.share.max.session.timeout.ms", "int", 60_000, "The longest share.session.timeout.ms that a group may set, milliseconds.", at_least=1)
+    group_share_min_heartbeat_interval_ms: int = _setting("group.share.min.heartbeat.interval.ms", "int", 5000, "The shortest share.heartbeat.interval.ms that a group may set, milliseconds.", at_least=1)
+    group_share_min_record_lock_duration_ms: int = _setting("group.share.min.record.lock.duration.ms", "int", 15_000, "The shortest share.record.lock.duration.ms that a group may set, milliseconds.", at_least=1000)
+    group_share_min_session_timeout_ms: int = _setting("group.share.min.session.timeout.ms", "int", 45_000, "The shortest share.session.timeout.ms that a group may set, milliseconds.", at_least=1)
+    group_share_record_lock_duration_ms: int = _setting("group.share.record.lock.duration.ms", "int", 30_000, "How long a record is kept for the member of a share group that acquired it, milliseconds.", at_least=1000)
+    group_share_session_timeout_ms: int = _setting("group.share.session.timeout.ms", "int", 45_000, "A member of a share group that sends no heartbeat for this long is removed, milliseconds.", at_least=1)
     leader_imbalance_check_interval_seconds: int = _setting("leader.imbalance.check.interval.seconds", "long", 300, "How long a preferred leader must have been in sync and alive before it gets its partition back, seconds.", at_least=1, is_read_only=True)
     log_cleanup_policy: tuple[str, ...] = _setting("log.cleanup.policy", "list", ("delete",), "Default of the topic's cleanup.policy.", one_of=("delete", "compact"))
     log_local_retention_bytes: int = _setting("log.local.retention.bytes", "long", LOCAL_AS_TOTAL, "Default of the topic's local.retention.bytes.", at_least=-2)
@@ -224,10 +248,21 @@ TOPIC_DEFAULT_FROM_NODE: Mapping[str, str] = {
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
 
-ConfigT = TypeVar("ConfigT", TopicConfig, NodeConfig)
+# The node setting that supplies the default of a group's setting.
+GROUP_DEFAULT_FROM_NODE: Mapping[str, str] = {
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+    "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
+    "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
+    "share.session.timeout.ms": "group.share.session.timeout.ms",
+}
+
+ConfigT = TypeVar("ConfigT", TopicConfig, GroupConfig, NodeConfig)
 
 
-def settings_of(config_class: type[TopicConfig] | type[NodeConfig]) -> Mapping[str, Setting]:
+def settings_of(
+    config_class: type[TopicConfig] | type[GroupConfig] | type[NodeConfig],
+) -> Mapping[str, Setting]:
     """Return every setting of the class by its Kafka name, in declared order."""
     return _DECLARED[config_class]
 
@@ -261,12 +296,29 @@ def parse_config(
 
 def topic_config(overrides: Mapping[str, str], node: NodeConfig) -> TopicConfig:
     """Return a topic's settings: its own, else the node's defaults, else the built-in ones."""
-    topic_settings, node_settings = settings_of(TopicConfig), settings_of(NodeConfig)
-    defaults = {
-        topic_settings[topic_name].field: getattr(node, node_settings[node_name].field)
-        for topic_name, node_name in TOPIC_DEFAULT_FROM_NODE.items()
-    }
+    defaults = _from_node(TopicConfig, TOPIC_DEFAULT_FROM_NODE, node)
     return parse_config(TopicConfig, overrides, base=TopicConfig(**defaults))
+
+
+def group_config(overrides: Mapping[str, str], node: NodeConfig) -> GroupConfig:
+    """Return a group's settings: its own, else the node's for all groups, else the built-in ones.
+
+    Raises ``InvalidConfig``, as ``parse_config`` does.
+    """
+    defaults = _from_node(GroupConfig, GROUP_DEFAULT_FROM_NODE, node)
+    return parse_config(GroupConfig, overrides, base=GroupConfig(**defaults))
+
+
+def _from_node(
+    config_class: type[TopicConfig] | type[GroupConfig],
+    names: Mapping[str, str],
+    node: NodeConfig,
+) -> dict[str, Any]:
+    declared, node_declared = settings_of(config_class), settings_of(NodeConfig)
+    return {
+        declared[name].field: getattr(node, node_declared[node_name].field)
+        for name, node_name in names.items()
+    }
 
 
 def _declared(config_class: type[Any]) -> Iterator[Setting]:
@@ -310,5 +362,5 @@ def parse_bool(text: str) -> bool:
 
 _DECLARED: Mapping[type, Mapping[str, Setting]] = {
     config_class: {setting.name: setting for setting in _declared(config_class)}
-    for config_class in (TopicConfig, NodeConfig)
+    for config_class in (TopicConfig, GroupConfig, NodeConfig)
 }

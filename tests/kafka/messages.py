@@ -51,6 +51,7 @@ API_KEYS = {
     "list_transactions": 66,
     "consumer_group_heartbeat": 68,
     "consumer_group_describe": 69,
+    "list_config_resources": 74,
     "describe_topic_partitions": 75,
 }
 

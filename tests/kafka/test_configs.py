@@ -245,3 +245,116 @@ def test_replacing_all_settings(peer: Peer) -> Observations:
     yield "null", replaced(("retention.ms", None))
     yield "twice", replaced(("retention.ms", "1"), ("retention.ms", "2"))
     yield "nothing", replaced()
+
+
+def group_resource(name: str, *changes: tuple[str, int, str | None]) -> dict[str, Any]:
+    configs = [{"name": key, "config_operation": op, "value": value} for key, op, value in changes]
+    return {"resource_type": GROUP, "resource_name": name, "configs": configs}
+
+
+def group_settings(peer: Peer, name: str, *, version: int = 4) -> Any:
+    """Return what DescribeConfigs says of a group, by setting, after every change so far."""
+    if peer.name == "kafka":
+        peer.create_topic(f"barrier-{uuid.uuid4().hex[:8]}")
+    resource = {"resource_type": GROUP, "resource_name": name, "configuration_keys": None}
+    answer = peer.call("describe_configs", version, resources=[resource], include_synonyms=True)[
+        "results"
+    ][0]
+    return {c["name"]: c for c in answer["configs"]} or answer
+
+
+@compared
+def test_group_settings_are_described(peer: Peer) -> Observations:
+    change = group_resource("described", ("consumer.session.timeout.ms", SET, "50000"))
+    yield "altered", peer.call("incremental_alter_configs", 1, resources=[change])
+    yield "names", sorted(group_settings(peer, "described"))
+    for version in range(1, 5):
+        yield f"described {version}", group_settings(peer, "described", version=version)
+    yield "no such group", group_settings(peer, "nobody")["share.isolation.level"]
+    yield "no name", group_settings(peer, "")
+
+
+@compared
+def test_changing_group_settings(peer: Peer) -> Observations:
+    """A group's settings may be set before there is a group."""
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    reset, isolation = "share.auto.offset.reset", "share.isolation.level"
+    lock = "share.record.lock.duration.ms"
+    cases: dict[str, list[tuple[str, int, str | None]]] = {
+        "nothing": [],
+        "set": [(session, SET, "50000")],
+        "set spaces": [(session, SET, " 55000 ")],
+        "set null": [(session, SET, None)],
+        "set unknown": [("retention.ms", SET, "1")],
+        "delete unknown": [("retention.ms", DELETE, None)],
+        "twice": [(session, SET, "50000"), (session, SET, "51000")],
+        "append": [(isolation, APPEND, "read_committed")],
+        "unknown operation": [(session, 9, "50000")],
+        "one good, one bad": [(heartbeat, SET, "6000"), (session, SET, "x")],
+        "both": [(heartbeat, SET, "6000"), (session, SET, "51000")],
+        "delete": [(session, DELETE, None)],
+        **{
+            f"{name} {value}": [(name, SET, value)]
+            for name, values in {
+                session: ("0", "1", "44999", "45000", "60000", "60001", "1_0", "", "5000000000000"),
+                heartbeat: ("4999", "5000", "15000", "15001"),
+                "share.session.timeout.ms": ("44999", "60000", "60001"),
+                "share.heartbeat.interval.ms": ("4999", "15000", "15001"),
+                lock: ("999", "14999", "15000", "60000", "60001"),
+                isolation: ("read_committed", "READ_COMMITTED", ""),
+                reset: (
+                    *("earliest", " latest ", "EARLIEST", "none", "", "by_duration:PT1H"),
+                    *("by_duration:-PT1H", "by_duration:PT1H-30M", "by_duration:P1Y"),
+                    *("by_duration:P1W", "by_duration:pt0s", "by_duration:P", "by_duration:P1DT"),
+                    *("by_duration:P2DT3H4M5.5S", "by_duration:-PT-1M", "by_duration:PT.5S"),
+                ),
+            }.items()
+            for value in values
+        },
+    }
+    for label, changes in cases.items():
+        answer = peer.call(
+            "incremental_alter_configs", 1, resources=[group_resource("changed", *changes)]
+        )
+        yield label, {"answer": answer["responses"]}
+    own = group_settings(peer, "changed")
+    yield "after", {name: c["value"] for name, c in own.items() if c["config_source"] == 8}
+    for name in ("", "g 2 é", "x" * 300):
+        change = group_resource(name, (session, SET, "50000"))
+        yield f"named {name}", peer.call("incremental_alter_configs", 1, resources=[change])
+    for label, configs in {
+        "replaced": [{"name": heartbeat, "value": "7000"}],
+        "replaced by null": [{"name": heartbeat, "value": None}],
+        "replaced by a wrong one": [{"name": heartbeat, "value": "1"}],
+    }.items():
+        resource = {"resource_type": GROUP, "resource_name": "changed", "configs": configs}
+        yield label, peer.call("alter_configs", 2, resources=[resource])
+    own = group_settings(peer, "changed")
+    yield "in the end", {name: c["value"] for name, c in own.items() if c["config_source"] == 8}
+
+
+@compared
+def test_resources_with_settings_are_listed(peer: Peer) -> Observations:
+    name = "listed-group"
+    change = group_resource(name, ("share.isolation.level", SET, "read_committed"))
+    peer.call("incremental_alter_configs", 1, resources=[change])
+    peer.create_topic("listed-topic")
+
+    def listed(*types: int, version: int = 1) -> Any:
+        fields = {} if version == 0 else {"resource_types": list(types)}
+        answer = peer.call("list_config_resources", version, **fields)
+        kept = [
+            resource
+            for resource in answer["config_resources"]
+            if resource["resource_name"] in ("1", name, "listed-topic")
+            and resource["resource_type"] != BROKER_LOGGER  # Tidelog shows none
+        ]
+        kept.sort(key=lambda resource: resource["resource_type"])
+        return {**answer, "config_resources": kept}
+
+    yield "before there were types", listed(version=0)
+    yield "all", listed()
+    for types in ((GROUP,), (TOPIC,), (BROKER,), (CLIENT_METRICS,), (GROUP, TOPIC), (GROUP, GROUP)):
+        yield f"{types}", listed(*types)
+    for types in ((0,), (99,), (GROUP, 99), (-1,)):
+        yield f"unknown {types}", listed(*types)

@@ -45,6 +45,11 @@ def test_topics_settings_offsets_and_groups_by_the_tools(pair: Pair, name: str) 
     settings = kafka_broker.run_tool(config, *address, "--describe", *entity)
     assert "segment.ms=7" in settings
     assert "retention.ms" not in settings
+    group = ("--entity-type", "groups", "--entity-name", "set-by-tool")
+    session = "consumer.session.timeout.ms=50000"
+    kafka_broker.run_tool(config, *address, "--alter", *group, "--add-config", session)
+    settings = kafka_broker.run_tool(config, *address, "--describe", *group[:2])
+    assert re.search(rf"configs for group set-by-tool are:\s+{session}", settings)
 
     assert peer.produce("by-tool", batch(b"a", b"b"), partition=1)["error_code"] == "none"
     offsets = run(peer, "GetOffsetShell", *topic).split()

@@ -144,6 +144,22 @@ def test_configs_are_set_put_back_and_checked(node: NodeProcess, topic: str) -> 
     asyncio.run(main())
 
 
+def test_a_groups_configs_are_set_and_put_back(node: NodeProcess, name: str) -> None:
+    key = "consumer.session.timeout.ms"
+
+    async def main() -> None:
+        async with Admin(node.address) as admin:
+            await admin.alter_configs("group", name, set={key: "50000"})
+            found = await admin.describe_configs("group", name)
+            assert (found[key].value, found[key].source) == ("50000", "dynamic_group")
+            with pytest.raises(InvalidConfig, match=r"group\.consumer\.max\.session\.timeout\.ms"):
+                await admin.alter_configs("group", name, set={key: "3600000"})
+            await admin.alter_configs("group", name, delete=[key])
+            assert (await admin.describe_configs("group", name))[key].is_default
+
+    asyncio.run(main())
+
+
 def test_cluster_and_disks_are_described(node: NodeProcess, topic: str) -> None:
     async def main() -> None:
         async with Producer(node.address) as producer:

@@ -224,7 +224,7 @@ class GroupCoordinator:
 
     def preferred_assignor(self, group: ConsumerGroup) -> str:
         """Return the assignor that the group's next assignment is made by."""
-        return group.preferred_assignor(self._consumer_settings())
+        return group.preferred_assignor(self._consumer_settings(group.group_id))
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """Return the topic's name, or ``None`` where it was deleted."""
@@ -443,7 +443,7 @@ class GroupCoordinator:
                 record,
                 now_ms=now_ms,
                 clock_offset_ms=clock_offset_ms,
-                settings=self._consumer_settings(),
+                settings=self._consumer_settings(record.group_id),
             )
         return self._host(shard_index, group, record=record)
 
@@ -570,12 +570,13 @@ class GroupCoordinator:
         topic = self._view.image.topic(name)
         return None if topic is None else topic.topic_id
 
-    def _consumer_settings(self) -> ConsumerGroupSettings:
+    def _consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         config = self._node_config()
+        own = self._view.image.group_config(group_id, config)
         policy = config.group_consumer_migration_policy
         return ConsumerGroupSettings(
-            session_timeout_ms=config.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            session_timeout_ms=own.consumer_session_timeout_ms,
+            heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
             members_max=config.group_consumer_max_size,
             classic_members_max=config.group_max_size,
             assignors=self.assignors,

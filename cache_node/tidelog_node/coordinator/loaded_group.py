@@ -66,7 +66,7 @@ class Surroundings:
 
     now_ms: Callable[[], int]
     clock_offset_ms: Callable[[], int]  # wall clock minus ``now_ms``
-    settings: Callable[[], ConsumerGroupSettings]
+    settings: Callable[[str], ConsumerGroupSettings]  # of the group of this id
     topics: Callable[[], TopicsByName]
 
 
@@ -220,7 +220,7 @@ class LoadedGroup:
         if self._storing is None and not self.is_unloaded:
             group, now_ms = self.group, self._now_ms()
             if isinstance(group, ConsumerGroup):
-                self._take(group.expire(now_ms, self._surroundings.settings()))
+                self._take(group.expire(now_ms, self._settings()))
             else:
                 self._take(group.expire(now_ms))
 
@@ -339,6 +339,9 @@ class LoadedGroup:
             await asyncio.wait([self._storing])
         await self.storage.close()
 
+    def _settings(self) -> ConsumerGroupSettings:
+        return self._surroundings.settings(self.group.group_id)
+
     def _join(self, request: JoinRequest, limits: GroupLimits) -> Step:
         now_ms = self._now_ms()
         if isinstance(self.group, ConsumerGroup) and self.group.is_empty:
@@ -352,7 +355,7 @@ class LoadedGroup:
                 self.group,
                 request,
                 now_ms=now_ms,
-                settings=self._surroundings.settings(),
+                settings=self._settings(),
                 topics=self._surroundings.topics(),
             )
         return self.group.join(request, now_ms=now_ms, limits=limits)
@@ -360,7 +363,7 @@ class LoadedGroup:
     def _consumer_heartbeat(
         self, request: ConsumerHeartbeat
     ) -> tuple[ConsumerHeartbeatAnswer, Step]:
-        now_ms, settings = self._now_ms(), self._surroundings.settings()
+        now_ms, settings = self._now_ms(), self._settings()
         try:
             group = self._consumer_group(request, settings)
         except Refused as refusal:

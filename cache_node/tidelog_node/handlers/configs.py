@@ -1,14 +1,15 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, of topics and of nodes.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, and what there is to describe.
 
-A node answers for itself and for the settings of all nodes; clients send what concerns
-another node to that node. Source: ``ConfigHelper``, ``ConfigAdminManager`` and
-``ControllerConfigurationValidator`` of Kafka, whose codes and messages are kept.
+Settings are of topics, of groups and of nodes. A node answers for itself and for the settings
+of all nodes; clients send what concerns another node to that node. Source: ``ConfigHelper``,
+``ConfigAdminManager`` and ``ControllerConfigurationValidator`` of Kafka, whose codes and messages
+are kept.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -18,12 +19,15 @@ from kio.schema.describe_configs.v4 import request as describe_request
 from kio.schema.describe_configs.v4 import response as describe_response
 from kio.schema.incremental_alter_configs.v1 import request as incremental_request
 from kio.schema.incremental_alter_configs.v1 import response as incremental_response
+from kio.schema.list_config_resources.v1 import request as list_request
+from kio.schema.list_config_resources.v1 import response as list_response
 from tidelog_core.admin.configs import Alteration, AlterOperation, check_names
 from tidelog_core.admin.describe import (
     CONFIG_TYPE_NUMBERS,
     ConfigEntry,
     NodeLayers,
     describe_every_node,
+    describe_group,
     describe_node,
     describe_topic,
 )
@@ -47,6 +51,7 @@ from tidelog_node.wire.messages import build
 DESCRIBE_CONFIGS_KEY = 32
 ALTER_CONFIGS_KEY = 33
 INCREMENTAL_ALTER_CONFIGS_KEY = 44
+LIST_CONFIG_RESOURCES_KEY = 74
 
 
 class ResourceType(IntEnum):
@@ -54,6 +59,11 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
+
+
+# Resources that Kafka has besides: listed as there being none.
+BROKER_LOGGER, CLIENT_METRICS = 8, 16
 
 
 class _Resource(Protocol):
@@ -81,6 +91,7 @@ class ConfigHandlers:
     ) -> None:
         self._view = view
         self._broker_id = broker_id
+        self._node_config = node_config
         self._static_config = NodeConfig() if static_config is None else static_config
         self._admin = ClusterAdmin(
             store=store, view=view, node_config=node_config, clock_ms=clock_ms
@@ -92,13 +103,14 @@ class ConfigHandlers:
             Route(DESCRIBE_CONFIGS_KEY, 1, 4, self.describe_configs),
             Route(ALTER_CONFIGS_KEY, 0, 2, self.alter_configs),
             Route(INCREMENTAL_ALTER_CONFIGS_KEY, 0, 1, self.incremental_alter_configs),
+            Route(LIST_CONFIG_RESOURCES_KEY, 0, 1, self.list_config_resources),
         ]
 
     async def describe_configs(
         self, request: describe_request.DescribeConfigsRequest, _: RequestContext
     ) -> describe_response.DescribeConfigsResponse:
         """Answer DescribeConfigs."""
-        image = await self._newest_image(request.resources)
+        image = await self._newest_image() if request.resources else self._view.image
         results = []
         for resource in request.resources:
             entries: list[ConfigEntry] = []
@@ -135,14 +147,15 @@ class ConfigHandlers:
             if missing:
                 raise InvalidRequest(f"Null value not supported for : {', '.join(missing)}")
             configs = {c.name: c.value for c in resource.configs if c.value is not None}
-            if self._resource_type(resource) is ResourceType.TOPIC:
-                await self._admin.replace_topic(
-                    resource.resource_name, configs, validate_only=request.validate_only
-                )
-            else:
-                await self._admin.replace_node(
-                    self._node_of(resource), configs, validate_only=request.validate_only
-                )
+            name, validate_only = resource.resource_name, request.validate_only
+            match self._resource_type(resource):
+                case ResourceType.TOPIC:
+                    await self._admin.replace_topic(name, configs, validate_only=validate_only)
+                case ResourceType.GROUP:
+                    await self._admin.replace_group(name, configs, validate_only=validate_only)
+                case ResourceType.BROKER:
+                    node = self._node_of(resource)
+                    await self._admin.replace_node(node, configs, validate_only=validate_only)
 
         responses = [
             build(
@@ -174,14 +187,15 @@ class ConfigHandlers:
                 Alteration(config.name, _operation(config.config_operation), config.value)
                 for config in resource.configs
             ]
-            if self._resource_type(resource) is ResourceType.TOPIC:
-                await self._admin.alter_topic(
-                    resource.resource_name, alterations, validate_only=request.validate_only
-                )
-            else:
-                await self._admin.alter_node(
-                    self._node_of(resource), alterations, validate_only=request.validate_only
-                )
+            name, validate_only = resource.resource_name, request.validate_only
+            match self._resource_type(resource):
+                case ResourceType.TOPIC:
+                    await self._admin.alter_topic(name, alterations, validate_only=validate_only)
+                case ResourceType.GROUP:
+                    await self._admin.alter_group(name, alterations, validate_only=validate_only)
+                case ResourceType.BROKER:
+                    node = self._node_of(resource)
+                    await self._admin.alter_node(node, alterations, validate_only=validate_only)
 
         responses = [
             build(
@@ -197,12 +211,40 @@ class ConfigHandlers:
             incremental_response.IncrementalAlterConfigsResponse, responses=tuple(responses)
         )
 
-    async def _newest_image(
-        self, resources: Sequence[describe_request.DescribeConfigsResource]
-    ) -> ClusterImage:
+    async def list_config_resources(
+        self, request: list_request.ListConfigResourcesRequest, context: RequestContext
+    ) -> list_response.ListConfigResourcesResponse:
+        """Answer ListConfigResources (KIP-1142); before version 1 it is of client metrics only."""
+        image = await self._newest_image()
+        named: dict[int, Iterable[str]] = {
+            ResourceType.GROUP: image.group_configs,
+            CLIENT_METRICS: (),
+            BROKER_LOGGER: (),
+            ResourceType.BROKER: map(str, image.brokers),
+            ResourceType.TOPIC: image.topics,
+        }
+        wanted = {int(number) for number in request.resource_types} or set(named)
+        if context.api_version == 0:
+            wanted = {CLIENT_METRICS}
+        if not wanted <= named.keys():
+            return build(
+                list_response.ListConfigResourcesResponse,
+                error_code=ErrorCode.unsupported_version,
+                config_resources=(),
+            )
+        return build(
+            list_response.ListConfigResourcesResponse,
+            error_code=ErrorCode.none,
+            config_resources=tuple(
+                build(list_response.ConfigResource, resource_name=name, resource_type=number)
+                for number, names in named.items()
+                if number in wanted
+                for name in names
+            ),
+        )
+
+    async def _newest_image(self) -> ClusterImage:
         """Return an image that shows what another node may just have changed."""
-        if not resources:
-            return self._view.image
         try:
             return await self._view.refresh()
         except StoreUnavailable:
@@ -218,6 +260,12 @@ class ConfigHandlers:
             if topic is None:
                 raise UnknownTopicOrPartition("This server does not host this topic-partition.")
             return describe_topic(topic.configs, layers)
+        if int(resource.resource_type) == ResourceType.GROUP:
+            if not resource.resource_name:
+                raise InvalidRequest("Group name must not be empty")
+            overrides = image.group_configs.get(resource.resource_name)
+            configs = {} if overrides is None else overrides.configs
+            return describe_group(configs, self._node_config())
         self._resource_type(resource)
         if self._node_of(resource) is None:
             return describe_every_node(layers)
@@ -231,6 +279,10 @@ class ConfigHandlers:
                     raise InvalidRequest("Default topic resources are not allowed.")
                 validate_topic_name(resource.resource_name)
                 return ResourceType.TOPIC
+            case ResourceType.GROUP:
+                if not resource.resource_name:
+                    raise InvalidRequest("Default group resources are not allowed.")
+                return ResourceType.GROUP
             case ResourceType.BROKER:
                 return ResourceType.BROKER
         raise InvalidRequest(f"Unknown resource type {resource.resource_type}")

@@ -13,15 +13,28 @@ from enum import IntEnum
 from tidelog_core.config import (
     LOCAL_AS_TOTAL,
     UNLIMITED,
+    GroupConfig,
     NodeConfig,
     Setting,
     TopicConfig,
+    group_config,
     settings_of,
     topic_config,
 )
 from tidelog_core.errors import InvalidConfig, InvalidRequest
 
 CONFIGS_PER_RESOURCE_MAX = 1000
+# A group's setting, and the node's that say how small and how great it may be.
+_BOUNDS_OF_GROUPS = {
+    f"{kind}.{what}": (f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
+    for kind, what in (
+        ("consumer", "heartbeat.interval.ms"),
+        ("consumer", "session.timeout.ms"),
+        ("share", "heartbeat.interval.ms"),
+        ("share", "session.timeout.ms"),
+        ("share", "record.lock.duration.ms"),
+    )
+}
 
 
 class AlterOperation(IntEnum):
@@ -79,6 +92,15 @@ def replace_topic_configs(new: Mapping[str, str], node: NodeConfig) -> dict[str,
     return dict(new)
 
 
+def alter_group_configs(
+    current: Mapping[str, str], alterations: Sequence[Alteration], node: NodeConfig
+) -> dict[str, str]:
+    """Return what is set for a group after the alterations. Raises ``InvalidConfig``."""
+    altered = _apply(current, alterations, settings_of(GroupConfig), {})
+    validate_group_configs(altered, node)
+    return altered
+
+
 def alter_node_configs(
     current: Mapping[str, str],
     alterations: Sequence[Alteration],
@@ -122,6 +144,34 @@ def validate_topic_configs(configs: Mapping[str, str], node: NodeConfig) -> None
             problems.append(
                 f"local.retention.{unit} ({local}) must not exceed retention.{unit} ({total})"
             )
+    if problems:
+        raise InvalidConfig(problems)
+
+
+def validate_group_configs(configs: Mapping[str, str], node: NodeConfig) -> None:
+    """Raise ``InvalidConfig`` with every problem of what is set for a group.
+
+    Bounds hold for what is set only: the node's own defaults are the node's affair.
+    Source: ``GroupConfig.validate``.
+    """
+    config = group_config(configs, node)
+    declared, node_declared = settings_of(GroupConfig), settings_of(NodeConfig)
+    problems = []
+    for name, (least, most) in _BOUNDS_OF_GROUPS.items():
+        if name not in configs:
+            continue
+        value = getattr(config, declared[name].field)
+        if value < getattr(node, node_declared[least].field):
+            problems.append(f"{name} must be greater than or equal to {least}")
+        if value > getattr(node, node_declared[most].field):
+            problems.append(f"{name} must be less than or equal to {most}")
+    for kind, session_ms, heartbeat_ms in (
+        ("consumer", config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms),
+        ("share", config.share_session_timeout_ms, config.share_heartbeat_interval_ms),
+    ):
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        if (session in configs or heartbeat in configs) and session_ms <= heartbeat_ms:
+            problems.append(f"{session} must be greater than {heartbeat}")
     if problems:
         raise InvalidConfig(problems)
 

@@ -12,10 +12,12 @@ from enum import IntEnum
 
 from tidelog_core.config import (
     TOPIC_DEFAULT_FROM_NODE,
+    GroupConfig,
     NodeConfig,
     Setting,
     SettingType,
     TopicConfig,
+    group_config,
     settings_of,
 )
 from tidelog_core.metadata.image import ClusterImage
@@ -29,6 +31,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 # The wire's numbers of the types, of which short, class and password are not used here.
@@ -96,6 +99,20 @@ def describe_topic(configs: Mapping[str, str], layers: NodeLayers) -> list[Confi
         else:
             synonyms += _node_synonyms(settings_of(NodeConfig)[node_name], layers)
         entries.append(_entry(setting, synonyms, is_read_only=False))
+    return entries
+
+
+def describe_group(configs: Mapping[str, str], node: NodeConfig) -> list[ConfigEntry]:
+    """Return every setting of a group with these overrides, by name.
+
+    What the node says for all groups is shown as the default, as Kafka does.
+    """
+    config = group_config(configs, node)
+    entries = []
+    for name, setting in sorted(settings_of(GroupConfig).items()):
+        source = ConfigSource.GROUP if name in configs else ConfigSource.DEFAULT
+        value = setting.format(getattr(config, setting.field))
+        entries.append(_entry(setting, [ConfigSynonym(name, value, source)], is_read_only=False))
     return entries
 
 

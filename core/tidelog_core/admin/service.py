@@ -17,11 +17,14 @@ from uuid import UUID, uuid4
 from tidelog_core.admin.commit import commit_deletion, commit_topic
 from tidelog_core.admin.configs import (
     Alteration,
+    alter_group_configs,
     alter_node_configs,
     alter_topic_configs,
     replace_topic_configs,
+    validate_group_configs,
     validate_node_configs,
 )
+from tidelog_core.admin.groups import validate_group_id
 from tidelog_core.admin.topics import (
     NewTopic,
     TopicPlan,
@@ -41,10 +44,11 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.metadata import records
+from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import NodeConfigOverrides, Topic
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import ABSENT, MetadataStore
 
 T = TypeVar("T")
 
@@ -174,6 +178,30 @@ class ClusterAdmin:
             name, lambda _: replace_topic_configs(configs, self._node_config()), validate_only
         )
 
+    async def alter_group(
+        self, group_id: str, alterations: Sequence[Alteration], *, validate_only: bool = False
+    ) -> None:
+        """Change some of a group's own settings; there need be no such group yet.
+
+        Raises ``InvalidGroupId``, ``InvalidConfig`` or ``InvalidRequest``.
+        """
+
+        def alter(configs: Mapping[str, str]) -> dict[str, str]:
+            return alter_group_configs(configs, alterations, self._node_config())
+
+        await self._alter_group(group_id, alter, validate_only)
+
+    async def replace_group(
+        self, group_id: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        """Make ``configs`` all that is set for a group; raises as ``alter_group``."""
+
+        def replace(_: Mapping[str, str]) -> dict[str, str]:
+            validate_group_configs(configs, self._node_config())
+            return dict(configs)
+
+        await self._alter_group(group_id, replace, validate_only)
+
     async def alter_node(
         self,
         broker_id: int | None,
@@ -216,6 +244,28 @@ class ClusterAdmin:
             return dataclasses.replace(topic, configs=alter(topic.configs))
 
         await self._change(decide, self._put, validate_only)
+
+    async def _alter_group(
+        self,
+        group_id: str,
+        alter: Callable[[Mapping[str, str]], dict[str, str]],
+        validate_only: bool,
+    ) -> None:
+        validate_group_id(group_id)
+
+        def decide(image: ClusterImage) -> GroupConfigOverrides:
+            before = image.group_configs.get(group_id)
+            if before is None:
+                before = GroupConfigOverrides(group_id=group_id, configs={})
+            return dataclasses.replace(before, configs=alter(before.configs))
+
+        async def commit(overrides: GroupConfigOverrides) -> None:
+            if overrides.configs:
+                await self._put(overrides)
+            elif overrides.version != ABSENT:
+                await self._store.commit([records.delete(overrides)])
+
+        await self._change(decide, commit, validate_only)
 
     async def _alter_node(
         self,

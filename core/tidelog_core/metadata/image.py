@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
-from tidelog_core.config import TopicConfig, settings_of
+from tidelog_core.config import GroupConfig, NodeConfig, TopicConfig, group_config, settings_of
 from tidelog_core.errors import CorruptItem, StoreUnavailable
 from tidelog_core.metadata import records
+from tidelog_core.metadata.group_configs import GROUP_CONFIG_COLLECTION, GroupConfigOverrides
 from tidelog_core.metadata.records import (
     PARTITION_COLLECTION_PREFIX,
     Broker,
@@ -70,6 +71,7 @@ class ClusterImage:
     partitions_by_topic: Mapping[UUID, tuple[Partition, ...]] = field(default_factory=dict)
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
+    group_configs: Mapping[str, GroupConfigOverrides] = field(default_factory=dict)
     # Items that are there and cannot be read, and why.
     unreadable: Mapping[ItemKey, str] = field(default_factory=dict)
 
@@ -93,6 +95,11 @@ class ClusterImage:
         if not 0 <= partition.partition < len(partitions):
             return None
         return partitions[partition.partition]
+
+    def group_config(self, group_id: str, node: NodeConfig) -> GroupConfig:
+        """Return the settings of a group, whether it is there or not; ``node`` has the defaults."""
+        overrides = self.group_configs.get(group_id)
+        return group_config({} if overrides is None else overrides.configs, node)
 
     def is_unreadable(self, topic: str) -> bool:
         """Whether there is a topic of this name of which nobody can read what it is now."""
@@ -256,6 +263,7 @@ async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,
         records.NODE_CONFIG_COLLECTION,
+        GROUP_CONFIG_COLLECTION,
         records.DELETED_TOPIC_COLLECTION,
         records.TOPIC_COLLECTION,
     )
@@ -294,6 +302,7 @@ def _is_shown(image: ClusterImage, collection: str) -> bool:
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,
         records.NODE_CONFIG_COLLECTION,
+        GROUP_CONFIG_COLLECTION,
         records.TOPIC_COLLECTION,
         records.DELETED_TOPIC_COLLECTION,
     }
@@ -372,6 +381,7 @@ async def _merge(
     cluster_id = image.cluster_id
     brokers = dict(image.brokers)
     node_configs = dict(image.node_configs)
+    group_configs = dict(image.group_configs)
     deleted_topics = dict(image.deleted_topics)
     changed_topics: dict[str, Topic | None] = {}
     changed_partitions: dict[ItemKey, Item | None] = {}
@@ -391,6 +401,10 @@ async def _merge(
                 last_configs = before.node_configs.get(node)
                 overrides = readings.record(key, item, NodeConfigOverrides.from_item, last_configs)
                 _set(node_configs, node, overrides)
+            case collection if collection == GROUP_CONFIG_COLLECTION:
+                set_before = before.group_configs.get(key.key)
+                group = readings.record(key, item, GroupConfigOverrides.from_item, set_before)
+                _set(group_configs, key.key, group)
             case records.DELETED_TOPIC_COLLECTION if (topic_id := _id(key.key)) is not None:
                 buried = before.deleted_topics.get(topic_id)
                 tombstone = readings.record(key, item, DeletedTopic.from_item, buried)
@@ -408,6 +422,7 @@ async def _merge(
         cluster_id=cluster_id,
         brokers=dict(sorted(brokers.items())),
         node_configs=node_configs,
+        group_configs=group_configs,
         deleted_topics=deleted_topics,
     )
     image = await _replace_partitions(store, image, changed_partitions, readings)

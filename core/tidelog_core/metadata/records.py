@@ -5,6 +5,7 @@
     broker                          <broker id, 10 digits>          Broker
     broker-lease                    <broker id, 10 digits>          BrokerLease, never logged
     node-config                     default | <broker id, 10>       NodeConfigOverrides
+    group-config                    <group id>                      GroupConfigOverrides
     topic                           <name>                          Topic
     partition:<topic id>            <partition, 10 digits>          Partition
     segment:<topic id>:<partition>  <base offset, 20>-<segment id>  SegmentMeta

@@ -1,4 +1,4 @@
-"""Configs of topics and nodes, the cluster itself, and its disks."""
+"""Configs of topics, groups and nodes, the cluster itself, and its disks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tidelog.wire.requests import (
     INCREMENTAL_ALTER_CONFIGS,
 )
 
-ResourceType = Literal["topic", "node"]
-_RESOURCE_TYPES: Mapping[str, int] = {"topic": 2, "node": 4}
+ResourceType = Literal["topic", "node", "group"]
+_RESOURCE_TYPES: Mapping[str, int] = {"topic": 2, "node": 4, "group": 32}
 _OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 _SOURCES = {
     1: "dynamic_topic",
@@ -44,6 +44,8 @@ _SOURCES = {
     4: "static_broker",
     5: "default",
     6: "dynamic_broker_logger",
+    7: "client_metrics",
+    8: "dynamic_group",
 }
 _TYPES = {
     1: "boolean",
@@ -69,9 +71,10 @@ class ConfigCalls(AdminCalls):
         keys: Iterable[str] | None = None,
         include_documentation: bool = False,
     ) -> dict[str, ConfigEntry]:
-        """Return a topic's or node's configs in force, by name; only these if ``keys`` are given.
+        """Return a resource's configs in force, by name; only these if ``keys`` are given.
 
-        A node is named by its id; ``""`` are the defaults of all nodes.
+        A node is named by its id; ``""`` are the defaults of all nodes. A group has configs
+        whether it is there or not.
         """
         request = build(
             DescribeConfigsRequest,
@@ -197,7 +200,7 @@ def _resource_type(resource_type: str) -> int:
 
 def _node_of(resource_type: ResourceType, name: str | int) -> int | None:
     """Return which node must be asked: a node's own configs are known to it alone."""
-    if resource_type == "topic" or name == "":
+    if resource_type != "node" or name == "":
         return None
     if not str(name).isdecimal():
         raise InvalidRequest(f"a node is named by its id, not {name!r}")

@@ -15,6 +15,11 @@ from uuid import UUID, uuid4
 import pytest
 from tidelog_core.errors import VersionConflict
 from tidelog_core.metadata import records
+from tidelog_core.metadata.group_configs import (
+    GROUP_CONFIG_COLLECTION,
+    GroupConfigOverrides,
+    group_config_key,
+)
 from tidelog_core.metadata.image import LOST_PARTITIONS_MAX, ClusterView
 from tidelog_core.metadata.records import (
     Broker,
@@ -34,6 +39,7 @@ ORDERS = Topic(name="orders", topic_id=UUID(int=1), partition_count=3)
 OTHER = Topic(name="other", topic_id=UUID(int=2), partition_count=1)
 BROKER = Broker(broker_id=1, incarnation=UUID(int=9), host="h", port=1)
 CONFIGS = NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"})
+GROUP = GroupConfigOverrides(group_id="g", configs={"consumer.session.timeout.ms": "50000"})
 GONE = DeletedTopic(topic_id=UUID(int=3), name="gone", partition_count=1, deleted_ms=5)
 ORDERS_1 = records.partition_key(ORDERS.topic_id, 1)
 
@@ -60,7 +66,7 @@ class World:
 
     async def fill(self) -> None:
         await self.store.commit([put(Cluster(cluster_id="c")), put(BROKER), put(CONFIGS)])
-        await self.store.commit([put(GONE)])
+        await self.store.commit([put(GONE), put(GROUP)])
         for topic in (ORDERS, OTHER):
             items = [
                 put(partition(topic, n), is_logged=False) for n in range(topic.partition_count)
@@ -110,6 +116,7 @@ SHOWN = [
     records.cluster_key(),
     records.broker_key(1),
     records.node_config_key(None),
+    group_config_key("g"),
     records.deleted_topic_key(GONE.topic_id),
     records.topic_key("orders"),
 ]
@@ -128,6 +135,7 @@ def test_what_an_item_said_last_stays_while_it_cannot_be_read(
             assert image.cluster_id == "c"
             assert image.brokers[1] == BROKER
             assert image.node_configs == {None: CONFIGS}
+            assert image.group_configs == {"g": GROUP}
             assert image.deleted_topics == {GONE.topic_id: GONE}
             assert image.topics == before.topics
             assert image.partitions("orders") == before.partitions("orders")
@@ -327,6 +335,7 @@ def test_what_cannot_be_read_in_place_of_a_deleted_topic_is_another_topic(
         ItemKey(records.BROKER_COLLECTION, "seven"),
         ItemKey(records.BROKER_COLLECTION, "1"),
         ItemKey(records.NODE_CONFIG_COLLECTION, "every"),
+        ItemKey(GROUP_CONFIG_COLLECTION, "h"),
         ItemKey(records.DELETED_TOPIC_COLLECTION, "no-id"),
         ItemKey(records.TOPIC_COLLECTION, "alias"),
     ],

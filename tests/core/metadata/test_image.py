@@ -65,6 +65,7 @@ def comparable(image: ClusterImage) -> tuple[object, ...]:
         dict(image.partitions_by_topic),
         dict(image.deleted_topics),
         dict(image.node_configs),
+        dict(image.group_configs),
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import CorruptItem, InvalidConfig
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import (
     Broker,
@@ -38,6 +39,7 @@ RECORDS: list[Any] = [
     BrokerLease(broker_id=3, incarnation=ID, counter=9),
     NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"}),
     NodeConfigOverrides(broker_id=0, configs={}),
+    GroupConfigOverrides(group_id="g", configs={"share.auto.offset.reset": "earliest"}),
     Topic(name="t", topic_id=ID, partition_count=2, configs={"a": "b"}, created_ms=5),
     Partition(topic_id=ID, partition=1, replicas=(1, 2), leader=-1, leader_epoch=4, isr=(2,)),
     SegmentMeta(

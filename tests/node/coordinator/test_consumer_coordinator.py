@@ -12,6 +12,8 @@ from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import NonEmptyGroup, StoreUnavailable
 from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+from tidelog_core.metadata.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
@@ -98,6 +100,26 @@ def test_heartbeats_that_change_nothing_write_nothing() -> None:
                     answer = await beat(broker, member, epoch)
                     assert (answer.error, answer.assigned) == (ErrorCode.none, None)
             assert len(store.commits) == count
+
+    play(scenario)
+
+
+def test_settings_of_the_group_are_obeyed_from_the_next_heartbeat_on() -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        async with node(store) as broker:
+            await share(broker, "a")
+            configs = {
+                "consumer.session.timeout.ms": "60000",
+                "consumer.heartbeat.interval.ms": "9000",
+            }
+            await store.commit([put(GroupConfigOverrides(group_id="g", configs=configs))])
+            await broker.view.refresh()
+            epoch = (await found(broker)).epoch
+            assert (await beat(broker, "a", epoch)).heartbeat_interval_ms == 9000
+            await asyncio.sleep(59)
+            assert "a" in (await found(broker)).roster
+            await asyncio.sleep(2)
+            assert (await found(broker)).is_empty
 
     play(scenario)
 

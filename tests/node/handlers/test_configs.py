@@ -1,4 +1,7 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, of topics and nodes."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, of topics and nodes.
+
+Groups have a file of their own.
+"""
 
 from __future__ import annotations
 
