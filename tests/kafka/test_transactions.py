@@ -343,6 +343,39 @@ def test_offsets_in_transactions(peer: Peer) -> Observations:
 
 
 @compared
+def test_a_deleted_group_loses_what_transactions_hold_for_it(peer: Peer) -> Observations:
+    """And what the same transaction commits after that, the group gets."""
+    peer.create_topic("txn-g")
+    for goes_on in (False, True):
+        name = group = f"deleted-{goes_on}"
+        peer.await_coordinator(group)
+        who = producer(peer, name)
+        ids = {"transactional_id": name, "producer_id": who[0], "producer_epoch": who[1]}
+        peer.call("add_offsets_to_txn", 3, **ids, group_id=group)
+
+        def commit(offset: int, ids: dict[str, Any] = ids, group: str = group) -> Any:
+            part = {"partition_index": 0, "committed_offset": offset}
+            topics = [{"name": "txn-g", "partitions": [part]}]
+            return peer.call("txn_offset_commit", 3, **ids, group_id=group, topics=topics)
+
+        def fetched(group: str = group) -> Any:
+            wanted = {"group_id": group, "topics": [{"name": "txn-g", "partition_indexes": [0]}]}
+            return peer.call("offset_fetch", 8, groups=[wanted], require_stable=True)["groups"]
+
+        yield f"committed {goes_on}", commit(5)
+        yield f"pending {goes_on}", fetched()
+        yield f"deleted {goes_on}", peer.call("delete_groups", 2, groups_names=[group])
+        yield f"after it {goes_on}", fetched()
+        if goes_on:
+            yield "committed again", commit(6)
+            yield "pending again", fetched()
+        yield f"ended {goes_on}", end(peer, name, who)
+        yield f"settled {goes_on}", settled(peer, name)
+        yield f"in the end {goes_on}", fetched()
+        yield f"deleted again {goes_on}", peer.call("delete_groups", 2, groups_names=[group])
+
+
+@compared
 def test_transactions_that_take_too_long_are_aborted(peer: Peer) -> Observations:
     peer.create_topic("txn-g")
     for version in (9, 12):

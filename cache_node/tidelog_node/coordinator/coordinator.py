@@ -25,6 +25,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     NotCoordinator,
+    StoreUnavailable,
     TidelogError,
 )
 from tidelog_core.metadata.groups import (
@@ -490,9 +491,12 @@ class GroupCoordinator:
         async def delete() -> ErrorCode:
             if not loaded.group.is_empty:
                 return ErrorCode.non_empty_group
-            await loaded.storage.delete(loaded.record())
+            had_pending = await loaded.storage.delete(loaded.record())
             loaded.group.kill()
             loaded.unload(ErrorCode.coordinator_not_available)
+            if had_pending:
+                with contextlib.suppress(StoreUnavailable):
+                    await self._view.refresh()
             return ErrorCode.none
 
         return await loaded.exclusively(delete)
@@ -561,7 +565,8 @@ class GroupCoordinator:
         removed_count, left_count = await loaded.storage.remove_offsets(expired)
         if removed_count:
             logger.info("offsets expired", extra={"group": group.group_id, "count": removed_count})
-        if left_count == 0 and group.is_vacant and loaded.storage.is_idle:
+        is_over = left_count == 0 and group.is_vacant and loaded.storage.is_idle
+        if is_over and not await loaded.storage.has_pending():
             await loaded.storage.delete(loaded.record())
             group.kill()
             loaded.unload(ErrorCode.coordinator_not_available)

@@ -29,6 +29,7 @@ from tidelog_core.admin.offset_pages import (
     read_page,
     read_pages,
 )
+from tidelog_core.admin.pending_offsets import drop_pending, pending_items
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     OutcomeUnknown,
@@ -235,14 +236,30 @@ class GroupStorage:
             await self._commit_in_parts(writes)
             return removed, sum(len(page.partitions) for page in pages) - removed
 
-    async def delete(self, record: GroupRecord) -> None:
-        """Remove all offsets, then the group's record. A crash between leaves an empty group."""
+    async def delete(self, record: GroupRecord) -> bool:
+        """Remove all offsets, then the group's record. A crash between leaves an empty group.
+
+        Returns whether some of the offsets waited for a transaction's end. Then the end of
+        the record is in the changelog, for whoever has them in memory.
+        """
         await self.remove_offsets(lambda page: page.partitions.keys())
         async with self._lock:
-            if self.version != ABSENT:
-                record = dataclasses.replace(record, version=self.version)
-                await self._store.commit([delete(record, is_logged=False)])
-                self.version, self._record = ABSENT, None
+            if self.version == ABSENT:
+                return False
+            had_pending = await drop_pending(
+                self._store,
+                shard=self._shard,
+                group_id=self._group_id,
+                if_still=Check(self._record_key, self.version),
+            )
+            record = dataclasses.replace(record, version=self.version)
+            await self._store.commit([delete(record, is_logged=had_pending)])
+            self.version, self._record = ABSENT, None
+            return had_pending
+
+    async def has_pending(self) -> bool:
+        """Whether offsets wait for a transaction's end, which keeps the group."""
+        return bool(await pending_items(self._store, shard=self._shard, group_id=self._group_id))
 
     async def catch_up(self) -> bool:
         """Whether the stored record says what it said here last, also if it was written anew.

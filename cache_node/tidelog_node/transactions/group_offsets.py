@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
 from uuid import UUID
@@ -31,7 +31,7 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.log.values import TransactionCoordinatorFenced
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.groups import GROUP_COLLECTION_PREFIX, CommittedOffset
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import ABSENT, Check, Item, ItemKey, MetadataStore, Write
@@ -115,6 +115,7 @@ class TransactionalOffsets:
         self._broker_id = broker_id
         self._shards: dict[int, _Shard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
+        view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
 
     async def commit(
         self,
@@ -282,6 +283,14 @@ class TransactionalOffsets:
             if pending is not None:
                 shard.pending[pending.producer_id, pending.group_id] = pending
         return shard
+
+    def _look_again(self, keys: Collection[ItemKey]) -> None:
+        """Have what is pending read again where a group was deleted that had some."""
+        for key in keys:
+            number = key.collection.removeprefix(GROUP_COLLECTION_PREFIX)
+            shard = self._shards.get(int(number)) if number.isdecimal() else None
+            if shard is not None and shard.of_group(key.key):
+                del self._shards[int(number)]
 
     async def _guarded(self, index: int, shard: _Shard, work: Awaitable[T]) -> T:
         """Return what the work returns; have the shard read again where memory may be wrong."""

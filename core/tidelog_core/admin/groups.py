@@ -47,6 +47,7 @@ from tidelog_core.admin.offset_pages import (
     read_page,
     read_pages,
 )
+from tidelog_core.admin.pending_offsets import drop_pending
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import (
     CorruptItem,
@@ -173,9 +174,10 @@ class GroupAdmin:
         await self._retried(reset)
 
     async def delete_group(self, group_id: str) -> None:
-        """Remove the group and its offsets. A crash in between leaves an empty group.
+        """Remove the group and its offsets, also those that wait for a transaction's end.
 
-        Raises ``GroupIdNotFound``, ``InvalidGroupId``, ``NonEmptyGroup``.
+        A crash in between leaves an empty group. Raises ``GroupIdNotFound``,
+        ``InvalidGroupId``, ``NonEmptyGroup``.
         """
 
         async def remove(image: ClusterImage) -> None:
@@ -189,6 +191,9 @@ class GroupAdmin:
                 await self._store.commit(
                     [delete(page, is_logged=False) for page in some], checks=[check(group)]
                 )
+            await drop_pending(
+                self._store, shard=group.shard, group_id=group_id, if_still=check(group)
+            )
             await self._store.commit([delete(group)])
 
         await self._retried(remove)

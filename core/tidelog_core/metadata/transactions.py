@@ -147,6 +147,11 @@ def pending_offsets_collection(shard: int) -> str:
     return f"{PENDING_OFFSETS_COLLECTION_PREFIX}{shard}"
 
 
+def group_of_pending(key: ItemKey) -> str:
+    """Return the group that the item of pending offsets is of; none's where it is another's."""
+    return key.key.partition("/")[2]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOffsets:
     """What a group commits if a producer's open transaction does."""

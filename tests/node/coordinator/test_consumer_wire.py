@@ -143,7 +143,7 @@ def test_a_group_is_described_with_epochs_and_targets(play: Any) -> None:
             group, missing, _ = answer.groups
             assert (group.error_code, group.group_state) == (ErrorCode.none, "Reconciling")
             assert (group.group_epoch, group.assignment_epoch) == (2, 2)
-            assert (group.assignor_name, group.authorized_operations) == ("uniform", 328)
+            assert (group.assignor_name, group.authorized_operations) == ("uniform", 3400)
             first, second = group.members
             assert (first.member_id, first.instance_id, first.rack_id) == ("a", "i", "r")
             assert (first.member_epoch, first.client_host) == (1, "/127.0.0.1")

@@ -366,7 +366,7 @@ def test_groups_are_described(tmp_path: Path, version: int) -> None:
         expected = ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none
         assert absent.error_code is expected
         if version >= 3:
-            assert stable.authorized_operations == 328
+            assert stable.authorized_operations == 3400
 
     play(tmp_path, scenario)
 

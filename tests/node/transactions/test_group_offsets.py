@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.errors import InvalidProducerEpoch
 from tidelog_core.log.values import TransactionCoordinatorFenced
 from tidelog_core.metadata.groups import CommittedOffset
@@ -16,7 +18,7 @@ from tidelog_node.transactions.group_offsets import TransactionalOffsets
 
 from tests.node.coordinator.cluster import topic_id
 from tests.node.coordinator.virtual_time import run
-from tests.node.transactions.world import GROUP, TXN, Client, Strike, a_world
+from tests.node.transactions.world import GROUP, TXN, Client, Strike, World, a_world
 
 
 class HeldVerifier:
@@ -184,5 +186,69 @@ def test_markers_of_old_producers_and_old_coordinators_are_refused(tmp_path: Pat
                 await offsets.complete_transaction(
                     0, who, client.epoch, is_commit=False, coordinator_epoch=2
                 )
+
+    run(main())
+
+
+async def delete_group(world: World, by: str) -> None:
+    """Delete the group by its coordinator, or in the store; then the coordinator hears of it."""
+    if by == "coordinator":
+        assert await world.node.groups.delete_group(GROUP) is ErrorCode.none
+    else:
+        await GroupAdmin(store=world.store, view=world.node.view).delete_group(GROUP)
+        await world.node.view.refresh()
+
+
+@pytest.mark.parametrize("by", ["coordinator", "admin"])
+def test_a_deleted_group_gets_nothing_from_transactions_of_before(tmp_path: Path, by: str) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            assert await client.commit_offset(5) is ErrorCode.none
+            await delete_group(world, by)
+            assert await world.pending_offsets() == []
+            assert await world.node.offsets.unstable(GROUP) == frozenset()
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert await world.offset() is None
+            assert await world.node.groups.describe(GROUP) is None
+
+    run(main())
+
+
+@pytest.mark.parametrize("by", ["coordinator", "admin"])
+def test_what_a_transaction_commits_after_the_deletion_makes_the_group_anew(
+    tmp_path: Path, by: str
+) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            assert await client.commit_offset(5) is ErrorCode.none
+            await delete_group(world, by)
+            assert await client.commit_offset(6) is ErrorCode.none
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert await world.offset() == 6
+
+    run(main())
+
+
+def test_a_group_without_offsets_stays_while_a_transaction_holds_some(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            world.config = dataclasses.replace(
+                world.config, offsets_retention_check_interval_ms=1000
+            )
+            await world.take_over()
+            client = Client(world, version=2)
+            await client.init()
+            assert await client.commit_offset(5) is ErrorCode.none
+            await asyncio.sleep(3)
+            assert await world.node.groups.describe(GROUP) is not None
+            assert await client.end(is_commit=False) is ErrorCode.none
+            await asyncio.sleep(3)
+            assert await world.node.groups.describe(GROUP) is None
 
     run(main())
