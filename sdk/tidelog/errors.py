@@ -62,6 +62,7 @@ __all__ = [
     "InvalidProducerEpoch",
     "InvalidProducerIdMapping",
     "InvalidRecord",
+    "InvalidRegularExpression",
     "InvalidReplicationFactor",
     "InvalidRequest",
     "InvalidTimestamp",
@@ -142,6 +143,12 @@ class UnsupportedVersion(TidelogError):
     """Node and SDK share no version of this API."""
 
     code = ErrorCode.unsupported_version
+
+
+class InvalidRegularExpression(TidelogError):
+    """The pattern is none of RE2's, or too large."""
+
+    code = ErrorCode.invalid_regular_expression
 
 
 class SeveralFailed(TidelogError):
@@ -338,6 +345,7 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
         GroupNotEmpty,
         GroupSubscribedToTopic,
         IllegalGeneration,
+        InvalidRegularExpression,
         InvalidTransactionTimeout,
         NotEnoughReplicas,
         ProducerFenced,

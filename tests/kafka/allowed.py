@@ -155,13 +155,6 @@ ALLOWED: tuple[Allowed, ...] = (
         for reason, apis in _NOT_SERVED.items()
         for api in apis
     ),
-    Allowed(
-        "test_the_versions_of_every_api",
-        "/API 66/1",
-        "a client's pattern of names could keep the node busy for ever",
-        kafka=2,
-        tidelog=1,
-    ),
     *(
         Allowed(
             "test_the_versions_of_every_api",

@@ -438,6 +438,29 @@ def test_descriptions_of_producers_and_transactions(peer: Peer) -> Observations:
     for label, given in filters.items():
         version = 1 if "duration_filter" in given else 0
         yield f"listed by {label}", peer.call("list_transactions", version, **given)
+    for other in ("pattern/ü", "pattern-1", "pattern-12"):
+        producer(peer, other)
+    patterns = (
+        *(
+            None,
+            "",
+            "pattern-1",
+            "pattern",
+            "pattern-1.*",
+            "PATTERN.*",
+            "(?i)PATTERN-.",
+            ".attern/ü",
+        ),
+        *("pattern[^-]+", "pattern.[^0-9]", "(pattern-1", "pattern-*+", "[z-a]"),
+    )
+    for pattern in patterns:
+        given = {"transactional_id_pattern": pattern, "state_filters": ["Empty", "Complete"]}
+        answer = peer.call("list_transactions", 2, **given)
+        states = [
+            one for one in answer["transaction_states"] if "pattern" in one["transactional_id"]
+        ]
+        states.sort(key=lambda one: one["transactional_id"])
+        yield f"listed by {pattern!r}", {**answer, "transaction_states": states}
 
 
 @compared

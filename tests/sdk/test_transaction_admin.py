@@ -7,7 +7,12 @@ import time
 
 import pytest
 from tidelog import Admin, Consumer, Producer, ProducerDescription, TopicPartition
-from tidelog.errors import InvalidTxnState, TidelogError, UnknownTopicOrPartition
+from tidelog.errors import (
+    InvalidRegularExpression,
+    InvalidTxnState,
+    TidelogError,
+    UnknownTopicOrPartition,
+)
 
 from tests.sdk.transactional import TransactionalBroker, on_every_broker
 
@@ -44,9 +49,13 @@ def test_transactions_are_listed_and_described(broker: TransactionalBroker, name
                     ({"states": ["Ongoing"], "producer_ids": ids}, True),
                     ({"states": ["Empty"], "producer_ids": ids}, False),
                     ({"open_longer_than_ms": 600_000}, False),
+                    ({"id_pattern": f"{name[:-1]}."}, True),
+                    ({"id_pattern": name[:-1]}, False),
                 ):
                     found = await admin.list_transactions(**options)
                     assert (name in {each.transactional_id for each in found}) == is_there
+            with pytest.raises(InvalidRegularExpression):
+                await admin.list_transactions(id_pattern="(")
             with pytest.raises(TidelogError, match="transactional id not found"):
                 await admin.describe_transactions([f"no-{name}"])
 

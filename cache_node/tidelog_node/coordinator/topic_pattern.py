@@ -1,19 +1,20 @@
-r"""Patterns of topic names in RE2's syntax, matched in time that grows with the name alone.
+r"""Patterns of names in RE2's syntax, matched in time that grows with the name alone.
 
-A pattern comes from any client and is matched to every topic's name on the node's one
-loop, so it must not be able to take long: Python's ``re`` backtracks and takes time that
-grows exponentially for patterns such as ``(a*)*b``. Here the pattern becomes a
-nondeterministic automaton (Thompson's construction), whose sets of states become a
-deterministic one as names need them. A pattern matches a whole name.
+A pattern comes from any client and is matched to every topic's name, or every transactional id,
+on the node's one loop, so it must not be able to take long: Python's ``re`` backtracks and takes
+time that grows exponentially for patterns such as ``(a*)*b``. Here the pattern becomes a
+nondeterministic automaton (Thompson's construction), whose sets of states become a deterministic
+one as names need them. A pattern matches a whole name.
 
 What is understood, of RE2: literals and escapes (``\.``, ``\x41``, ``\x{41}``, ``\Q…\E``),
 ``.``, classes (``[a-z]``, ``[^…]``, ``\d \w \s`` and their negations, ``[[:alpha:]]``),
 groups (plain, ``(?:…)``, ``(?P<n>…)``, ``(?<n>…)``), the flags ``i``, ``s``, ``m`` and
 ``U``, alternatives, ``* + ? {n} {n,} {n,m}`` and their lazy twins, ``^ $ \A \z \b \B``.
 Backreferences and lookaround are errors, as in RE2, and so are Unicode's classes
-(``\pL``), which no topic name needs: names are of ``[a-zA-Z0-9._-]``.
+(``\pL``), which no topic name needs: those are of ``[a-zA-Z0-9._-]``. Of lines nothing is
+known: ``.`` is any character, ``^`` and ``$`` are where the name begins and ends.
 
-Source: RE2's syntax page; KIP-848 chose it for subscriptions.
+Source: RE2's syntax page; KIP-848 chose it for subscriptions, KIP-1152 for transactional ids.
 """
 
 from __future__ import annotations
@@ -29,28 +30,66 @@ STATES_MAX = 10_000  # of the automaton; nested counts multiply
 DEPTH_MAX = 50  # of groups; each takes a few frames of Python's stack
 CACHED_SETS_MAX = 2_000
 
-NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "._-")
 _WORD = frozenset(string.ascii_letters + string.digits + "_")
+
+
+@dataclass(frozen=True, slots=True)
+class _Characters:
+    """A set of characters, or where it is negated all others."""
+
+    ranges: tuple[tuple[str, str], ...] = ()  # the last of each included
+    parts: tuple[_Characters, ...] = ()
+    is_negated: bool = False
+    ignores_case: bool = False
+
+    def __contains__(self, character: str) -> bool:
+        twins = {character}
+        if self.ignores_case:
+            twins |= {character.lower(), character.upper()}
+        is_member = any(low <= twin <= high for low, high in self.ranges for twin in twins) or any(
+            twin in part for part in self.parts for twin in twins
+        )
+        return is_member != self.is_negated
+
+    @property
+    def single(self) -> str:
+        """The only member, empty where there are others."""
+        if self.parts or self.is_negated or len(self.ranges) != 1:
+            return ""
+        low, high = self.ranges[0]
+        return low if low == high else ""
+
+    def negated(self) -> _Characters:
+        return _Characters(parts=(self,), is_negated=True)
+
+
+def _just(*characters: str) -> _Characters:
+    return _Characters(tuple((character, character) for character in characters))
+
+
+_ANY = _Characters(is_negated=True)
+_LETTERS = (("a", "z"), ("A", "Z"))
+_DIGITS = ("0", "9")
 _CLASSES = {
-    "d": frozenset(string.digits),
-    "w": _WORD,
-    "s": frozenset("\t\n\f\r "),
+    "d": _Characters((_DIGITS,)),
+    "w": _Characters((*_LETTERS, _DIGITS, ("_", "_"))),
+    "s": _just(*"\t\n\f\r "),
 }
 _POSIX = {
-    "alnum": frozenset(string.ascii_letters + string.digits),
-    "alpha": frozenset(string.ascii_letters),
-    "ascii": frozenset(map(chr, range(128))),
-    "blank": frozenset("\t "),
-    "cntrl": frozenset([*map(chr, range(32)), chr(127)]),
-    "digit": frozenset(string.digits),
-    "graph": frozenset(map(chr, range(33, 127))),
-    "lower": frozenset(string.ascii_lowercase),
-    "print": frozenset(map(chr, range(32, 127))),
-    "punct": frozenset(string.punctuation),
-    "space": frozenset("\t\n\v\f\r "),
-    "upper": frozenset(string.ascii_uppercase),
-    "word": _WORD,
-    "xdigit": frozenset(string.hexdigits),
+    "alnum": _Characters((*_LETTERS, _DIGITS)),
+    "alpha": _Characters(_LETTERS),
+    "ascii": _Characters((("\0", "\x7f"),)),
+    "blank": _just(*"\t "),
+    "cntrl": _Characters((("\0", "\x1f"), ("\x7f", "\x7f"))),
+    "digit": _Characters((_DIGITS,)),
+    "graph": _Characters((("!", "~"),)),
+    "lower": _Characters((("a", "z"),)),
+    "print": _Characters(((" ", "~"),)),
+    "punct": _just(*string.punctuation),
+    "space": _just(*"\t\n\v\f\r "),
+    "upper": _Characters((("A", "Z"),)),
+    "word": _Characters((*_LETTERS, _DIGITS, ("_", "_"))),
+    "xdigit": _Characters((_DIGITS, ("a", "f"), ("A", "F"))),
 }
 _ESCAPES = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 
@@ -72,7 +111,7 @@ class _At(Enum):
 class _State:
     """Goes on by a character, by a condition, or freely."""
 
-    characters: frozenset[str] | None = None
+    characters: _Characters | None = None
     condition: _At | None = None
     following: list[int] = field(default_factory=list)
 
@@ -111,7 +150,7 @@ class TopicPattern:
             found = frozenset(
                 following
                 for number in self._closure(states, before, character)
-                if character in (self._states[number].characters or ())
+                if (characters := self._states[number].characters) and character in characters
                 for following in self._states[number].following
             )
             if len(self._steps) >= CACHED_SETS_MAX:
@@ -185,7 +224,7 @@ class _Parser:
         while self._position < len(self._pattern) and self._pattern[self._position] not in "|)":
             if self._take("\\Q"):
                 text = self._until("\\E", is_end_optional=True)
-                literals = [self._one_of(self._folded({c})) for c in text]
+                literals = [self._one_of(self._folded(_just(c))) for c in text]
                 # A repetition behind it is the last character's alone.
                 parts += [*literals[:-1], *(self._repeated(last) for last in literals[-1:])]
             else:
@@ -227,7 +266,7 @@ class _Parser:
             case "[":
                 characters = self._bracket()
             case ".":
-                characters = NAME_CHARACTERS
+                characters = _ANY
             case "^":
                 return self._at(_At.BEGIN)
             case "$":
@@ -237,7 +276,7 @@ class _Parser:
             case "\\":
                 return self._escaped()
             case _:
-                characters = self._folded({character})
+                characters = self._folded(_just(character))
         return self._one_of(characters)
 
     def _group(self) -> _Fragment:
@@ -266,7 +305,7 @@ class _Parser:
                 case "i":
                     self._ignores_case = is_set
                 case "m" | "s" | "U":
-                    pass  # names have no lines, and laziness does not matter
+                    pass  # nothing is known of lines, and laziness does not matter
                 case _:
                     raise InvalidPattern("invalid or unsupported Perl syntax")
         return character == ":"
@@ -286,12 +325,12 @@ class _Parser:
         self._next()
         return self._at(condition)
 
-    def _escaped_set(self) -> frozenset[str]:
+    def _escaped_set(self) -> _Characters:
         """Return what the escape after a backslash stands for."""
         character = self._next()
         if character.lower() in _CLASSES:
             members = _CLASSES[character.lower()]
-            return members if character.islower() else NAME_CHARACTERS - members
+            return members if character.islower() else members.negated()
         if character == "x":
             digits = self._until("}") if self._take("{") else self._next() + self._next()
             if not digits or not all(c in string.hexdigits for c in digits):
@@ -299,44 +338,44 @@ class _Parser:
             number = int(digits, 16)
             if number > 0x10FFFF:
                 raise InvalidPattern("invalid escape sequence")
-            return frozenset(chr(number))
+            return _just(chr(number))
         if character in _ESCAPES:
-            return frozenset(_ESCAPES[character])
+            return _just(_ESCAPES[character])
         if character.isascii() and character.isalnum():
             raise InvalidPattern(f"invalid escape sequence: \\{character}")
-        return frozenset(character)
+        return _just(character)
 
-    def _bracket(self) -> frozenset[str]:
+    def _bracket(self) -> _Characters:
         is_negated = self._take("^")
-        members: set[str] = set()
+        parts: list[_Characters] = []
         is_first = True
         while is_first or not self._take("]"):
             is_first = False
             low = self._bracket_item()
             if not self._is_range():
-                members |= low
+                parts.append(low)
                 continue
             self._next()
             high = self._bracket_item()
-            if len(low) != 1 or len(high) != 1 or min(low) > min(high):
+            if not low.single or not high.single or low.single > high.single:
                 raise InvalidPattern("invalid character class range")
-            members |= {c for c in NAME_CHARACTERS if min(low) <= c <= min(high)}
-        found = self._folded(members)
-        return NAME_CHARACTERS - found if is_negated else found
+            parts.append(_Characters(((low.single, high.single),)))
+        found = self._folded(_Characters(parts=tuple(parts)))
+        return found.negated() if is_negated else found
 
-    def _bracket_item(self) -> frozenset[str]:
+    def _bracket_item(self) -> _Characters:
         if self._take("[:"):
             is_negated = self._take("^")
             name = self._until(":]")
             if name not in _POSIX:
                 raise InvalidPattern(f"invalid character class range: [:{name}:]")
-            return NAME_CHARACTERS - _POSIX[name] if is_negated else _POSIX[name]
+            return _POSIX[name].negated() if is_negated else _POSIX[name]
         if self._pattern.startswith("\\", self._position):
             self._next()
             return self._escaped_set()
         if self._position >= len(self._pattern):
             raise InvalidPattern("missing closing ]")
-        return frozenset(self._next())
+        return _just(self._next())
 
     def _is_range(self) -> bool:
         rest = self._pattern[self._position : self._position + 2]
@@ -344,7 +383,7 @@ class _Parser:
 
     # Fragments.
 
-    def _one_of(self, characters: frozenset[str]) -> _Fragment:
+    def _one_of(self, characters: _Characters) -> _Fragment:
         return lambda following: self._add(_State(characters=characters, following=[following]))
 
     def _at(self, condition: _At) -> _Fragment:
@@ -369,10 +408,10 @@ class _Parser:
         rest = any_number if high is None else up_to
         return _joined([*[item] * low, rest])
 
-    def _folded(self, characters: Iterable[str]) -> frozenset[str]:
+    def _folded(self, characters: _Characters) -> _Characters:
         if not self._ignores_case:
-            return frozenset(characters)
-        return frozenset(twin for c in characters for twin in (c, c.lower(), c.upper()))
+            return characters
+        return _Characters(parts=(characters,), ignores_case=True)
 
     # Characters.
 

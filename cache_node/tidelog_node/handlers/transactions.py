@@ -5,8 +5,9 @@ Source: ``KafkaApis`` of Kafka 4.1.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kio.schema.add_offsets_to_txn.v4 import request as offsets_request
@@ -19,8 +20,8 @@ from kio.schema.describe_transactions.v0 import request as describe_request
 from kio.schema.describe_transactions.v0 import response as describe_response
 from kio.schema.end_txn.v5 import request as end_request
 from kio.schema.end_txn.v5 import response as end_response
-from kio.schema.list_transactions.v1 import request as list_request
-from kio.schema.list_transactions.v1 import response as list_response
+from kio.schema.list_transactions.v2 import request as list_request
+from kio.schema.list_transactions.v2 import response as list_response
 from kio.schema.write_txn_markers.v1 import request as markers_request
 from kio.schema.write_txn_markers.v1 import response as markers_response
 from tidelog_core.errors import CoordinatorNotAvailable, ErrorCode, TidelogError
@@ -30,6 +31,7 @@ from tidelog_core.metadata.transactions import TransactionRecord, TransactionSta
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.coordinator.topic_pattern import InvalidPattern, TopicPattern
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.marker_writer import MarkerWriter, from_request, to_response
@@ -80,7 +82,7 @@ class TransactionHandlers:
             Route(DESCRIBE_TRANSACTIONS_KEY, 0, 0, self.describe_transactions),
             # Version 2 has a pattern of names: a client's pattern for Python's own engine
             # could keep the node's loop busy for ever.
-            Route(LIST_TRANSACTIONS_KEY, 0, 1, self.list_transactions),
+            Route(LIST_TRANSACTIONS_KEY, 0, 2, self.list_transactions),
         ]
 
     # What producers, and brokers for them, ask.
@@ -224,12 +226,22 @@ class TransactionHandlers:
     async def list_transactions(
         self, request: list_request.ListTransactionsRequest, _: RequestContext
     ) -> list_response.ListTransactionsResponse:
-        """List this node's transactional ids by state, producer and age."""
+        """List this node's transactional ids by state, producer, age and pattern."""
+        try:
+            pattern = _pattern(request.transactional_id_pattern)
+        except InvalidPattern:
+            return build(
+                list_response.ListTransactionsResponse,
+                error_code=ErrorCode.invalid_regular_expression,
+            )
         wanted = _wanted(request, now_ms=self._clock_ms())
         try:
             records = await self._coordinator.list_transactions()
         except TidelogError as problem:
             return build(list_response.ListTransactionsResponse, error_code=error_code(problem))
+        found = [record for record in records if wanted(record)]
+        if pattern is not None:
+            found = await _matching(found, pattern)
         known = {state.value for state in TransactionState} | PASSING_STATES
         return build(
             list_response.ListTransactionsResponse,
@@ -241,8 +253,7 @@ class TransactionHandlers:
                     producer_id=record.producer_id,
                     transaction_state=record.state.value,
                 )
-                for record in records
-                if wanted(record)
+                for record in found
             ),
         )
 
@@ -329,6 +340,23 @@ def _wanted(
         )
 
     return wanted
+
+
+def _pattern(text: str | None) -> TopicPattern | None:
+    """Return what the transactional ids have to match. Raises ``InvalidPattern``."""
+    return TopicPattern(text) if text else None
+
+
+async def _matching(
+    records: Sequence[TransactionRecord], pattern: TopicPattern
+) -> list[TransactionRecord]:
+    """Return those whose id matches; everything else that the node does comes between them."""
+    found = []
+    for record in records:
+        if pattern.matches(record.transactional_id):
+            found.append(record)
+        await asyncio.sleep(0)
+    return found
 
 
 def _known(code: ErrorCode, version: int) -> ErrorCode:

@@ -39,6 +39,7 @@ from tidelog.wire.requests import (
     DESCRIBE_PRODUCERS,
     DESCRIBE_TRANSACTIONS,
     LIST_TRANSACTIONS,
+    LIST_TRANSACTIONS_BY_PATTERN,
     WRITE_TXN_MARKERS,
     Api,
 )
@@ -56,20 +57,27 @@ class TransactionCalls(AdminCalls):
         states: Iterable[str] = (),
         producer_ids: Iterable[int] = (),
         open_longer_than_ms: int = -1,
+        id_pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """Return all transactional ids in order, or those that fit all that is given."""
+        """Return all transactional ids in order, or those that fit all that is given.
+
+        ``id_pattern`` is RE2's and matches whole ids. Raises ``InvalidRegularExpression``, and
+        ``UnsupportedVersion`` where a node knows nothing of patterns.
+        """
         await self.start()
         request = build(
             ListTransactionsRequest,
             state_filters=tuple(states),
             producer_id_filters=tuple(producer_ids),
             duration_filter=open_longer_than_ms,
-            transactional_id_pattern=None,
+            transactional_id_pattern=id_pattern or None,
         )
+
+        api = LIST_TRANSACTIONS_BY_PATTERN if id_pattern else LIST_TRANSACTIONS
 
         async def ask(node_id: int) -> Any:
             async def attempt() -> Any:
-                response = await self._cluster.request(LIST_TRANSACTIONS, request, node_id=node_id)
+                response = await self._cluster.request(api, request, node_id=node_id)
                 if response.error_code is not ErrorCode.none:
                     raise error_for(response.error_code, None, about=f"node {node_id}")
                 return response.transaction_states

@@ -25,6 +25,10 @@ def list_(
         list[str] | None,
         typer.Option(metavar="STATE", help="Only those, such as Ongoing; may be repeated."),
     ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Only ids that RE2's pattern matches as a whole."),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -38,7 +42,7 @@ def list_(
                     "state": t.state,
                     "producer_id": t.producer_id,
                 }
-                for t in await admin.list_transactions(states=state or ())
+                for t in await admin.list_transactions(states=state or (), id_pattern=pattern)
             ]
 
     rows = asyncio.run(run())

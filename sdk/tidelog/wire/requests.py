@@ -82,6 +82,7 @@ DESCRIBE_CLUSTER = Api(60, 0, 1)
 DESCRIBE_PRODUCERS = Api(61, 0, 0)
 DESCRIBE_TRANSACTIONS = Api(65, 0, 0)
 LIST_TRANSACTIONS = Api(66, 1, 2)  # 0 cannot be asked for a duration
+LIST_TRANSACTIONS_BY_PATTERN = Api(66, 2, 2)
 CONSUMER_GROUP_DESCRIBE = Api(69, 0, 1)
 
 VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included

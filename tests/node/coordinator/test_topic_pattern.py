@@ -55,7 +55,11 @@ def test_a_pattern_matches_the_names_that_python_says_it_does(pattern: str, name
         ("a{2,3}", ["aa", "aaa"], ["a", "aaaa"]),
         (r"\Aa\z", ["a"], ["b"]),
         ("", [""], ["a"]),
-        (".*", ["", "a.b-c_d"], []),
+        (".*", ["", "a.b-c_d", "b/ü 1"], []),
+        ("[^a]/[à-ü]+", ["b/ü", "ä/à"], ["a/ü", "b/u"]),
+        (r"\D[^\W_][\D1]", [":a:", "x11"], ["1a:", ":_:", ":ü:", ":a2"]),
+        ("(?i)Ä[^ö]", ["äa", "Äa"], ["Aa", "äÖ"]),
+        (r"[\x{0}-\x{10FFFF}]", ["a", "ü", "\U0001f600"], ["", "ab"]),
     ],
 )
 def test_a_pattern_matches_whole_names(
