@@ -1,0 +1,169 @@
+"""The record of a share partition: how far a share group has got with one partition (KIP-932).
+
+``share:<group id>`` / ``<topic id>/<partition, 10 digits>`` holds the start offset (SPSO):
+everything before it is done. From there on ``batches`` says what is known of single records:
+which are acknowledged or archived for good, and how often those that are available again were
+delivered. What no row names was never delivered, or is delivered just now: acquisitions are
+not stored, so that the next leader finds acquired records available.
+
+The partition's leader alone writes an item, conditional on its version and before anyone
+hears of what it says. Each leader writes it once before it reads from it, with its leader
+epoch, so that what a leader of before still has under way loses. Leaders' writes are not
+logged; whoever else changes or deletes an item raises ``state_epoch``, and logs the write, so
+that the leader reads it again. Such a change wins: the leader's next write loses.
+
+An item with ``start_offset`` -1, like none at all, leaves the start to
+``share.auto.offset.reset``.
+
+A row of ``batches`` is [first offset - start offset, records, state, delivery count]: a
+write costs by the size of its item. Source: ``PersisterStateBatch`` of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_core.config import INT64_MAX
+from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey
+
+SHARE_COLLECTION_PREFIX = "share:"
+NO_START_OFFSET = -1
+# Of stored rows, one a record at worst: together they stay well under what an item may hold.
+STORED_BATCHES_MAX = 20_000
+
+
+class RecordState(IntEnum):
+    """What has become of a record. The values are Kafka's, as its persister writes them."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1  # never stored
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the record is never delivered again."""
+        return self in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+
+
+class StateBatch(NamedTuple):
+    """Records next to each other that are in the same state."""
+
+    first_offset: int
+    last_offset: int  # inclusive, as on the wire
+    state: RecordState
+    delivery_count: int
+
+
+def share_collection(group_id: str) -> str:
+    """Return the collection that lists the share partitions of a group."""
+    return f"{SHARE_COLLECTION_PREFIX}{group_id}"
+
+
+def share_topic_prefix(topic_id: UUID) -> str:
+    """Return what the keys of a topic's share partitions start with, in their collection."""
+    return f"{topic_id}/"
+
+
+def share_partition_key(group_id: str, topic_id: UUID, partition: int) -> ItemKey:
+    """Return where the share partition's item lies."""
+    return ItemKey(share_collection(group_id), f"{topic_id}/{partition:010d}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePartitionRecord:
+    """A share partition as the next leader would find it."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+    state_epoch: int = 0  # raised by whoever but the leader changes the item
+    leader_epoch: int = -1  # of the leader that wrote last; -1: none has
+    start_offset: int = NO_START_OFFSET
+    batches: tuple[StateBatch, ...] = ()  # ascending, none overlaps, all from start_offset on
+    version: int = field(default=ABSENT, compare=False)
+
+    @property
+    def item_id(self) -> ItemKey:
+        """Where the item lies."""
+        return share_partition_key(self.group_id, self.topic_id, self.partition)
+
+    def to_body(self) -> Body:
+        """Return the item's body."""
+        start = self.start_offset
+        return {
+            "state_epoch": self.state_epoch,
+            "leader_epoch": self.leader_epoch,
+            "start_offset": start,
+            "batches": [
+                [first - start, last - first + 1, int(state), count]
+                for first, last, state, count in self.batches
+            ],
+        }
+
+    @classmethod
+    def from_item(cls, item: Item) -> SharePartitionRecord:
+        """Return the record. Raises ``CorruptItem``."""
+        fields = BodyReader(item)
+        topic_id, _, partition = item.id.key.partition("/")
+        try:
+            known_id = UUID(topic_id)
+        except ValueError:
+            raise fields.error("the key does not begin with a topic's id") from None
+        if not partition.isdecimal():
+            raise fields.error("the key does not end with a partition")
+        start_offset = fields.integer("start_offset", at_least=NO_START_OFFSET)
+        record = cls(
+            group_id=item.id.collection.removeprefix(SHARE_COLLECTION_PREFIX),
+            topic_id=known_id,
+            partition=int(partition),
+            state_epoch=fields.integer("state_epoch", at_least=0),
+            leader_epoch=fields.integer("leader_epoch", at_least=-1),
+            start_offset=start_offset,
+            batches=_read_batches(fields, start_offset),
+            version=item.version,
+        )
+        fields.finish()
+        return record
+
+
+def _read_batches(fields: BodyReader, start_offset: int) -> tuple[StateBatch, ...]:
+    batches: list[StateBatch] = []
+    next_offset = start_offset
+    for row in fields.sequence("batches"):
+        match row:
+            case [int(distance), int(records), int(state), int(count)]:
+                first = start_offset + distance
+                last = first + records - 1
+            case _:
+                raise fields.error(f"{row!r} is not a batch of records")
+        if start_offset < 0 or first < next_offset or records < 1 or last >= INT64_MAX:
+            raise fields.error(f"batch {row!r} is out of place")
+        if state not in _STORED_STATES or count < 0:
+            raise fields.error(f"{row!r} is in no state that is stored")
+        batches.append(StateBatch(first, last, RecordState(state), count))
+        next_offset = last + 1
+    return tuple(batches)
+
+
+_STORED_STATES = frozenset(state for state in RecordState if state is not RecordState.ACQUIRED)
+
+
+def merge_batches(batches: Sequence[StateBatch]) -> tuple[StateBatch, ...]:
+    """Return the same states in as few rows as they fit. The batches ascend."""
+    merged: list[StateBatch] = []
+    for batch in batches:
+        last = merged[-1] if merged else None
+        if last is not None and last.last_offset + 1 == batch.first_offset:
+            is_alike = last.delivery_count == batch.delivery_count or batch.state.is_terminal
+            if last.state is batch.state and is_alike:
+                count = max(last.delivery_count, batch.delivery_count)
+                merged[-1] = last._replace(last_offset=batch.last_offset, delivery_count=count)
+                continue
+        merged.append(batch)
+    return tuple(merged)
