@@ -7,6 +7,7 @@ import typer
 from tidelog.cli import groups, topics, transactions
 from tidelog.cli.consume import consume
 from tidelog.cli.failures import CommandGroup
+from tidelog.cli.jobs import job
 from tidelog.cli.produce import produce
 from tidelog.cli.restore import restore
 from tidelog.cli.tier import status
@@ -52,5 +53,6 @@ app.command("consume")(consume)
 app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(tier, name="tier")
+app.add_typer(job, name="job")
 app.command("verify")(verify)
 app.command("restore")(restore)
