@@ -54,11 +54,13 @@ def serve(
     folder: Path,
     config: Mapping[str, str] | None = None,
     *,
+    features: Mapping[str, int] | None = None,
     second_listener: tuple[int, int] | None = None,
 ) -> Iterator[int]:
     """Run an empty broker with its data below ``folder``; give its port.
 
-    ``config`` is for ``server.properties``. ``second_listener`` is one more port and the
+    ``config`` is for ``server.properties``, ``features`` are levels of those that are not on
+    by themselves. ``second_listener`` is one more port and the
     port that clients who come there are told (a proxy's). Raises ``ToolAbsent``.
     """
     java = _java()
@@ -76,7 +78,9 @@ def serve(
     lines |= dict(config or {})
     properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
     shutil.rmtree(folder / "data", ignore_errors=True)
-    run([*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", properties])
+    levels = [f"--feature={name}={level}" for name, level in (features or {}).items()]
+    storage_tool = [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID]
+    run([*storage_tool, "-c", properties, *levels])
     log_path = folder / "broker.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(

@@ -1,24 +1,26 @@
 """What is stored of a consumer group of KIP-848, within its group's record.
 
-The members, with what each has, gives up and is to have, are one blob,
-``base64(zlib(JSON))``, like those of a classic group: members mostly repeat each other.
-Partitions are runs of ``[topic, partition, …]``, where the topic is an index into the
-blob's table of topic ids. A member whose target is what it has stores no target.
+The members, with what each has, gives up and is to have, are one packed blob like those of
+a classic group. A member whose target is what it has stores no target.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-MEMBERS_SIZE_BYTES_MAX = 64 * 1024 * 1024  # once unpacked; a guard against corrupt items
+from tidelog_core.metadata.packed_members import (
+    decode_bytes,
+    encode_bytes,
+    from_runs,
+    pack,
+    to_runs,
+    unpack,
+    whole_number,
+)
 
 LEFT_FOR_NOW_EPOCH = -2  # of a static member that is to come back under a new member id
 
@@ -98,10 +100,7 @@ class ConsumerGroupState:
         """Return what is stored under one field of the record's item."""
         return {
             "assignment_epoch": self.assignment_epoch,
-            "topics": [
-                [name, str(topic.topic_id), topic.partition_count]
-                for name, topic in sorted(self.topics.items())
-            ],
+            "topics": topic_rows(self.topics),
             "patterns": [[p, list(names)] for p, names in sorted(self.patterns.items())],
             "members": _pack(self.members),
         }
@@ -110,20 +109,26 @@ class ConsumerGroupState:
     def from_body(cls, body: Any) -> ConsumerGroupState:
         """Return the state. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``."""
         return cls(
-            assignment_epoch=_integer(body["assignment_epoch"]),
-            topics={
-                name: SubscribedTopic(topic_id=UUID(topic_id), partition_count=_integer(count))
-                for name, topic_id, count in body["topics"]
-            },
+            assignment_epoch=whole_number(body["assignment_epoch"]),
+            topics=read_topics(body["topics"]),
             patterns={pattern: tuple(names) for pattern, names in body["patterns"]},
             members=_unpack(body["members"]),
         )
 
 
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
+def topic_rows(topics: Mapping[str, SubscribedTopic]) -> list[list[Any]]:
+    """Return topics as they are stored."""
+    return [
+        [name, str(topic.topic_id), topic.partition_count] for name, topic in sorted(topics.items())
+    ]
+
+
+def read_topics(rows: Any) -> dict[str, SubscribedTopic]:
+    """Return stored topics by name. Raises ``ValueError``, ``TypeError``."""
+    return {
+        name: SubscribedTopic(topic_id=UUID(topic_id), partition_count=whole_number(count))
+        for name, topic_id, count in rows
+    }
 
 
 def _pack(members: tuple[ConsumerMember, ...]) -> str:
@@ -143,29 +148,18 @@ def _pack(members: tuple[ConsumerMember, ...]) -> str:
             m.state.value,
             m.epoch,
             m.previous_epoch,
-            _runs(m.assigned, index),
-            _runs(m.revoking, index),
-            None if m.target == m.assigned else _runs(m.target, index),
+            to_runs(m.assigned, index),
+            to_runs(m.revoking, index),
+            None if m.target == m.assigned else to_runs(m.target, index),
             None if m.classic is None else _classic_row(m.classic),
         ]
         for m in members
     ]
-    data = json.dumps(
-        {"ids": [str(topic_id) for topic_id in ids], "rows": rows}, separators=(",", ":")
-    )
-    return base64.b64encode(zlib.compress(data.encode())).decode("ascii")
+    return pack({"ids": [str(topic_id) for topic_id in ids], "rows": rows})
 
 
 def _unpack(blob: str) -> tuple[ConsumerMember, ...]:
-    unpacker = zlib.decompressobj()
-    try:
-        packed = base64.b64decode(blob, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error
-    data = unpacker.decompress(packed, MEMBERS_SIZE_BYTES_MAX)
-    if not unpacker.eof:
-        raise ValueError("members are cut short or too large")
-    document = json.loads(data)
+    document = unpack(blob)
     ids = [UUID(text) for text in document["ids"]]
     return tuple(_member(row, ids) for row in document["rows"])
 
@@ -201,8 +195,8 @@ def _member(row: list[Any], ids: list[UUID]) -> ConsumerMember:
         subscribed_pattern=subscribed_pattern,
         assignor=assignor,
         state=MemberState(state),
-        epoch=_integer(epoch),
-        previous_epoch=_integer(previous_epoch),
+        epoch=whole_number(epoch),
+        previous_epoch=whole_number(previous_epoch),
         assigned=assigned,
         revoking=_partitions(revoking_runs, ids),
         target=assigned if target_runs is None else _partitions(target_runs, ids),
@@ -213,28 +207,17 @@ def _member(row: list[Any], ids: list[UUID]) -> ConsumerMember:
 def _classic_row(classic: ClassicProtocols) -> list[Any]:
     return [
         classic.session_timeout_ms,
-        [[name, base64.b64encode(data).decode("ascii")] for name, data in classic.protocols],
+        [[name, encode_bytes(data)] for name, data in classic.protocols],
     ]
 
 
 def _classic(row: list[Any]) -> ClassicProtocols:
     session_timeout_ms, protocols = row
     return ClassicProtocols(
-        session_timeout_ms=_integer(session_timeout_ms),
-        protocols=tuple((name, base64.b64decode(data, validate=True)) for name, data in protocols),
+        session_timeout_ms=whole_number(session_timeout_ms),
+        protocols=tuple((name, decode_bytes(data)) for name, data in protocols),
     )
-
-
-def _runs(partitions: Iterable[TopicIdPartition], index: Mapping[UUID, int]) -> list[list[int]]:
-    runs: dict[int, list[int]] = {}
-    for partition in sorted(partitions):
-        runs.setdefault(index[partition.topic_id], []).append(partition.partition)
-    return [[topic, *numbers] for topic, numbers in runs.items()]
 
 
 def _partitions(runs: list[list[int]], ids: list[UUID]) -> Partitions:
-    return frozenset(
-        TopicIdPartition(ids[topic], _integer(number))
-        for topic, *numbers in runs
-        for number in numbers
-    )
+    return frozenset(TopicIdPartition(*partition) for partition in from_runs(runs, ids))

@@ -1,10 +1,9 @@
 """The records of consumer groups: one item a group, one item a page of committed offsets.
 
-``group:<shard>`` / ``<group id>`` holds a group's generation and members. The members
-are one blob, ``base64(zlib(JSON))``: a thousand members fit the 400 KB that DynamoDB
-allows an item, since members mostly repeat each other. The record of a consumer group
-(KIP-848) has no such members but a field ``consumer``; an older program that meets it
-refuses the group.
+``group:<shard>`` / ``<group id>`` holds a group's generation and members, packed into one
+blob (``packed_members``). The record of a consumer group (KIP-848) has no such members but a
+field ``consumer``, that of a share group (KIP-932) a field ``share``; an older program that
+meets either refuses the group.
 
 ``offset:<group id>`` / ``<topic>/<page>`` holds the committed offsets of up to
 ``OFFSETS_PAGE_PARTITIONS`` neighbouring partitions of one topic. A whole topic is one
@@ -17,9 +16,6 @@ it. Source: ``GroupCoordinatorService.partitionFor`` of Kafka.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,12 +24,13 @@ from uuid import UUID
 
 from tidelog_core.metadata.body import BodyReader
 from tidelog_core.metadata.consumer_groups import ConsumerGroupState
+from tidelog_core.metadata.packed_members import decode_bytes, encode_bytes, pack, unpack
+from tidelog_core.metadata.share_groups import ShareGroupState
 from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
 
 GROUP_COLLECTION_PREFIX = "group:"
 OFFSET_COLLECTION_PREFIX = "offset:"
 OFFSETS_PAGE_PARTITIONS = 64
-MEMBERS_SIZE_BYTES_MAX = 64 * 1024 * 1024  # once unpacked; a guard against corrupt items
 
 
 def java_string_hash(text: str) -> int:
@@ -87,12 +84,13 @@ class GroupRecord:
     group_id: str
     phase: str  # Kafka's name of the group's state
     phase_since_ms: int  # wall clock
-    generation: int  # of a consumer group: the group epoch
+    generation: int  # of a consumer or share group: the group epoch
     protocol_type: str | None  # None: a group that only stores offsets
     protocol_name: str | None
     leader: str | None
     members: tuple[GroupMember, ...]
-    consumer: ConsumerGroupState | None = None  # None: a classic group
+    consumer: ConsumerGroupState | None = None  # with neither it is a classic group
+    share: ShareGroupState | None = None
     version: int = field(default=ABSENT, compare=False)
 
     @property
@@ -102,12 +100,16 @@ class GroupRecord:
 
     @property
     def member_count(self) -> int:
-        """How many members the group has, of either kind."""
+        """How many members the group has, of whatever kind."""
+        if self.share is not None:
+            return len(self.share.members)
         return len(self.members if self.consumer is None else self.consumer.members)
 
     def to_body(self) -> Body:
         """Return the item's body."""
         kind = {} if self.consumer is None else {"consumer": self.consumer.to_body()}
+        if self.share is not None:
+            kind = {"share": self.share.to_body()}
         return {
             **kind,
             "phase": self.phase,
@@ -128,12 +130,14 @@ class GroupRecord:
             members = _unpack_members(blob)
         except (ValueError, TypeError, zlib.error) as error:
             raise fields.error(f"members cannot be read: {error}") from None
-        consumer = None
-        if "consumer" in item.body:
-            try:
+        consumer, share = None, None
+        try:
+            if "consumer" in item.body:
                 consumer = ConsumerGroupState.from_body(fields.anything("consumer"))
-            except (ValueError, TypeError, KeyError, IndexError, zlib.error) as error:
-                raise fields.error(f"the consumer group cannot be read: {error}") from None
+            elif "share" in item.body:
+                share = ShareGroupState.from_body(fields.anything("share"))
+        except (ValueError, TypeError, KeyError, IndexError, zlib.error) as error:
+            raise fields.error(f"the group's state cannot be read: {error}") from None
         record = cls(
             shard=int(item.id.collection.removeprefix(GROUP_COLLECTION_PREFIX)),
             group_id=item.id.key,
@@ -145,6 +149,7 @@ class GroupRecord:
             leader=fields.text_or_none("leader"),
             members=members,
             consumer=consumer,
+            share=share,
             version=item.version,
         )
         fields.finish()
@@ -241,19 +246,15 @@ def _pack_members(members: tuple[GroupMember, ...]) -> str:
             m.client_host,
             m.session_timeout_ms,
             m.rebalance_timeout_ms,
-            [[name, _encode(metadata)] for name, metadata in m.protocols],
-            _encode(m.assignment),
+            [[name, encode_bytes(metadata)] for name, metadata in m.protocols],
+            encode_bytes(m.assignment),
         ]
         for m in members
     ]
-    return _encode(zlib.compress(json.dumps(rows, separators=(",", ":")).encode()))
+    return pack(rows)
 
 
 def _unpack_members(blob: str) -> tuple[GroupMember, ...]:
-    unpacker = zlib.decompressobj()
-    data = unpacker.decompress(_decode(blob), MEMBERS_SIZE_BYTES_MAX)
-    if not unpacker.eof:
-        raise ValueError("members are cut short or too large")
     return tuple(
         GroupMember(
             member_id=member_id,
@@ -262,8 +263,8 @@ def _unpack_members(blob: str) -> tuple[GroupMember, ...]:
             client_host=client_host,
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
-            protocols=tuple((name, _decode(metadata)) for name, metadata in protocols),
-            assignment=_decode(assignment),
+            protocols=tuple((name, decode_bytes(metadata)) for name, metadata in protocols),
+            assignment=decode_bytes(assignment),
         )
         for (
             member_id,
@@ -274,16 +275,5 @@ def _unpack_members(blob: str) -> tuple[GroupMember, ...]:
             rebalance_timeout_ms,
             protocols,
             assignment,
-        ) in json.loads(data)
+        ) in unpack(blob)
     )
-
-
-def _encode(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _decode(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error

@@ -1,0 +1,68 @@
+"""How the members of a group are packed into one string of its item: ``base64(zlib(JSON))``.
+
+Members mostly repeat each other, so a thousand of them fit the 400 KB that DynamoDB allows
+an item. Partitions are runs of ``[topic, partition, …]``, where the topic is an index into a
+table of topic ids beside the members.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+PACKED_SIZE_BYTES_MAX = 64 * 1024 * 1024  # once unpacked; a guard against corrupt items
+
+
+def pack(document: Any) -> str:
+    """Return the document, of what JSON knows, as one string."""
+    data = json.dumps(document, separators=(",", ":"))
+    return encode_bytes(zlib.compress(data.encode()))
+
+
+def unpack(text: str) -> Any:
+    """Return what was packed. Raises ``ValueError``, ``zlib.error``."""
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(decode_bytes(text), PACKED_SIZE_BYTES_MAX)
+    if not unpacker.eof:
+        raise ValueError("members are cut short or too large")
+    return json.loads(data)
+
+
+def encode_bytes(data: bytes) -> str:
+    """Return bytes as JSON can hold them."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def decode_bytes(text: str) -> bytes:
+    """Return what ``encode_bytes`` was given. Raises ``ValueError``."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
+
+
+def to_runs(partitions: Iterable[tuple[UUID, int]], index: Mapping[UUID, int]) -> list[list[int]]:
+    """Return partitions by topic, where ``index`` says a topic's place in the table."""
+    runs: dict[int, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        runs.setdefault(index[topic_id], []).append(partition)
+    return [[topic, *numbers] for topic, numbers in runs.items()]
+
+
+def from_runs(runs: list[list[int]], topic_ids: list[UUID]) -> Iterator[tuple[UUID, int]]:
+    """Yield the partitions again. Raises ``TypeError``, ``IndexError``."""
+    for topic, *numbers in runs:
+        for number in numbers:
+            yield topic_ids[topic], whole_number(number)
+
+
+def whole_number(value: object) -> int:
+    """Return the value. Raises ``TypeError`` where it is not a whole number."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value

@@ -1,0 +1,122 @@
+"""What is stored of a share group of KIP-932, within its group's record.
+
+How far the group has got with each partition is not here: that belongs to the partitions'
+leaders (``share_partitions``). A partition may be with many members, so members do not wait
+for each other: each gets what it is to have with its next heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tidelog_core.metadata.consumer_groups import (
+    NO_PARTITIONS,
+    Partitions,
+    SubscribedTopic,
+    TopicIdPartition,
+    read_topics,
+    topic_rows,
+)
+from tidelog_core.metadata.packed_members import from_runs, pack, to_runs, unpack, whole_number
+
+SHARE_PROTOCOL_TYPE = "share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareMember:
+    """A member and its partitions."""
+
+    member_id: str
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topics: tuple[str, ...] = ()  # sorted
+    epoch: int = 0  # of the target that it was last told of
+    previous_epoch: int = 0  # it may not have heard of the newer one
+    assigned: Partitions = NO_PARTITIONS
+    target: Partitions = NO_PARTITIONS  # what it is told next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupState:
+    """What a group's record holds in addition where it is a share group."""
+
+    assignment_epoch: int  # the group epoch that the targets belong to
+    topics: Mapping[str, SubscribedTopic]  # by name, as they were at that epoch
+    members: tuple[ShareMember, ...]
+
+    def to_body(self) -> dict[str, Any]:
+        """Return what is stored under one field of the record's item."""
+        return {
+            "assignment_epoch": self.assignment_epoch,
+            "topics": topic_rows(self.topics),
+            "members": _pack(self.members),
+        }
+
+    @classmethod
+    def from_body(cls, body: Any) -> ShareGroupState:
+        """Return the state. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``."""
+        return cls(
+            assignment_epoch=whole_number(body["assignment_epoch"]),
+            topics=read_topics(body["topics"]),
+            members=_unpack(body["members"]),
+        )
+
+
+def _pack(members: tuple[ShareMember, ...]) -> str:
+    ids = sorted({p.topic_id for m in members for p in m.assigned | m.target})
+    index = {topic_id: number for number, topic_id in enumerate(ids)}
+    rows = [
+        [
+            m.member_id,
+            m.rack_id,
+            m.client_id,
+            m.client_host,
+            m.subscribed_topics,
+            m.epoch,
+            m.previous_epoch,
+            to_runs(m.assigned, index),
+            None if m.target == m.assigned else to_runs(m.target, index),
+        ]
+        for m in members
+    ]
+    return pack({"ids": [str(topic_id) for topic_id in ids], "rows": rows})
+
+
+def _unpack(blob: str) -> tuple[ShareMember, ...]:
+    document = unpack(blob)
+    ids = [UUID(text) for text in document["ids"]]
+    return tuple(_member(row, ids) for row in document["rows"])
+
+
+def _member(row: list[Any], ids: list[UUID]) -> ShareMember:
+    (
+        member_id,
+        rack_id,
+        client_id,
+        client_host,
+        subscribed_topics,
+        epoch,
+        previous_epoch,
+        assigned_runs,
+        target_runs,
+    ) = row
+    assigned = _partitions(assigned_runs, ids)
+    return ShareMember(
+        member_id=member_id,
+        rack_id=rack_id,
+        client_id=client_id,
+        client_host=client_host,
+        subscribed_topics=tuple(subscribed_topics),
+        epoch=whole_number(epoch),
+        previous_epoch=whole_number(previous_epoch),
+        assigned=assigned,
+        target=assigned if target_runs is None else _partitions(target_runs, ids),
+    )
+
+
+def _partitions(runs: list[list[int]], ids: list[UUID]) -> Partitions:
+    return frozenset(TopicIdPartition(*partition) for partition in from_runs(runs, ids))

@@ -1,0 +1,110 @@
+"""A share group's record comes back as it was stored, or is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from uuid import UUID
+
+import pytest
+from tidelog_core.errors import CorruptItem
+from tidelog_core.metadata.consumer_groups import (
+    ConsumerGroupState,
+    SubscribedTopic,
+    TopicIdPartition,
+)
+from tidelog_core.metadata.groups import GroupRecord
+from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
+from tidelog_core.metadata.store import Item
+
+BOTH = frozenset(TopicIdPartition(UUID(int=5), number) for number in (0, 1))
+RECORD = GroupRecord(
+    shard=7,
+    group_id="g",
+    phase="Stable",
+    phase_since_ms=1,
+    generation=9,
+    protocol_type="share",
+    protocol_name=None,
+    leader=None,
+    members=(),
+    share=ShareGroupState(
+        assignment_epoch=8,
+        topics={"t": SubscribedTopic(topic_id=UUID(int=5), partition_count=2)},
+        members=(
+            ShareMember(
+                member_id="a",
+                rack_id="r",
+                client_id="client",
+                client_host="/127.0.0.1",
+                subscribed_topics=("t", "é"),
+                epoch=7,
+                previous_epoch=6,
+                assigned=BOTH,
+                target=frozenset({TopicIdPartition(UUID(int=6), 3)}),
+            ),
+            ShareMember(member_id="b", epoch=8, previous_epoch=8, assigned=BOTH, target=BOTH),
+        ),
+    ),
+)
+
+
+def stored(record: GroupRecord) -> Item:
+    """Return the record's item after a way through JSON."""
+    return Item(record.item_id, 4, json.loads(json.dumps(record.to_body())))
+
+
+def test_a_share_group_comes_back_as_it_was_stored() -> None:
+    assert GroupRecord.from_item(stored(RECORD)) == RECORD
+    assert RECORD.member_count == 2
+    empty = dataclasses.replace(
+        RECORD, share=ShareGroupState(assignment_epoch=0, topics={}, members=())
+    )
+    assert GroupRecord.from_item(stored(empty)) == empty
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("assignment_epoch", "8"),
+        ("topics", [["t", "no uuid", 1]]),
+        ("topics", [["t", str(UUID(int=5)), "1"]]),
+        ("members", "!"),
+        ("members", ""),
+        ("members", None),
+        ("members", "eJyrVspMKVayio6N1VEqyi8HMmoBNvYFtA=="),
+    ],
+)
+def test_a_damaged_share_group_is_refused(field: str, value: object) -> None:
+    item = stored(RECORD)
+    body = {**item.body, "share": {**item.body["share"], field: value}}  # type: ignore[dict-item]
+    with pytest.raises(CorruptItem):
+        GroupRecord.from_item(dataclasses.replace(item, body=body))
+    del body["share"][field]  # type: ignore[union-attr, arg-type]
+    with pytest.raises(CorruptItem):
+        GroupRecord.from_item(dataclasses.replace(item, body=body))
+
+
+def test_a_group_of_two_kinds_is_refused() -> None:
+    item = stored(RECORD)
+    consumer = ConsumerGroupState(assignment_epoch=0, topics={}, patterns={}, members=())
+    body = {**item.body, "consumer": consumer.to_body()}
+    with pytest.raises(CorruptItem):
+        GroupRecord.from_item(dataclasses.replace(item, body=body))
+
+
+def test_a_thousand_members_that_share_ten_partitions_fit_an_item() -> None:
+    assert RECORD.share is not None
+    members = tuple(
+        ShareMember(
+            member_id=str(UUID(int=number * 2**90 + 17 * number)),
+            client_id="client",
+            client_host=f"/10.0.{number // 250}.{number % 250}",
+            subscribed_topics=("t",),
+            epoch=9,
+            assigned=frozenset(TopicIdPartition(UUID(int=5), part) for part in range(10)),
+        )
+        for number in range(1000)
+    )
+    share = dataclasses.replace(RECORD.share, members=members)
+    assert len(json.dumps(dataclasses.replace(RECORD, share=share).to_body())) < 100_000
