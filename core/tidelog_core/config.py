@@ -179,6 +179,7 @@ class NodeConfig:
     group_share_max_heartbeat_interval_ms: int = _setting("group.share.max.heartbeat.interval.ms", "int", 15_000, "The longest share.heartbeat.interval.ms that a group may set, milliseconds.", at_least=1)
     group_share_max_record_lock_duration_ms: int = _setting("group.share.max.record.lock.duration.ms", "int", 60_000, "The longest share.record.lock.duration.ms that a group may set, milliseconds.", at_least=1000)
     group_share_max_session_timeout_ms: int = _setting("group.share.max.session.timeout.ms", "int", 60_000, "The longest share.session.timeout.ms that a group may set, milliseconds.", at_least=1)
+    group_share_max_size: int = _setting("group.share.max.size", "int", 200, "The most members of one share group.", at_least=1, at_most=1000)
     group_share_min_heartbeat_interval_ms: int = _setting("group.share.min.heartbeat.interval.ms", "int", 5000, "The shortest share.heartbeat.interval.ms that a group may set, milliseconds.", at_least=1)
     group_share_min_record_lock_duration_ms: int = _setting("group.share.min.record.lock.duration.ms", "int", 15_000, "The shortest share.record.lock.duration.ms that a group may set, milliseconds.", at_least=1000)
     group_share_min_session_timeout_ms: int = _setting("group.share.min.session.timeout.ms", "int", 45_000, "The shortest share.session.timeout.ms that a group may set, milliseconds.", at_least=1)

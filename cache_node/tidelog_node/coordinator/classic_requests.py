@@ -19,10 +19,9 @@ from tidelog_node.coordinator.consumer_events import ConsumerGroupSettings, Refu
 from tidelog_node.coordinator.consumer_group import (
     ConsumerGroup,
     ConsumerPhase,
-    TopicsByName,
-    Wait,
 )
 from tidelog_node.coordinator.consumer_protocol import MalformedProtocol, decode_subscription
+from tidelog_node.coordinator.deadlines import Wait
 from tidelog_node.coordinator.events import (
     UNKNOWN_MEMBER_ID,
     JoinAnswer,
@@ -33,6 +32,7 @@ from tidelog_node.coordinator.events import (
     SyncRequest,
 )
 from tidelog_node.coordinator.migration import assignment_of, with_ids
+from tidelog_node.coordinator.subscribed_topics import TopicsByName
 from tidelog_node.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
 
 

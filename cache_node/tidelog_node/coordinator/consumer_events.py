@@ -44,8 +44,8 @@ class ConsumerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHeartbeatAnswer:
-    """The answer to a ConsumerGroupHeartbeat request."""
+class HeartbeatAnswer:
+    """The answer to a ConsumerGroupHeartbeat or ShareGroupHeartbeat request."""
 
     error: ErrorCode = ErrorCode.none
     message: str | None = None
@@ -75,3 +75,21 @@ class Refused(Exception):
         super().__init__(message)
         self.error = error
         self.message = message
+
+
+def not_a_member(member_id: str, group_id: str) -> Refused:
+    """Return what is said to a caller that the group does not know."""
+    return Refused(
+        ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group_id}."
+    )
+
+
+def in_other_epoch(kind: str, *, received: int, known: int) -> Refused:
+    """Return what is said to a caller that is not in the member's epoch."""
+    comparison = "greater" if received > known else "smaller"
+    return Refused(
+        ErrorCode.fenced_member_epoch,
+        f"The {kind} group member has a {comparison} member epoch ({received}) than the one"
+        f" known by the group coordinator ({known}). The member must abandon all its partitions"
+        " and rejoin.",
+    )

@@ -36,28 +36,28 @@ from tidelog_core.metadata.consumer_groups import (
     SubscribedTopic,
 )
 from tidelog_core.metadata.groups import GroupRecord
-from tidelog_core.metadata.records import Topic
 
 from tidelog_node.coordinator.assignor import ASSIGNORS
 from tidelog_node.coordinator.consumer_events import (
     JOIN_EPOCH,
     ConsumerGroupSettings,
     ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    HeartbeatAnswer,
     Refused,
+    in_other_epoch,
+    not_a_member,
 )
 from tidelog_node.coordinator.consumer_roster import ConsumerRoster
+from tidelog_node.coordinator.deadlines import MemberDeadlines, Wait
 from tidelog_node.coordinator.events import Step
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.member_reconciliation import is_reconciled, reconcile
 from tidelog_node.coordinator.migration import downgraded
 from tidelog_node.coordinator.pattern_matches import PatternMatches
+from tidelog_node.coordinator.subscribed_topics import TopicsByName, find_topics
 from tidelog_node.coordinator.subscriber import Subscriber
 from tidelog_node.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
 from tidelog_node.coordinator.topic_pattern import InvalidPattern
-
-TopicsByName = Mapping[str, Topic]
-"""The cluster's topics. The same object means that nothing has changed."""
 
 
 class ConsumerPhase(Enum):
@@ -68,15 +68,6 @@ class ConsumerPhase(Enum):
     RECONCILING = "Reconciling"  # some member has not what it is to have
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-class Wait(Enum):
-    """What a member has to do in time, or be removed."""
-
-    SESSION = "session"
-    REBALANCE = "rebalance"  # give partitions up
-    JOIN = "join"  # a classic member: join after it was told to
-    SYNC = "sync"  # a classic member: sync after it has joined
 
 
 class ConsumerGroup:
@@ -94,13 +85,11 @@ class ConsumerGroup:
         self.assignment_epoch = epoch  # which epoch the targets belong to
         self.roster = ConsumerRoster()
         self.topics: Mapping[str, SubscribedTopic] = {}  # as they were assigned
-        # No deadline lies before this one. It may be too early, never too late.
-        self.wake_at_ms: int | None = None
         self.step = Step()  # of the event under way
         self._is_dead = False
         self._matches = PatternMatches()
         self._seen_topics: TopicsByName | None = None  # when the subscribed ones were looked up
-        self._deadlines: dict[str, dict[Wait, int]] = {}
+        self._deadlines = MemberDeadlines()
         self._now_ms = now_ms
 
     # Events.
@@ -112,7 +101,7 @@ class ConsumerGroup:
         now_ms: int,
         settings: ConsumerGroupSettings,
         topics: TopicsByName,
-    ) -> tuple[ConsumerHeartbeatAnswer, Step]:
+    ) -> tuple[HeartbeatAnswer, Step]:
         """A member joins, is alive, has given partitions up, says something new, or leaves.
 
         Where the answer is an error, nothing has changed.
@@ -125,22 +114,15 @@ class ConsumerGroup:
                 return self._leave(request, settings), step
             return self._heartbeat(request, settings, topics), step
         except Refused as refusal:
-            return ConsumerHeartbeatAnswer(error=refusal.error, message=refusal.message), step
+            return HeartbeatAnswer(error=refusal.error, message=refusal.message), step
 
     def expire(self, now_ms: int, settings: ConsumerGroupSettings) -> Step:
         """Time has passed: remove whoever is overdue."""
         step = self.begin(now_ms)
-        overdue = [
-            member_id
-            for member_id, deadlines in self._deadlines.items()
-            if any(deadline_ms <= now_ms for deadline_ms in deadlines.values())
-        ]
-        for member_id in overdue:
+        for member_id in self._deadlines.overdue(self._now_ms):
             if step.becomes is None:
                 self.fence(self.member(member_id), settings)
-        self.wake_at_ms = min(
-            (d for deadlines in self._deadlines.values() for d in deadlines.values()), default=None
-        )
+        self._deadlines.look_again()
         return step
 
     def kill(self) -> None:
@@ -160,10 +142,7 @@ class ConsumerGroup:
         """Return the member. Raises ``Refused`` where there is none of this id."""
         member = self.roster.get(member_id)
         if member is None:
-            raise Refused(
-                ErrorCode.unknown_member_id,
-                f"Member {member_id} is not a member of group {self.group_id}.",
-            )
+            raise not_a_member(member_id, self.group_id)
         return member
 
     def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
@@ -233,7 +212,7 @@ class ConsumerGroup:
         """Give a static member's place and partitions to a new one, and return that."""
         new = dataclasses.replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         self.roster.replace(old, new)
-        self._deadlines.pop(old.member_id, None)
+        self._deadlines.forget(old.member_id)
         self.step.must_store = True
         return new
 
@@ -271,21 +250,23 @@ class ConsumerGroup:
 
     def expect(self, member_id: str, wait: Wait, timeout_ms: int) -> None:
         """Have the member removed unless it does its part in time, counted from now."""
-        deadline_ms = self._now_ms + timeout_ms
-        self._deadlines.setdefault(member_id, {})[wait] = deadline_ms
-        if self.wake_at_ms is None or deadline_ms < self.wake_at_ms:
-            self.wake_at_ms = deadline_ms
+        self._deadlines.set(member_id, wait, self._now_ms + timeout_ms)
 
     def expect_at_first(self, member_id: str, wait: Wait, timeout_ms: int) -> None:
         """Do the same where the time is not running yet."""
-        if wait not in self._deadlines.get(member_id, {}):
+        if not self._deadlines.has(member_id, wait):
             self.expect(member_id, wait, timeout_ms)
 
     def expect_no_more(self, member_id: str, wait: Wait) -> None:
         """The member has done its part."""
-        self._deadlines.get(member_id, {}).pop(wait, None)
+        self._deadlines.clear(member_id, wait)
 
     # Questions, and what other requests of members mean to the group.
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When to let time pass at the latest; ``None``: nobody has anything to do in time."""
+        return self._deadlines.wake_at_ms
 
     @property
     def phase(self) -> ConsumerPhase:
@@ -420,7 +401,7 @@ class ConsumerGroup:
 
     def _heartbeat(
         self, request: ConsumerHeartbeat, settings: ConsumerGroupSettings, topics: TopicsByName
-    ) -> ConsumerHeartbeatAnswer:
+    ) -> HeartbeatAnswer:
         self.require_place(request.member_id, settings)
         known = self._caller(request)
         self._require_pattern(request)
@@ -434,7 +415,7 @@ class ConsumerGroup:
         member = self.settle(before, told, owned=request.owned, settings=settings, topics=topics)
         self.expect(member.member_id, Wait.SESSION, settings.session_timeout_ms)
         must_tell = request.is_full or member.assigned != before.assigned
-        return ConsumerHeartbeatAnswer(
+        return HeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=member.epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -476,7 +457,7 @@ class ConsumerGroup:
 
     def _leave(
         self, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
-    ) -> ConsumerHeartbeatAnswer:
+    ) -> HeartbeatAnswer:
         if request.instance_id is None:
             member = self.member(request.member_id)
         else:
@@ -489,13 +470,11 @@ class ConsumerGroup:
             )
         else:
             self.fence(member, settings)
-        return ConsumerHeartbeatAnswer(
-            member_id=request.member_id, member_epoch=request.member_epoch
-        )
+        return HeartbeatAnswer(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def _drop(self, member_id: str) -> None:
         self.roster.remove(member_id)
-        self._deadlines.pop(member_id, None)
+        self._deadlines.forget(member_id)
         self.step.must_store = True
         if self.is_empty:
             self.phase_since_ms = self._now_ms
@@ -510,11 +489,7 @@ class ConsumerGroup:
         patterns = {m.subscribed_pattern for m in self.roster if m.subscribed_pattern}
         has_changed = self._matches.update(patterns, topics)
         names = {name for member in self.roster for name in self._names_of(member)}
-        found = {
-            name: SubscribedTopic(topic_id=topic.topic_id, partition_count=topic.partition_count)
-            for name in sorted(names)
-            if (topic := topics.get(name)) is not None
-        }
+        found = find_topics(names, topics)
         has_changed |= found != self.topics
         self.topics = found
         return has_changed
@@ -551,23 +526,15 @@ def _subscription(member: ConsumerMember) -> tuple[tuple[str, ...], str]:
 
 def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
     """Return the member. Raises ``Refused`` where the caller is not in its epoch."""
-    if request.member_epoch > member.epoch:
-        comparison = "greater"
-    elif request.member_epoch == member.epoch or (
+    is_of_before = (
         # It has not heard the last answer, and has nothing that it should not have.
-        request.member_epoch == member.previous_epoch
+        request.member_epoch == member.previous_epoch < member.epoch
         and request.owned is not None
         and request.owned <= member.assigned
-    ):
-        return member
-    else:
-        comparison = "smaller"
-    raise Refused(
-        ErrorCode.fenced_member_epoch,
-        f"The consumer group member has a {comparison} member epoch ({request.member_epoch}) than"
-        f" the one known by the group coordinator ({member.epoch}). The member must abandon all"
-        " its partitions and rejoin.",
     )
+    if request.member_epoch == member.epoch or is_of_before:
+        return member
+    raise in_other_epoch("consumer", received=request.member_epoch, known=member.epoch)
 
 
 def _told(before: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:

@@ -41,11 +41,12 @@ from tidelog_core.metadata.store import Check, ItemKey, MetadataStore, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.assignor import ASSIGNORS
+from tidelog_node.coordinator.classic_answers import Group
 from tidelog_node.coordinator.consumer_events import (
     JOIN_EPOCH,
     ConsumerGroupSettings,
     ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    HeartbeatAnswer,
 )
 from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.events import (
@@ -61,9 +62,11 @@ from tidelog_node.coordinator.events import (
 )
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
-from tidelog_node.coordinator.loaded_group import Group, LoadedGroup, Surroundings, Unloaded
+from tidelog_node.coordinator.loaded_group import LoadedGroup, Surroundings, Unloaded
 from tidelog_node.coordinator.offset_rules import expired_partitions
 from tidelog_node.coordinator.shard import Shard
+from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
+from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.storage import (
     GroupStorage,
     OffsetPages,
@@ -113,6 +116,7 @@ class GroupCoordinator:
             now_ms=self._now_ms,
             clock_offset_ms=self._clock_offset_ms,
             settings=self._consumer_settings,
+            share_settings=self._share_settings,
             topics=lambda: self._view.image.topics,
         )
         self._shards = LedShards(
@@ -202,9 +206,21 @@ class GroupCoordinator:
         errors = await self._use(group_id, lambda group: group.leave(identities))
         return [ErrorCode.unknown_member_id for _ in identities] if errors is None else errors
 
+    async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> HeartbeatAnswer:
+        """Renew the member's session and return what it may read (KIP-932)."""
+        answer = await self._use(
+            group_id,
+            lambda group: group.share_heartbeat(request),
+            create=request.member_epoch == JOIN_EPOCH,
+        )
+        if answer is not None:
+            return answer
+        kind = "Group" if request.is_leaving else "Share group"
+        return _not_found(kind, group_id)
+
     async def consumer_heartbeat(
         self, group_id: str, request: ConsumerHeartbeat
-    ) -> ConsumerHeartbeatAnswer:
+    ) -> HeartbeatAnswer:
         """Renew the member's session and return what it is to have (KIP-848)."""
         answer = await self._use(
             group_id,
@@ -214,9 +230,7 @@ class GroupCoordinator:
         if answer is not None:
             return answer
         kind = "Group" if request.is_leaving else "Consumer group"
-        return ConsumerHeartbeatAnswer(
-            error=ErrorCode.group_id_not_found, message=f"{kind} {group_id} not found."
-        )
+        return _not_found(kind, group_id)
 
     @property
     def assignors(self) -> tuple[str, ...]:
@@ -437,7 +451,14 @@ class GroupCoordinator:
     def _restored(self, shard_index: int, record: GroupRecord) -> LoadedGroup:
         now_ms, clock_offset_ms = self._now_ms(), self._clock_offset_ms()
         group: Group
-        if record.consumer is None:
+        if record.share is not None:
+            group = ShareGroup.restore(
+                record,
+                now_ms=now_ms,
+                clock_offset_ms=clock_offset_ms,
+                settings=self._share_settings(record.group_id),
+            )
+        elif record.consumer is None:
             group = ClassicGroup.restore(record, now_ms=now_ms, clock_offset_ms=clock_offset_ms)
         else:
             group = ConsumerGroup.restore(
@@ -506,6 +527,8 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, frozenset[str]]:
         async def remove() -> tuple[ErrorCode, frozenset[str]]:
             group = loaded.group
+            if isinstance(group, ShareGroup):
+                return ErrorCode.group_id_not_found, frozenset()
             is_empty = group.is_empty
             if not is_empty and not group.uses_consumer_protocol:
                 return ErrorCode.non_empty_group, frozenset()
@@ -547,6 +570,8 @@ class GroupCoordinator:
 
     async def _expire_offsets(self, loaded: LoadedGroup) -> None:
         group = loaded.group
+        if isinstance(group, ShareGroup):
+            return  # It has none, and never ends by itself: that would forget where it was.
         retention_ms = self._node_config().offsets_retention_minutes * 60_000
         now_ms = self._wall_clock_ms()
 
@@ -589,6 +614,15 @@ class GroupCoordinator:
             can_downgrade=policy in ("bidirectional", "downgrade"),
         )
 
+    def _share_settings(self, group_id: str) -> ShareGroupSettings:
+        config = self._node_config()
+        own = self._view.image.group_config(group_id, config)
+        return ShareGroupSettings(
+            session_timeout_ms=own.share_session_timeout_ms,
+            heartbeat_interval_ms=own.share_heartbeat_interval_ms,
+            members_max=config.group_share_max_size,
+        )
+
     # Clocks: events and deadlines go by a clock that never jumps, stored times by the wall's.
 
     def _now_ms(self) -> int:
@@ -596,6 +630,11 @@ class GroupCoordinator:
 
     def _clock_offset_ms(self) -> int:
         return self._wall_clock_ms() - self._now_ms()
+
+
+def _not_found(kind: str, group_id: str) -> HeartbeatAnswer:
+    message = f"{kind} {group_id} not found."
+    return HeartbeatAnswer(error=ErrorCode.group_id_not_found, message=message)
 
 
 def _names_leader(broker_id: int) -> Callable[[Partition], bool]:

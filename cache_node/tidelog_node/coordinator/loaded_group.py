@@ -1,7 +1,8 @@
 """One group in memory: its state machine, those who wait for it, and its storage.
 
 A group changes its kind here: a consumer group begins in the place of an empty classic
-one, or takes its members over, and may have to give them back.
+one, or takes its members over, and may have to give them back. A share group begins where
+there is none yet, and stays one.
 
 An event is decided at once, without waiting. If the group then has to be stored, the
 answers wait for that, and so does every later event: nobody ever hears of a state that
@@ -28,15 +29,16 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
 from tidelog_core.metadata.store import Check, Write
 
-from tidelog_node.coordinator import classic_requests
+from tidelog_node.coordinator import classic_answers
+from tidelog_node.coordinator.classic_answers import Group
 from tidelog_node.coordinator.consumer_events import (
     JOIN_EPOCH,
     ConsumerGroupSettings,
     ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    HeartbeatAnswer,
     Refused,
 )
-from tidelog_node.coordinator.consumer_group import ConsumerGroup, TopicsByName
+from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.consumer_protocol import MalformedProtocol
 from tidelog_node.coordinator.events import (
     GroupLimits,
@@ -51,13 +53,14 @@ from tidelog_node.coordinator.events import (
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.migration import upgraded
+from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
+from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.storage import GroupStorage
+from tidelog_node.coordinator.subscribed_topics import TopicsByName
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-Group = ClassicGroup | ConsumerGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Surroundings:
     now_ms: Callable[[], int]
     clock_offset_ms: Callable[[], int]  # wall clock minus ``now_ms``
     settings: Callable[[str], ConsumerGroupSettings]  # of the group of this id
+    share_settings: Callable[[str], ShareGroupSettings]
     topics: Callable[[], TopicsByName]
 
 
@@ -151,11 +155,7 @@ class LoadedGroup:
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         self._syncs[request.number] = answer
         try:
-            group, now_ms = self.group, self._now_ms()
-            if isinstance(group, ConsumerGroup):
-                self._take(classic_requests.sync(group, request, now_ms=now_ms))
-            else:
-                self._take(group.sync(request, now_ms=now_ms))
+            self._take(classic_answers.sync(self.group, request, now_ms=self._now_ms()))
             return await answer
         finally:
             self._syncs.pop(request.number, None)
@@ -165,29 +165,20 @@ class LoadedGroup:
     ) -> ErrorCode:
         """Return what the member should know."""
         await self.ready()
-        group, now_ms = self.group, self._now_ms()
-        if isinstance(group, ConsumerGroup):
-            error = classic_requests.heartbeat(
-                group,
-                member_id,
-                group_instance_id=group_instance_id,
-                generation=generation,
-                now_ms=now_ms,
-            )
-            self._on_change(self)
-            return error
-        return group.heartbeat(
-            member_id, group_instance_id=group_instance_id, generation=generation, now_ms=now_ms
+        error = classic_answers.heartbeat(
+            self.group,
+            member_id,
+            group_instance_id=group_instance_id,
+            generation=generation,
+            now_ms=self._now_ms(),
         )
+        self._on_change(self)
+        return error
 
     async def leave(self, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
         """Return an error code for each member, once what follows is stored."""
         await self.ready()
-        group, now_ms = self.group, self._now_ms()
-        if isinstance(group, ConsumerGroup):
-            errors, step = classic_requests.leave(group, identities, now_ms=now_ms)
-        else:
-            errors, step = group.leave(identities, now_ms=now_ms)
+        errors, step = classic_answers.leave(self.group, identities, now_ms=self._now_ms())
         self._take(step)
         if self._storing is not None:
             await asyncio.wait([self._storing])
@@ -195,25 +186,13 @@ class LoadedGroup:
                 raise CoordinatorNotAvailable("the group could not be stored")
         return errors
 
-    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
-        """Return what the member is to have, once whatever the heartbeat changed is stored.
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
+        """Return what the member is to have, once whatever the heartbeat changed is stored."""
+        return await self._heard(lambda: self._consumer_heartbeat(request))
 
-        Changes of heartbeats that come while the group is being written share the next
-        write: a rebalance of many members takes as many writes as there is time for.
-        """
-        await self._claim()
-        while self._storing is not None and self._collected is None:
-            await asyncio.wait([self._storing])
-        if self.is_unloaded:
-            raise Unloaded
-        answer, step = self._consumer_heartbeat(request)
-        self._take(step)
-        # Even without news of its own it may tell of some that nobody has stored yet.
-        if self._storing is not None:
-            await asyncio.wait([self._storing])
-            if self._fault is not ErrorCode.none:
-                return ConsumerHeartbeatAnswer(error=self._fault)
-        return answer
+    async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatAnswer:
+        """Return the same to a member of a share group."""
+        return await self._heard(lambda: self._share_heartbeat(request))
 
     def expire(self) -> None:
         """Let time pass. Does nothing while the group is being stored: that ends in a change."""
@@ -237,15 +216,14 @@ class LoadedGroup:
         if offsets:
             await self._claim()
         await self.ready()
-        if isinstance(self.group, ConsumerGroup):
-            error = self.group.validate_commit(member_id, generation, knows_epochs=knows_epochs)
-        else:
-            error = self.group.validate_commit(
-                member_id,
-                group_instance_id=group_instance_id,
-                generation=generation,
-                now_ms=self._now_ms(),
-            )
+        error = classic_answers.validate_commit(
+            self.group,
+            member_id,
+            group_instance_id=group_instance_id,
+            generation=generation,
+            knows_epochs=knows_epochs,
+            now_ms=self._now_ms(),
+        )
         try:
             if error is ErrorCode.none and offsets:
                 await self.storage.commit_offsets(offsets)
@@ -273,8 +251,8 @@ class LoadedGroup:
         """
 
         async def commit() -> ErrorCode:
-            error = self.group.validate_transactional_commit(
-                member_id, group_instance_id=group_instance_id, generation=generation
+            error = classic_answers.validate_transactional_commit(
+                self.group, member_id, group_instance_id=group_instance_id, generation=generation
             )
             if error is ErrorCode.none:
                 if not self.storage.is_claimed:
@@ -350,24 +328,41 @@ class LoadedGroup:
             self.group = ClassicGroup(
                 self.group.group_id, now_ms=now_ms, generation=self.group.epoch
             )
-        if isinstance(self.group, ConsumerGroup):
-            return classic_requests.join(
-                self.group,
-                request,
-                now_ms=now_ms,
-                settings=self._settings(),
-                topics=self._surroundings.topics(),
-            )
-        return self.group.join(request, now_ms=now_ms, limits=limits)
+        return classic_answers.join(
+            self.group,
+            request,
+            now_ms=now_ms,
+            limits=limits,
+            settings=self._settings(),
+            topics=self._surroundings.topics(),
+        )
 
-    def _consumer_heartbeat(
-        self, request: ConsumerHeartbeat
-    ) -> tuple[ConsumerHeartbeatAnswer, Step]:
+    async def _heard(self, decide: Callable[[], tuple[HeartbeatAnswer, Step]]) -> HeartbeatAnswer:
+        """Return what the heartbeat is answered, once whatever it changed is stored.
+
+        Changes of heartbeats that come while the group is being written share the next
+        write: a rebalance of many members takes as many writes as there is time for.
+        """
+        await self._claim()
+        while self._storing is not None and self._collected is None:
+            await asyncio.wait([self._storing])
+        if self.is_unloaded:
+            raise Unloaded
+        answer, step = decide()
+        self._take(step)
+        # Even without news of its own it may tell of some that nobody has stored yet.
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
+            if self._fault is not ErrorCode.none:
+                return HeartbeatAnswer(error=self._fault)
+        return answer
+
+    def _consumer_heartbeat(self, request: ConsumerHeartbeat) -> tuple[HeartbeatAnswer, Step]:
         now_ms, settings = self._now_ms(), self._settings()
         try:
             group = self._consumer_group(request, settings)
         except Refused as refusal:
-            refused = ConsumerHeartbeatAnswer(error=refusal.error, message=refusal.message)
+            refused = HeartbeatAnswer(error=refusal.error, message=refusal.message)
             return refused, Step()
         answer, step = group.consumer_heartbeat(
             request, now_ms=now_ms, settings=settings, topics=self._surroundings.topics()
@@ -385,8 +380,8 @@ class LoadedGroup:
         classic = self.group
         if isinstance(classic, ConsumerGroup):
             return classic
-        group_id = classic.group_id
-        if request.member_epoch != JOIN_EPOCH or classic.is_dead:
+        group_id, is_joining = classic.group_id, request.member_epoch == JOIN_EPOCH
+        if isinstance(classic, ShareGroup) or not is_joining or classic.is_dead:
             raise Refused(
                 ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group."
             )
@@ -407,6 +402,24 @@ class LoadedGroup:
                 f"Cannot upgrade classic group {group_id} to consumer group because {problem}.",
             ) from None
         return group
+
+    def _share_heartbeat(self, request: ShareHeartbeat) -> tuple[HeartbeatAnswer, Step]:
+        group, now_ms = self.group, self._now_ms()
+        # One that was never stored, and in which nobody is, is none yet.
+        if request.member_epoch == JOIN_EPOCH and self.is_vacant:
+            group = ShareGroup(group.group_id, now_ms=now_ms)
+        if not isinstance(group, ShareGroup):
+            message = f"Group {group.group_id} is not a share group."
+            return HeartbeatAnswer(error=ErrorCode.group_id_not_found, message=message), Step()
+        answer, step = group.heartbeat(
+            request,
+            now_ms=now_ms,
+            settings=self._surroundings.share_settings(group.group_id),
+            topics=self._surroundings.topics(),
+        )
+        if answer.error is ErrorCode.none:
+            self.group = group
+        return answer, step
 
     async def _claim(self) -> None:
         """Make sure that no coordinator of before can write the group any more."""

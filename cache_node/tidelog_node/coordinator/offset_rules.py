@@ -10,13 +10,12 @@ from uuid import UUID
 
 from tidelog_core.metadata.groups import CommittedOffset, GroupOffsets
 
-from tidelog_node.coordinator.consumer_group import ConsumerPhase
-from tidelog_node.coordinator.group_state import Phase
-from tidelog_node.coordinator.loaded_group import Group
+from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
+from tidelog_node.coordinator.group_state import ClassicGroup, Phase
 
 
 def expired_partitions(
-    group: Group,
+    group: ClassicGroup | ConsumerGroup,
     page: GroupOffsets,
     *,
     topic_id: UUID | None,

@@ -6,7 +6,7 @@ These check what a request says of itself and translate; what happens is decided
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -26,12 +26,13 @@ from tidelog_node.coordinator.consumer_events import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    HeartbeatAnswer,
 )
 from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
+from tidelog_node.handlers.heartbeat_fields import by_topic_id, is_blank
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -159,7 +160,7 @@ class ConsumerGroupHandlers:
                 topic_name=name,
                 partitions=numbers,
             )
-            for topic_id, numbers in _by_topic(partitions)
+            for topic_id, numbers in by_topic_id(partitions)
             if (name := self._coordinator.topic_name(topic_id)) is not None
         ]
         return build(describe_response.Assignment, topic_partitions=tuple(named))
@@ -171,14 +172,14 @@ def _problems(
     """Yield what is wrong with the request by itself; the first is the answer."""
     epoch = request.member_epoch
     must_have_id = version >= CLIENT_MAKES_MEMBER_ID_FROM or epoch > 0 or epoch == LEAVE_EPOCH
-    if must_have_id and _is_blank(request.member_id):
+    if must_have_id and is_blank(request.member_id):
         yield "MemberId can't be empty."
     for name, value in (
         ("GroupId", request.group_id),
         ("InstanceId", request.instance_id),
         ("RackId", request.rack_id),
     ):
-        if value is not None and _is_blank(value):
+        if value is not None and is_blank(value):
             yield f"{name} can't be empty."
     if epoch < LEFT_FOR_NOW_EPOCH:
         yield "MemberEpoch is invalid."
@@ -195,10 +196,6 @@ def _problems(
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
             " (re-)joining."
         )
-
-
-def _is_blank(text: str) -> bool:
-    return not text.strip()
 
 
 def _owned(
@@ -222,7 +219,7 @@ def _refused(
 
 
 def _accepted(
-    answer: ConsumerHeartbeatAnswer,
+    answer: HeartbeatAnswer,
 ) -> heartbeat_response.ConsumerGroupHeartbeatResponse:
     assignment = None
     if answer.assigned is not None:
@@ -230,7 +227,7 @@ def _accepted(
             heartbeat_response.Assignment,
             topic_partitions=tuple(
                 build(heartbeat_response.TopicPartitions, topic_id=topic_id, partitions=numbers)
-                for topic_id, numbers in _by_topic(answer.assigned)
+                for topic_id, numbers in by_topic_id(answer.assigned)
             ),
         )
     return build(
@@ -240,13 +237,6 @@ def _accepted(
         heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
         assignment=assignment,
     )
-
-
-def _by_topic(partitions: Iterable[TopicIdPartition]) -> Iterable[tuple[UUID, tuple[int, ...]]]:
-    topics: dict[UUID, list[int]] = {}
-    for topic_id, partition in sorted(partitions):
-        topics.setdefault(topic_id, []).append(partition)
-    return ((topic_id, tuple(numbers)) for topic_id, numbers in topics.items())
 
 
 def _not_described(

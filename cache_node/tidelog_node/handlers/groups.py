@@ -26,14 +26,16 @@ from kio.schema.sync_group.v5 import request as sync_request
 from kio.schema.sync_group.v5 import response as sync_response
 from tidelog_core.errors import ErrorCode, TidelogError
 
+from tidelog_node.coordinator.classic_answers import Group
+from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, MemberIdentity, SyncRequest
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_state import ClassicGroup, Phase
-from tidelog_node.coordinator.loaded_group import Group
 from tidelog_node.coordinator.member import Member
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
+from tidelog_node.handlers.share_groups import ShareGroupHandlers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -48,6 +50,7 @@ DELETE_GROUPS_KEY = 42
 # The types of groups, by Kafka's names.
 CLASSIC = "classic"
 CONSUMER = "consumer"
+SHARE = "share"
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -70,6 +73,7 @@ class GroupHandlers:
             Route(LIST_GROUPS_KEY, 0, 5, self.list_groups),
             Route(DELETE_GROUPS_KEY, 0, 2, self.delete_groups),
             *ConsumerGroupHandlers(coordinator=self._coordinator).routes(),
+            *ShareGroupHandlers(coordinator=self._coordinator).routes(),
         ]
 
     async def join_group(
@@ -299,7 +303,9 @@ def _describe_member(
 
 
 def _type(group: Group) -> str:
-    return CLASSIC if isinstance(group, ClassicGroup) else CONSUMER
+    if isinstance(group, ClassicGroup):
+        return CLASSIC
+    return CONSUMER if isinstance(group, ConsumerGroup) else SHARE
 
 
 def _listed(group: Group) -> list_response.ListedGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tidelog_core.metadata.consumer_groups import NO_PARTITIONS, Partitions, TopicIdPartition
 from tidelog_node.coordinator.assignor import ASSIGNORS, Assignor
 from tidelog_node.coordinator.range_assignor import assign_ranges
+from tidelog_node.coordinator.simple_assignor import assign_shared
 from tidelog_node.coordinator.subscriber import Subscriber
 from tidelog_node.coordinator.uniform_assignor import assign_uniformly
 
@@ -180,3 +182,56 @@ def test_nobody_and_nothing_are_fine() -> None:
     for assign in ASSIGNORS.values():
         assert assign({}, {}) == {}
         assert assign(group({"a": frozenset()}), {}) == {"a": frozenset()}
+
+
+@settings(deadline=None)
+@given(any_subscriptions(), any_subscriptions())
+def test_simple_leaves_no_partition_without_member_and_no_member_without_partition(
+    before: tuple[dict[str, frozenset[UUID]], dict[UUID, int]],
+    after: tuple[dict[str, frozenset[UUID]], dict[UUID, int]],
+) -> None:
+    targets = assign_shared(group(before[0]), before[1])
+    subscriptions, counts = after
+    assigned = assign_shared(group(subscriptions, targets), counts)
+    wanted = {
+        TopicIdPartition(topic_id, number)
+        for topic_id in frozenset().union(*subscriptions.values())
+        for number in range(counts[topic_id])
+    }
+    assert frozenset().union(*assigned.values()) == wanted
+    for name, topic_ids in subscriptions.items():
+        assert {p.topic_id for p in assigned[name]} <= topic_ids
+        assert bool(assigned[name]) == any(counts[topic_id] for topic_id in topic_ids)
+        if len(assigned[name]) > 1:
+            assert not any(assigned[name] & assigned[other] for other in assigned if other != name)
+
+
+@settings(deadline=None)
+@given(same_subscriptions())
+def test_simple_spreads_members_that_subscribe_to_the_same(
+    parts: tuple[dict[str, frozenset[UUID]], dict[UUID, int]],
+) -> None:
+    subscriptions, counts = parts
+    assigned = assign_shared(group(subscriptions), counts)
+    members = Counter(p for share in assigned.values() for p in share)
+    sizes = [len(share) for share in assigned.values()]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(members.values(), default=0) - min(members.values(), default=0) <= 1
+    assert assign_shared(group(subscriptions, assigned), counts) == assigned
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 12))
+def test_simple_moves_few_who_share_when_a_member_comes_or_goes(
+    member_count: int, partition_count: int, leaver: int
+) -> None:
+    """Of those who share a partition, at most one moves; where none has to, none does."""
+    topic = TOPICS[0]
+    counts = {topic: partition_count}
+    names = [f"m{number:02}" for number in range(member_count + partition_count)]
+    before = assign_shared(group(dict.fromkeys(names, frozenset({topic}))), counts)
+    came = assign_shared(group(dict.fromkeys([*names, "a"], frozenset({topic})), before), counts)
+    assert {name: came[name] for name in names} == before
+    left = [name for number, name in enumerate(names) if number != leaver % len(names)]
+    after = assign_shared(group(dict.fromkeys(left, frozenset({topic})), before), counts)
+    assert sum(after[name] != before[name] for name in left) <= 1

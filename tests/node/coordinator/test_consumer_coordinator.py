@@ -16,7 +16,7 @@ from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
-from tidelog_node.coordinator.consumer_events import ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from tidelog_node.coordinator.consumer_events import ConsumerHeartbeat, HeartbeatAnswer
 from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
 from tidelog_node.coordinator.consumer_protocol import decode_assignment, encode_assignment
 from tidelog_node.coordinator.group_state import ClassicGroup, Phase
@@ -43,7 +43,7 @@ def partitions(*numbers: int, topic: str = "t") -> Partitions:
     return frozenset(TopicIdPartition(topic_id(topic), number) for number in numbers)
 
 
-async def beat(broker: Node, member: str, epoch: int, **fields: Any) -> ConsumerHeartbeatAnswer:
+async def beat(broker: Node, member: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
     heartbeat = ConsumerHeartbeat(
         **{
             "member_id": member,
@@ -65,7 +65,7 @@ async def beat(broker: Node, member: str, epoch: int, **fields: Any) -> Consumer
 
 async def enter(
     broker: Node, member: str, topics: tuple[str, ...] = ("t",), **fields: Any
-) -> ConsumerHeartbeatAnswer:
+) -> HeartbeatAnswer:
     fields = {"rebalance_timeout_ms": 60_000, "owned": frozenset(), **fields}
     return await beat(broker, member, 0, subscribed_topics=topics, **fields)
 

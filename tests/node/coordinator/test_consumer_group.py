@@ -16,7 +16,7 @@ from tidelog_node.coordinator import classic_requests
 from tidelog_node.coordinator.consumer_events import (
     ConsumerGroupSettings,
     ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
+    HeartbeatAnswer,
 )
 from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
 from tidelog_node.coordinator.events import MemberIdentity, Step
@@ -56,7 +56,7 @@ class Driver:
         self.now_ms = 0
         self.step = Step()
 
-    def beat(self, member: str, epoch: int, **fields: Any) -> ConsumerHeartbeatAnswer:
+    def beat(self, member: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
         request = ConsumerHeartbeat(
             **{
                 "member_id": member,
@@ -78,7 +78,7 @@ class Driver:
         )
         return answer
 
-    def enter(self, member: str, *names: str, **fields: Any) -> ConsumerHeartbeatAnswer:
+    def enter(self, member: str, *names: str, **fields: Any) -> HeartbeatAnswer:
         given = {"rebalance_timeout_ms": 60_000, "owned": frozenset(), **fields}
         return self.beat(member, 0, **{"subscribed_topics": names or ("t",), **given})
 

@@ -1,0 +1,73 @@
+"""The ``simple`` assignor of share groups: every partition has a member, every member a partition.
+
+Members share a partition only where there are more of them than partitions. First each
+partition goes to one member, as ``uniform`` has it. Whoever then has nothing joins the
+partition of its topics that has the fewest members, and stays there while that is so: where
+all subscribe to the same, the partitions' members differ by one at most, and no more of them
+move than have to.
+
+Source: KIP-932, which says what is wanted of its ``simple`` assignor and leaves the rest to
+the coordinator. ``SimpleAssignor`` of Kafka 4.1 hashes members to partitions, and whoever
+came first keeps everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from uuid import UUID
+
+from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+
+from tidelog_node.coordinator.subscriber import Subscriber
+from tidelog_node.coordinator.uniform_assignor import assign_uniformly
+
+SIMPLE_ASSIGNOR = "simple"
+
+
+def assign_shared(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Partitions]:
+    """Return the partitions of each member."""
+    assigned = assign_uniformly(members, partition_counts)
+    member_counts = Counter(p for partitions in assigned.values() for p in partitions)
+    for member_id in _idle(members, assigned, partition_counts):
+        member = members[member_id]
+        choices = [
+            TopicIdPartition(topic_id, number)
+            for topic_id in sorted(member.topic_ids)
+            for number in range(partition_counts.get(topic_id, 0))
+        ]
+        if choices:
+            # Where it was, among those that are as good.
+            best = min(choices, key=lambda p: (member_counts[p], p not in member.target, p))
+            member_counts[best] += 1
+            assigned[member_id] = frozenset({best})
+    return assigned
+
+
+def _idle(
+    members: Mapping[str, Subscriber],
+    assigned: Mapping[str, Partitions],
+    partition_counts: Mapping[UUID, int],
+) -> list[str]:
+    """Return who has nothing: of each partition's members the first, then the second, …
+
+    So nobody who may stay has to move for those who come after it.
+    """
+    ranks: dict[TopicIdPartition, int] = defaultdict(int)
+    in_order: list[tuple[bool, int, str]] = []
+    for member_id in sorted(members):
+        if assigned[member_id]:
+            continue
+        there = sorted(
+            p
+            for p in members[member_id].target
+            if p.topic_id in members[member_id].topic_ids
+            and p.partition < partition_counts.get(p.topic_id, 0)
+        )
+        rank = ranks[there[0]] if there else 0
+        if there:
+            ranks[there[0]] += 1
+        in_order.append((not there, rank, member_id))
+    return [member_id for _, _, member_id in sorted(in_order)]
