@@ -23,6 +23,7 @@ from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.flushing import Flusher
 from tidelog_node.follower.catch_up import CatchUp
@@ -44,6 +45,7 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.producers import ProducersHandler
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
+from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.handlers.transactions import TransactionHandlers
 from tidelog_node.log_directories import LogDirectories
@@ -408,6 +410,10 @@ def _control_routes(
         *ClusterHandlers(**parts, live_brokers=member.membership.live_brokers).routes(),
         *find_coordinator.routes(),
         *GroupHandlers(coordinator=coordinator).routes(),
+        *ShareOffsetHandlers(
+            offsets=ShareOffsets(store=store, view=cluster.view, coordinator=coordinator),
+            view=cluster.view,
+        ).routes(),
         *OffsetHandlers(
             coordinator=coordinator,
             transactional=transactions.offsets,

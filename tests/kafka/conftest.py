@@ -22,7 +22,10 @@ CONFIG = {
     "max.incremental.fetch.session.cache.slots": "0",
     "group.max.size": "3",
     "group.consumer.max.size": "3",
+    "group.share.max.size": "3",
 }
+# Share groups are there in Kafka 4.1, but not on by themselves.
+FEATURES = {"share.version": 1}
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +34,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     root = tmp_path_factory.mktemp("compared")
     with ExitStack() as stack:
         try:
-            port = stack.enter_context(kafka_broker.serve(root / "kafka", CONFIG))
+            port = stack.enter_context(
+                kafka_broker.serve(root / "kafka", CONFIG, features=FEATURES)
+            )
         except ToolAbsent as absent:
             pytest.skip(str(absent))
         node = stack.enter_context(NodeProcess(root / "tidelog", config=CONFIG))

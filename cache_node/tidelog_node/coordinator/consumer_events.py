@@ -84,12 +84,12 @@ def not_a_member(member_id: str, group_id: str) -> Refused:
     )
 
 
-def in_other_epoch(kind: str, *, received: int, known: int) -> Refused:
+def in_other_epoch(kind: str, *, received: int, known: int, note: str = "") -> Refused:
     """Return what is said to a caller that is not in the member's epoch."""
     comparison = "greater" if received > known else "smaller"
     return Refused(
         ErrorCode.fenced_member_epoch,
         f"The {kind} group member has a {comparison} member epoch ({received}) than the one"
-        f" known by the group coordinator ({known}). The member must abandon all its partitions"
-        " and rejoin.",
+        f" known by the group coordinator ({known}){note}. The member must abandon all its"
+        " partitions and rejoin.",
     )

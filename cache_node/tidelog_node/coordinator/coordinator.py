@@ -24,6 +24,8 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
+    GroupIdNotFound,
+    NonEmptyGroup,
     NotCoordinator,
     StoreUnavailable,
     TidelogError,
@@ -31,7 +33,6 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.groups import (
     GROUP_COLLECTION_PREFIX,
     CommittedOffset,
-    GroupOffsets,
     GroupRecord,
     shard_of_group,
 )
@@ -63,14 +64,11 @@ from tidelog_node.coordinator.events import (
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Surroundings, Unloaded
-from tidelog_node.coordinator.offset_rules import expired_partitions
 from tidelog_node.coordinator.shard import Shard
 from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
 from tidelog_node.coordinator.share_group import ShareGroup
-from tidelog_node.coordinator.storage import (
-    GroupStorage,
-    OffsetPages,
-)
+from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
+from tidelog_node.coordinator.sweeping import Sweeper
 from tidelog_node.coordinator.wakeups import Wakeups
 
 logger = logging.getLogger(__name__)
@@ -127,14 +125,22 @@ class GroupCoordinator:
         )
         self._is_closed = False
         self._looking: set[asyncio.Task[None]] = set()
-        self._sweeper: asyncio.Task[None] | None = None
+        self._sweeper = Sweeper(
+            self._shards,
+            store=store,
+            view=view,
+            node_config=node_config,
+            wall_clock_ms=wall_clock_ms,
+            clock_offset_ms=self._clock_offset_ms,
+        )
+        self._sweeping: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Begin to coordinate what the cluster's image says is ours."""
         self._unwatch = self._view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
         self._shards.start()
-        self._sweeper = asyncio.create_task(self._sweep_forever())
+        self._sweeping = asyncio.create_task(self._sweeper.run())
 
     async def close(self) -> None:
         """Finish what is being stored and send everyone who waits to the next coordinator.
@@ -146,10 +152,10 @@ class GroupCoordinator:
         self._is_closed = True
         self._shards.stop()
         self._unwatch()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
+                await self._sweeping
         await self._shards.close()
         while self._looking:
             await asyncio.wait(self._looking)
@@ -276,7 +282,8 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Store offsets, by topic and partition. Durable on return of ``none``.
 
-        GROUP_ID_NOT_FOUND where a member of a group that is not there commits.
+        ``knows_epochs`` is false before version 9 of OffsetCommit. GROUP_ID_NOT_FOUND where
+        a member of a group that is not there commits; older versions know ILLEGAL_GENERATION.
         """
         error = await self._use(
             group_id,
@@ -285,7 +292,9 @@ class GroupCoordinator:
             ),
             create=generation <= NO_GENERATION,
         )
-        return ErrorCode.group_id_not_found if error is None else error
+        if error is None:
+            return ErrorCode.group_id_not_found if knows_epochs else ErrorCode.illegal_generation
+        return error
 
     async def fetch_offsets(
         self, group_id: str, partitions: Mapping[str, Collection[int]] | None
@@ -313,6 +322,31 @@ class GroupCoordinator:
         """Remove offsets; return an error or the topics that members still consume."""
         result = await self._use(group_id, lambda group: self._delete_offsets(group, partitions))
         return (ErrorCode.group_id_not_found, frozenset()) if result is None else result
+
+    async def change_empty_share_group(
+        self, group_id: str, change: Callable[[GroupStorage], Awaitable[T]]
+    ) -> T:
+        """Return what the change makes of a share group that nobody can join meanwhile.
+
+        Raises ``GroupIdNotFound``, ``NonEmptyGroup``.
+        """
+
+        async def use(loaded: LoadedGroup) -> T:
+            async def work() -> T:
+                if not isinstance(loaded.group, ShareGroup):
+                    raise GroupIdNotFound(f"Group {group_id} is not a share group.")
+                if not loaded.group.is_empty:
+                    raise NonEmptyGroup("The group is not empty.")
+                if not loaded.storage.is_claimed:
+                    await loaded.storage.save(loaded.record())
+                return await change(loaded.storage)
+
+            return await loaded.exclusively(work)
+
+        found = await self._use(group_id, use)
+        if found is None:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        return found
 
     # Offsets that wait for the end of a transaction: ``TransactionalOffsets`` keeps them.
 
@@ -512,10 +546,7 @@ class GroupCoordinator:
         async def delete() -> ErrorCode:
             if not loaded.group.is_empty:
                 return ErrorCode.non_empty_group
-            had_pending = await loaded.storage.delete(loaded.record())
-            loaded.group.kill()
-            loaded.unload(ErrorCode.coordinator_not_available)
-            if had_pending:
+            if await loaded.delete():
                 with contextlib.suppress(StoreUnavailable):
                     await self._view.refresh()
             return ErrorCode.none
@@ -541,60 +572,6 @@ class GroupCoordinator:
             return ErrorCode.none, consumed
 
         return await loaded.exclusively(remove)
-
-    # Offsets and groups that have ended.
-
-    async def _sweep_forever(self) -> None:
-        while True:
-            interval_ms = self._node_config().offsets_retention_check_interval_ms
-            await asyncio.sleep(interval_ms / 1000)
-            for shard in self._shards:
-                await self._sweep(shard)
-
-    async def _sweep(self, shard: Shard) -> None:
-        try:
-            groups = await shard.find_all()
-        except TidelogError as error:
-            logger.warning("offsets are not expired", extra={"problem": str(error)})
-            return
-        for loaded in groups:
-            try:
-                await loaded.exclusively(lambda loaded=loaded: self._expire_offsets(loaded))  # type: ignore[misc]
-            except Unloaded:
-                continue
-            except TidelogError as error:
-                logger.warning(
-                    "offsets are not expired",
-                    extra={"group": loaded.group.group_id, "problem": str(error)},
-                )
-
-    async def _expire_offsets(self, loaded: LoadedGroup) -> None:
-        group = loaded.group
-        if isinstance(group, ShareGroup):
-            return  # It has none, and never ends by itself: that would forget where it was.
-        retention_ms = self._node_config().offsets_retention_minutes * 60_000
-        now_ms = self._wall_clock_ms()
-
-        def expired(page: GroupOffsets) -> frozenset[int]:
-            if self._view.image.is_unreadable(page.topic):
-                return frozenset()  # Nobody knows whether it is still the same topic.
-            return expired_partitions(
-                group,
-                page,
-                topic_id=self._topic_id(page.topic),
-                now_ms=now_ms,
-                clock_offset_ms=self._clock_offset_ms(),
-                retention_ms=retention_ms,
-            )
-
-        removed_count, left_count = await loaded.storage.remove_offsets(expired)
-        if removed_count:
-            logger.info("offsets expired", extra={"group": group.group_id, "count": removed_count})
-        is_over = left_count == 0 and group.is_vacant and loaded.storage.is_idle
-        if is_over and not await loaded.storage.has_pending():
-            await loaded.storage.delete(loaded.record())
-            group.kill()
-            loaded.unload(ErrorCode.coordinator_not_available)
 
     def _topic_id(self, name: str) -> UUID | None:
         topic = self._view.image.topic(name)

@@ -286,6 +286,16 @@ class LoadedGroup:
         self._storing = task
         return await asyncio.shield(task)
 
+    async def delete(self) -> bool:
+        """Remove the group, in which nobody may be, from the store and from memory.
+
+        For what is done exclusively. Durable on return; returns as ``GroupStorage.delete``.
+        """
+        had_pending = await self.storage.delete(self.record())
+        self.group.kill()
+        self.unload(ErrorCode.coordinator_not_available)
+        return had_pending
+
     async def unload_if_changed(self) -> None:
         """Unload the group if the store says something else. Raises ``Unloaded``, ``TidelogError``.
 

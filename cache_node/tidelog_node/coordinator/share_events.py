@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog_node.coordinator.consumer_events import LEAVE_EPOCH
+from tidelog_node.coordinator.consumer_events import JOIN_EPOCH, LEAVE_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,11 @@ class ShareHeartbeat:
     def is_leaving(self) -> bool:
         """Whether the member goes."""
         return self.member_epoch == LEAVE_EPOCH
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member says everything, and so has to be told everything."""
+        return self.member_epoch == JOIN_EPOCH or self.subscribed_topics is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,7 +216,7 @@ class ShareGroup:
             self._assign(step)
         member = self._reconcile(member_id, step)
         self._expect(member_id, settings)
-        must_tell = request.member_epoch == JOIN_EPOCH or member.assigned != before.assigned
+        must_tell = request.is_full or member.assigned != before.assigned
         return HeartbeatAnswer(
             member_id=member_id,
             member_epoch=member.epoch,
@@ -232,9 +232,12 @@ class ShareGroup:
                 raise not_a_member(request.member_id, self.group_id)
             return ShareMember(member_id=request.member_id)
         # With the epoch of before it has not heard the last answer.
-        if request.member_epoch not in (member.epoch, member.previous_epoch):
-            raise in_other_epoch("share", received=request.member_epoch, known=member.epoch)
-        return member
+        if request.member_epoch in (member.epoch, member.previous_epoch):
+            return member
+        note = ""
+        if request.member_epoch < member.epoch:
+            note = f", and it does not match the previous member epoch ({member.previous_epoch})"
+        raise in_other_epoch("share", received=request.member_epoch, known=member.epoch, note=note)
 
     def _leave(self, request: ShareHeartbeat, step: Step) -> HeartbeatAnswer:
         if request.member_id not in self._members:

@@ -30,6 +30,7 @@ from tidelog_core.admin.offset_pages import (
     read_pages,
 )
 from tidelog_core.admin.pending_offsets import drop_pending, pending_items
+from tidelog_core.admin.share_offsets import forget, list_share_partitions
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     OutcomeUnknown,
@@ -236,13 +237,25 @@ class GroupStorage:
             await self._commit_in_parts(writes)
             return removed, sum(len(page.partitions) for page in pages) - removed
 
-    async def delete(self, record: GroupRecord) -> bool:
-        """Remove all offsets, then the group's record. A crash between leaves an empty group.
+    async def write_in_parts(self, writes: Sequence[Write]) -> None:
+        """Do writes of other items, each part if the group is as it is known here.
 
-        Returns whether some of the offsets waited for a transaction's end. Then the end of
-        the record is in the changelog, for whoever has them in memory.
+        Durable on return. Raises ``VersionConflict``.
+        """
+        async with self._lock:
+            await self._commit_in_parts(writes)
+
+    async def delete(self, record: GroupRecord) -> bool:
+        """Remove all offsets and share partitions, then the group's record.
+
+        A crash between leaves an empty group. Returns whether some of the offsets waited for
+        a transaction's end. Then the end of the record is in the changelog, for whoever has
+        them in memory.
         """
         await self.remove_offsets(lambda page: page.partitions.keys())
+        if record.share is not None:
+            items = await list_share_partitions(self._store, self._group_id)
+            await self.write_in_parts([forget(item) for item in items])
         async with self._lock:
             if self.version == ABSENT:
                 return False

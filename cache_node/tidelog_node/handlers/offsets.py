@@ -229,8 +229,6 @@ class OffsetHandlers:
             )
         except TidelogError as problem:
             error = offset_commit_error_code(problem)
-        if error is ErrorCode.group_id_not_found and context.api_version < 9:
-            error = ErrorCode.illegal_generation
         for commit in commits:
             commit.errors.update(dict.fromkeys(commit.offsets, error))
 

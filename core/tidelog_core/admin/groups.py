@@ -48,6 +48,7 @@ from tidelog_core.admin.offset_pages import (
     read_pages,
 )
 from tidelog_core.admin.pending_offsets import drop_pending
+from tidelog_core.admin.share_offsets import forget, list_share_partitions
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import (
     CorruptItem,
@@ -88,6 +89,12 @@ def validate_group_id(group_id: str) -> None:
         raise InvalidGroupId(
             f"a group id has 1 to {GROUP_ID_SIZE_BYTES_MAX} bytes, not {size_bytes}"
         )
+
+
+def _require_offsets(group: GroupRecord) -> None:
+    """Raise ``GroupIdNotFound`` where a group of this kind commits no offsets."""
+    if group.share is not None:
+        raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
 
 
 def _readable(item: Item) -> list[GroupRecord]:
@@ -142,8 +149,8 @@ class GroupAdmin:
         return await read_offsets(self._store, group_id, None, topic_id_of=topic_id_of)
 
     async def require_empty(self, group_id: str) -> None:
-        """Raise ``GroupIdNotFound``, ``InvalidGroupId`` or ``NonEmptyGroup`` as changes would."""
-        await self._read_empty(await self._view.refresh(), group_id)
+        """Raise ``GroupIdNotFound``, ``InvalidGroupId`` or ``NonEmptyGroup`` as a reset would."""
+        _require_offsets(await self._read_empty(await self._view.refresh(), group_id))
 
     async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Make these the group's committed offsets, all of them or none. Durable on return.
@@ -155,6 +162,7 @@ class GroupAdmin:
 
         async def reset(image: ClusterImage) -> None:
             group = await self._read_empty(image, group_id)
+            _require_offsets(group)
             pages = by_page(self._committed(image, offsets))
             if len(pages) > PAGES_PER_COMMIT:
                 raise InvalidRequest(
@@ -174,7 +182,7 @@ class GroupAdmin:
         await self._retried(reset)
 
     async def delete_group(self, group_id: str) -> None:
-        """Remove the group and its offsets, also those that wait for a transaction's end.
+        """Remove the group and where it was, also what waits for a transaction's end.
 
         A crash in between leaves an empty group. Raises ``GroupIdNotFound``,
         ``InvalidGroupId``, ``NonEmptyGroup``.
@@ -186,11 +194,13 @@ class GroupAdmin:
             await self._store.commit([put(group)])
             group = dataclasses.replace(group, version=group.version + 1)
             pages = await read_pages(self._store, group_id)
-            for start in range(0, len(pages), PAGES_PER_COMMIT):
-                some = pages[start : start + PAGES_PER_COMMIT]
-                await self._store.commit(
-                    [delete(page, is_logged=False) for page in some], checks=[check(group)]
-                )
+            writes = [delete(page, is_logged=False) for page in pages]
+            if group.share is not None:
+                items = await list_share_partitions(self._store, group_id)
+                writes += [forget(item) for item in items]
+            for start in range(0, len(writes), PAGES_PER_COMMIT):
+                some = writes[start : start + PAGES_PER_COMMIT]
+                await self._store.commit(some, checks=[check(group)])
             await drop_pending(
                 self._store, shard=group.shard, group_id=group_id, if_still=check(group)
             )

@@ -12,6 +12,7 @@ from uuid import UUID
 from tidelog_core.errors import InvalidRequest
 from tidelog_core.metadata.consumer_groups import ConsumerMember
 from tidelog_core.metadata.groups import GroupMember
+from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_core.model import TopicPartition
 
 from tidelog_functions.admin.cluster import AdminCluster
@@ -56,11 +57,13 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
     group = await cluster.groups.describe(call.parameters["group_id"])
     offsets = await cluster.groups.offsets(group.group_id)
     is_of_consumers = group.protocol_type == CONSUMERS
-    if group.consumer is None:
-        members = [_member(member, is_consumer=is_of_consumers) for member in group.members]
+    names = cluster.view.image.topic_names
+    if group.share is not None:
+        members = [_assigned_member(member, None, names) for member in group.share.members]
+    elif group.consumer is not None:
+        members = [_assigned_member(m, m.instance_id, names) for m in group.consumer.members]
     else:
-        names = cluster.view.image.topic_names
-        members = [_consumer_member(member, names) for member in group.consumer.members]
+        members = [_member(member, is_consumer=is_of_consumers) for member in group.members]
     return HttpAnswer(
         {
             "group_id": group.group_id,
@@ -148,14 +151,18 @@ async def _find_offsets(
     return dict(zip(names, await asyncio.gather(*map(find, names)), strict=True))
 
 
-def _consumer_member(member: ConsumerMember, topic_names: Mapping[UUID, str]) -> dict[str, Any]:
+def _assigned_member(
+    member: ConsumerMember | ShareMember,
+    instance_id: str | None,
+    topic_names: Mapping[UUID, str],
+) -> dict[str, Any]:
     topics: dict[str, list[int]] = {}
     for topic_id, partition in sorted(member.assigned):
         if topic_id in topic_names:
             topics.setdefault(topic_names[topic_id], []).append(partition)
     return {
         "member_id": member.member_id,
-        "group_instance_id": member.instance_id,
+        "group_instance_id": instance_id,
         "client_id": member.client_id,
         "client_host": member.client_host,
         "assignment": [

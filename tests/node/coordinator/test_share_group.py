@@ -134,8 +134,10 @@ def test_a_new_subscription_counts_at_once() -> None:
     driver.enter("a")
     answer = driver.beat("a", 1, subscribed_topics=("u", "t", "u"))
     assert answer.assigned == partitions(0) | partitions(0, topic="u")
+    everything = answer.assigned
     answer = driver.beat("a", 2, subscribed_topics=("t", "u"))
     assert (answer.member_epoch, driver.step.must_store) == (2, False)
+    assert answer.assigned == everything, "who says everything is told everything"
     assert driver.beat("a", 2, subscribed_topics=()).assigned == frozenset()
 
 

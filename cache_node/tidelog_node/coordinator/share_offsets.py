@@ -1,0 +1,134 @@
+"""Where share groups begin to read, for administrators.
+
+They are the coordinator's to change although they belong to the partitions' leaders: it alone
+knows that nobody is in the group. Source: ``describeShareGroupAllOffsets``,
+``alterShareGroupOffsets`` and ``deleteShareGroupOffsets`` of Kafka's group coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.admin.share_offsets import begin_at, is_begun, read_share_partitions
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.share_partitions import NO_START_OFFSET, SharePartitionRecord
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.share_group import ShareGroup
+from tidelog_node.coordinator.storage import GroupStorage
+
+Outcome = tuple[ErrorCode, str | None]
+DONE: Outcome = (ErrorCode.none, None)
+NOT_HOSTED: Outcome = (
+    ErrorCode.unknown_topic_or_partition,
+    "This server does not host this topic-partition.",
+)
+NOTHING_TO_DELETE: Outcome = (
+    ErrorCode.unknown_topic_or_partition,
+    "There is no offset information to delete.",
+)
+NO_SUCH_OFFSET: Outcome = (ErrorCode.invalid_request, "A start offset is -1 or greater.")
+
+
+class ShareOffsets:
+    """Reads and changes the start offsets of this node's share groups."""
+
+    def __init__(
+        self, *, store: MetadataStore, view: ClusterView, coordinator: GroupCoordinator
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._coordinator = coordinator
+
+    async def describe(
+        self, group_id: str, wanted: Mapping[str, Collection[int]] | None
+    ) -> dict[TopicPartition, SharePartitionRecord | None]:
+        """Return the share partitions asked for, or with ``None`` all that are or may be read.
+
+        ``None`` for one that nobody has read. Raises ``NotCoordinator``, ``InvalidGroupId``.
+        """
+        group = await self._coordinator.describe(group_id)
+        known = await read_share_partitions(self._store, group_id)
+        image = self._view.image
+        if wanted is None:
+            begun: dict[TopicPartition, SharePartitionRecord | None] = {}
+            if isinstance(group, ShareGroup) and not group.is_empty:
+                begun = {
+                    TopicPartition(name, partition): None
+                    for name, topic in group.topics.items()
+                    for partition in range(topic.partition_count)
+                }
+            begun |= {
+                TopicPartition(image.topic_names[topic_id], partition): record
+                for (topic_id, partition), record in known.items()
+                if topic_id in image.topic_names and is_begun(record)
+            }
+            return begun
+        found: dict[TopicPartition, SharePartitionRecord | None] = {}
+        for name, partitions in wanted.items():
+            topic = image.topic(name)
+            for partition in partitions:
+                record = None if topic is None else known.get((topic.topic_id, partition))
+                found[TopicPartition(name, partition)] = record
+        return found
+
+    async def alter(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Outcome]:
+        """Have an empty group begin there. Durable on return.
+
+        Raises ``GroupIdNotFound``, ``NonEmptyGroup``, and as above.
+        """
+
+        async def change(storage: GroupStorage) -> dict[TopicPartition, Outcome]:
+            known = await read_share_partitions(self._store, group_id)
+            image = self._view.image
+            outcomes, writes = {}, []
+            for name, offset in offsets.items():
+                partition = image.partition(name)
+                if partition is None:
+                    outcomes[name] = NOT_HOSTED
+                elif offset < NO_START_OFFSET:
+                    outcomes[name] = NO_SUCH_OFFSET
+                else:
+                    outcomes[name] = DONE
+                    writes.append(
+                        begin_at(known, group_id, partition.topic_id, name.partition, offset)
+                    )
+            await storage.write_in_parts(writes)
+            return outcomes
+
+        return await self._coordinator.change_empty_share_group(group_id, change)
+
+    async def delete(self, group_id: str, topics: Collection[str]) -> dict[str, Outcome]:
+        """Have an empty group forget where it was in the topics. Durable on return.
+
+        Raises ``GroupIdNotFound``, ``NonEmptyGroup``, and as above.
+        """
+
+        async def change(storage: GroupStorage) -> dict[str, Outcome]:
+            known = await read_share_partitions(self._store, group_id)
+            image = self._view.image
+            outcomes, writes = {}, []
+            for name in topics:
+                topic = image.topic(name)
+                begun = [
+                    record
+                    for record in known.values()
+                    if topic is not None and record.topic_id == topic.topic_id and is_begun(record)
+                ]
+                if topic is None:
+                    outcomes[name] = NOT_HOSTED
+                else:
+                    outcomes[name] = DONE if begun else NOTHING_TO_DELETE
+                writes += [
+                    begin_at(known, group_id, r.topic_id, r.partition, NO_START_OFFSET)
+                    for r in begun
+                ]
+            await storage.write_in_parts(writes)
+            return outcomes
+
+        return await self._coordinator.change_empty_share_group(group_id, change)

@@ -1,0 +1,166 @@
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets (KIP-932).
+
+These only translate; what happens is decided in ``coordinator.share_offsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from kio.schema.alter_share_group_offsets.v0 import request as alter_request
+from kio.schema.alter_share_group_offsets.v0 import response as alter_response
+from kio.schema.delete_share_group_offsets.v0 import request as delete_request
+from kio.schema.delete_share_group_offsets.v0 import response as delete_response
+from kio.schema.describe_share_group_offsets.v0 import request as describe_request
+from kio.schema.describe_share_group_offsets.v0 import response as describe_response
+from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.share_partitions import NO_START_OFFSET, SharePartitionRecord
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.coordinator.failures import error_code
+from tidelog_node.coordinator.share_offsets import ShareOffsets
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.wire.messages import build
+
+DESCRIBE_SHARE_GROUP_OFFSETS_KEY = 90
+ALTER_SHARE_GROUP_OFFSETS_KEY = 91
+DELETE_SHARE_GROUP_OFFSETS_KEY = 92
+
+
+class ShareOffsetHandlers:
+    """Serves those who look after share groups."""
+
+    def __init__(self, *, offsets: ShareOffsets, view: ClusterView) -> None:
+        self._offsets = offsets
+        self._view = view
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(DESCRIBE_SHARE_GROUP_OFFSETS_KEY, 0, 0, self.describe),
+            Route(ALTER_SHARE_GROUP_OFFSETS_KEY, 0, 0, self.alter),
+            Route(DELETE_SHARE_GROUP_OFFSETS_KEY, 0, 0, self.delete),
+        ]
+
+    async def describe(
+        self, request: describe_request.DescribeShareGroupOffsetsRequest, _: RequestContext
+    ) -> describe_response.DescribeShareGroupOffsetsResponse:
+        """Tell where each group begins to read; -1 where nobody has read yet."""
+        groups = [await self._describe(group) for group in request.groups]
+        return build(describe_response.DescribeShareGroupOffsetsResponse, groups=tuple(groups))
+
+    async def alter(
+        self, request: alter_request.AlterShareGroupOffsetsRequest, _: RequestContext
+    ) -> alter_response.AlterShareGroupOffsetsResponse:
+        """Have an empty group begin elsewhere."""
+        offsets = {
+            TopicPartition(topic.topic_name, partition.partition_index): partition.start_offset
+            for topic in request.topics
+            for partition in topic.partitions
+        }
+        try:
+            outcomes = await self._offsets.alter(request.group_id, offsets)
+        except TidelogError as error:
+            return build(
+                alter_response.AlterShareGroupOffsetsResponse,
+                error_code=error_code(error),
+                error_message=str(error),
+            )
+        answers: dict[str, list[alter_response.AlterShareGroupOffsetsResponsePartition]] = {}
+        for name, (code, message) in outcomes.items():
+            answer = build(
+                alter_response.AlterShareGroupOffsetsResponsePartition,
+                partition_index=name.partition,
+                error_code=code,
+                error_message=message,
+            )
+            answers.setdefault(name.topic, []).append(answer)
+        return build(
+            alter_response.AlterShareGroupOffsetsResponse,
+            responses=tuple(
+                build(
+                    alter_response.AlterShareGroupOffsetsResponseTopic,
+                    topic_name=topic,
+                    topic_id=self._topic_id(topic),
+                    partitions=tuple(partitions),
+                )
+                for topic, partitions in answers.items()
+            ),
+        )
+
+    async def delete(
+        self, request: delete_request.DeleteShareGroupOffsetsRequest, _: RequestContext
+    ) -> delete_response.DeleteShareGroupOffsetsResponse:
+        """Have an empty group forget where it was."""
+        topics = tuple(dict.fromkeys(topic.topic_name for topic in request.topics))
+        try:
+            outcomes = await self._offsets.delete(request.group_id, topics)
+        except TidelogError as error:
+            return build(
+                delete_response.DeleteShareGroupOffsetsResponse,
+                error_code=error_code(error),
+                error_message=str(error),
+            )
+        return build(
+            delete_response.DeleteShareGroupOffsetsResponse,
+            responses=tuple(
+                build(
+                    delete_response.DeleteShareGroupOffsetsResponseTopic,
+                    topic_name=topic,
+                    # Kafka names a topic by its id only where it has done something to it.
+                    topic_id=self._topic_id(topic) if code is ErrorCode.none else None,
+                    error_code=code,
+                    error_message=message,
+                )
+                for topic, (code, message) in outcomes.items()
+            ),
+        )
+
+    async def _describe(
+        self, group: describe_request.DescribeShareGroupOffsetsRequestGroup
+    ) -> describe_response.DescribeShareGroupOffsetsResponseGroup:
+        wanted: Mapping[str, list[int]] | None = None
+        if group.topics is not None:
+            wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
+        try:
+            found = await self._offsets.describe(group.group_id, wanted)
+        except TidelogError as error:
+            return build(
+                describe_response.DescribeShareGroupOffsetsResponseGroup,
+                group_id=group.group_id,
+                error_code=error_code(error),
+                error_message=str(error),
+            )
+        answers: dict[str, list[describe_response.DescribeShareGroupOffsetsResponsePartition]] = {}
+        for name, record in found.items():
+            answers.setdefault(name.topic, []).append(_described(name.partition, record))
+        return build(
+            describe_response.DescribeShareGroupOffsetsResponseGroup,
+            group_id=group.group_id,
+            topics=tuple(
+                build(
+                    describe_response.DescribeShareGroupOffsetsResponseTopic,
+                    topic_name=topic,
+                    topic_id=self._topic_id(topic),
+                    partitions=tuple(partitions),
+                )
+                for topic, partitions in answers.items()
+            ),
+        )
+
+    def _topic_id(self, name: str) -> UUID | None:
+        topic = self._view.image.topic(name)
+        return None if topic is None else topic.topic_id
+
+
+def _described(
+    partition: int, record: SharePartitionRecord | None
+) -> describe_response.DescribeShareGroupOffsetsResponsePartition:
+    return build(
+        describe_response.DescribeShareGroupOffsetsResponsePartition,
+        partition_index=partition,
+        start_offset=NO_START_OFFSET if record is None else record.start_offset,
+        leader_epoch=0 if record is None else max(0, record.leader_epoch),
+    )

@@ -1,0 +1,282 @@
+"""Where share groups stand: read, moved, forgotten, and gone with their group or topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.admin.groups import GroupAdmin
+from tidelog_core.errors import (
+    GroupIdNotFound,
+    InvalidGroupId,
+    NonEmptyGroup,
+    NotCoordinator,
+    StoreUnavailable,
+    VersionConflict,
+)
+from tidelog_core.metadata.records import put
+from tidelog_core.metadata.share_partitions import (
+    RecordState,
+    SharePartitionRecord,
+    StateBatch,
+    share_collection,
+)
+from tidelog_core.metadata.store import Write
+from tidelog_core.model import TopicPartition
+from tidelog_node.coordinator.share_offsets import (
+    DONE,
+    NO_SUCH_OFFSET,
+    NOT_HOSTED,
+    NOTHING_TO_DELETE,
+    ShareOffsets,
+)
+
+from tests.node.coordinator.cluster import (
+    Node,
+    create_topic,
+    delete_topic,
+    lead_offsets,
+    new_cluster,
+    node,
+    topic_id,
+)
+from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.node.coordinator.test_consumer_coordinator import enter as enter_consumer
+from tests.node.coordinator.test_share_coordinator import beat, enter
+from tests.node.coordinator.virtual_time import run
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+READ = StateBatch(5, 6, RecordState.ACKNOWLEDGED, 1)
+
+
+def play(
+    scenario: Callable[[MemoryMetadataStore, Node, ShareOffsets], Awaitable[None]],
+) -> None:
+    """Run the scenario with an empty share group ``g``, which has read from t-0."""
+
+    async def main() -> None:
+        store = MemoryMetadataStore()
+        await new_cluster(store)
+        async with node(store) as broker:
+            offsets = ShareOffsets(store=store, view=broker.view, coordinator=broker.coordinator)
+            await enter(broker, "a")
+            await beat(broker, "a", -1)
+            await has_read(store)
+            await scenario(store, broker, offsets)
+
+    run(main())
+
+
+async def has_read(
+    store: MemoryMetadataStore, *, group: str = "g", topic: UUID | None = None
+) -> None:
+    """Write what the partition's leader would."""
+    record = SharePartitionRecord(
+        group_id=group,
+        topic_id=topic_id("t") if topic is None else topic,
+        partition=0,
+        state_epoch=2,
+        leader_epoch=3,
+        start_offset=4,
+        batches=(READ,),
+    )
+    await store.commit([put(record, is_logged=False)])
+
+
+async def stored(store: MemoryMetadataStore, group: str = "g") -> dict[int, SharePartitionRecord]:
+    items = await store.list(share_collection(group))
+    records = [SharePartitionRecord.from_item(item) for item in items]
+    return {record.partition: record for record in records}
+
+
+def test_partitions_tell_where_they_begin_or_that_nobody_has_read_them() -> None:
+    async def scenario(_: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
+        everything = await offsets.describe("g", None)
+        assert {name: record and record.start_offset for name, record in everything.items()} == {
+            T0: 4
+        }
+        some = await offsets.describe("g", {"t": [0, 1], "nowhere": [0]})
+        assert {name: record and record.start_offset for name, record in some.items()} == {
+            T0: 4,
+            T1: None,
+            TopicPartition("nowhere", 0): None,
+        }
+        assert await offsets.describe("other", None) == {}
+        await enter(broker, "b", "u", group="other")
+        assert await offsets.describe("other", None) == {
+            TopicPartition("u", number): None for number in (0, 1)
+        }
+
+    play(scenario)
+
+
+def test_an_altered_partition_begins_there_with_nothing_delivered() -> None:
+    async def scenario(store: MemoryMetadataStore, _: Node, offsets: ShareOffsets) -> None:
+        outcomes = await offsets.alter(
+            "g", {T0: 2, T1: 0, TopicPartition("t", 9): 0, TopicPartition("nowhere", 0): 0, U0: -2}
+        )
+        assert outcomes == {
+            T0: DONE,
+            T1: DONE,
+            TopicPartition("t", 9): NOT_HOSTED,
+            TopicPartition("nowhere", 0): NOT_HOSTED,
+            U0: NO_SUCH_OFFSET,
+        }
+        records = await stored(store)
+        assert {number: (r.start_offset, r.batches) for number, r in records.items()} == {
+            0: (2, ()),
+            1: (0, ()),
+        }
+        assert (records[0].state_epoch, records[1].state_epoch) == (3, 1)
+
+    play(scenario)
+
+
+def test_the_leader_that_has_read_before_loses_its_next_write_and_is_told() -> None:
+    async def scenario(store: MemoryMetadataStore, _: Node, offsets: ShareOffsets) -> None:
+        (before,) = (await stored(store)).values()
+        version = (await store.changes_since(0)).version  # type: ignore[arg-type]
+        await offsets.alter("g", {T0: 0})
+        with pytest.raises(VersionConflict):
+            await store.commit([put(before, is_logged=False)])
+        assert before.item_id in ((await store.changes_since(version)).keys or ())
+        (altered,) = (await stored(store)).values()
+        await offsets.delete("g", ["t"])
+        with pytest.raises(VersionConflict):
+            await store.commit([put(altered, is_logged=False)])
+
+    play(scenario)
+
+
+def test_a_write_of_the_leader_that_came_between_counts_no_more() -> None:
+    async def scenario(store: MemoryMetadataStore, _: Node, offsets: ShareOffsets) -> None:
+        (before,) = (await stored(store)).values()
+        is_first = True
+
+        def race(writes: object) -> None:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                version, body = store._items[before.item_id]
+                store._items[before.item_id] = (version + 1, body)
+
+        store.on_commit = race
+        assert await offsets.alter("g", {T0: 1}) == {T0: DONE}
+        assert (await stored(store))[0].start_offset == 1
+
+    play(scenario)
+
+
+def test_what_is_deleted_begins_anew_and_can_be_deleted_once() -> None:
+    async def scenario(store: MemoryMetadataStore, _: Node, offsets: ShareOffsets) -> None:
+        wanted = ["t", "u", "nowhere"]
+        assert await offsets.delete("g", wanted) == {
+            "t": DONE,
+            "u": NOTHING_TO_DELETE,
+            "nowhere": NOT_HOSTED,
+        }
+        assert await offsets.delete("g", ["t"]) == {"t": NOTHING_TO_DELETE}
+        assert await offsets.describe("g", None) == {}
+        record = (await stored(store))[0]
+        assert (record.start_offset, record.batches, record.state_epoch) == (-1, (), 3)
+        assert await offsets.alter("g", {T0: 7}) == {T0: DONE}
+        assert (await offsets.describe("g", None)).keys() == {T0}
+
+    play(scenario)
+
+
+def test_only_an_empty_share_group_is_changed() -> None:
+    async def scenario(store: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
+        await enter(broker, "b")
+        await broker.stable("m", group="classic")
+        for group, error in (
+            ("g", NonEmptyGroup),
+            ("classic", GroupIdNotFound),
+            ("nowhere", GroupIdNotFound),
+            ("", InvalidGroupId),
+        ):
+            with pytest.raises(error):
+                await offsets.alter(group, {T0: 0})
+            with pytest.raises(error):
+                await offsets.delete(group, ["t"])
+        assert (await stored(store))[0].start_offset == 4
+        assert await broker.coordinator.describe("nowhere") is None
+
+    play(scenario)
+
+
+def test_a_coordinator_of_before_changes_no_offsets() -> None:
+    async def scenario(store: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
+        async with node(store, broker_id=2) as new:
+            await lead_offsets(store, new.view, 2)
+            await enter(new, "b")
+            with pytest.raises(VersionConflict):
+                await offsets.alter("g", {T0: 0})
+            await broker.view.refresh()
+            with pytest.raises(NotCoordinator):
+                await offsets.describe("g", None)
+        assert (await stored(store))[0].start_offset == 4
+
+    play(scenario)
+
+
+def test_a_group_that_is_deleted_forgets_where_it_was() -> None:
+    async def scenario(store: MemoryMetadataStore, broker: Node, _: ShareOffsets) -> None:
+        await has_read(store, group="other")
+        await enter(broker, "b")
+        assert await broker.coordinator.delete_group("g") is ErrorCode.non_empty_group
+        await beat(broker, "b", -1)
+        assert await broker.coordinator.delete_group("g") is ErrorCode.none
+        assert (await stored(store), len(await stored(store, "other"))) == ({}, 1)
+        assert await broker.coordinator.describe("g") is None
+        assert (await enter_consumer(broker, "c")).error is ErrorCode.none
+
+    play(scenario)
+
+
+def test_a_crash_within_the_deletion_leaves_an_empty_group() -> None:
+    async def scenario(store: MemoryMetadataStore, broker: Node, _: ShareOffsets) -> None:
+        def fail(writes: list[Write]) -> Exception | None:
+            is_group = any(write.id.collection.startswith("group:") for write in writes)
+            return StoreUnavailable("away") if is_group else None
+
+        store.on_commit = fail  # type: ignore[assignment]
+        with pytest.raises(StoreUnavailable):
+            await broker.coordinator.delete_group("g")
+        store.on_commit = lambda _: None
+        assert await stored(store) == {}
+        assert await broker.coordinator.delete_group("g") is ErrorCode.none
+
+    play(scenario)
+
+
+def test_an_administrator_without_coordinator_deletes_all_of_it_and_resets_nothing() -> None:
+    async def scenario(store: MemoryMetadataStore, broker: Node, _: ShareOffsets) -> None:
+        admin = GroupAdmin(store=store, view=broker.view)
+        with pytest.raises(GroupIdNotFound):
+            await admin.require_empty("g")
+        with pytest.raises(GroupIdNotFound):
+            await admin.reset_offsets("g", {T0: 0})
+        await admin.delete_group("g")
+        assert await stored(store) == {}
+        await broker.view.refresh()
+        await asyncio.sleep(1)  # the coordinator looks at what has changed
+        assert await broker.coordinator.describe("g") is None
+
+    play(scenario)
+
+
+def test_a_deleted_topic_takes_its_share_partitions_along() -> None:
+    async def scenario(store: MemoryMetadataStore, broker: Node, _: ShareOffsets) -> None:
+        await create_topic(store, "v")
+        await broker.view.refresh()
+        await has_read(store, topic=topic_id("v"))
+        await delete_topic(store, broker.view, "v")
+        await asyncio.sleep(broker.config.offsets_retention_check_interval_ms / 1000 + 1)
+        (left,) = (await stored(store)).values()
+        assert left.topic_id == topic_id("t")
+
+    play(scenario)
