@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tidelog.administering.configs import ConfigCalls
-from tidelog.administering.groups import GroupCalls
+from tidelog.administering.share_groups import ShareGroupCalls
 from tidelog.administering.transactions import TransactionCalls
 from tidelog.cluster import Cluster
 from tidelog.options import ClientOptions, check, parse_bootstrap
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog.sync import SyncAdmin
 
 
-class Admin(GroupCalls, ConfigCalls, TransactionCalls):
+class Admin(ShareGroupCalls, ConfigCalls, TransactionCalls):
     """Administers a cluster.
 
     ``async with Admin("localhost:9092") as admin:`` or ``start()`` and ``close()``. A

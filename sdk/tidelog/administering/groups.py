@@ -131,31 +131,8 @@ class GroupCalls(TopicCalls):
         batch is larger. A topic that was deleted since has no end.
         """
         committed = await self.list_group_offsets(group_id)
-        wanted = {*committed, *(TopicPartition(*p) for p in partitions)}
-        counts = {
-            topic.name: topic.partition_count
-            for topic in await self.list_topics(include_internal=True)
-        }
-        there = [p for p in wanted if p.partition < counts.get(p.topic, 0)]
-        ends = await self.list_offsets(dict.fromkeys(there, "latest"))
-        behind = {
-            p: committed[p].offset
-            for p in there
-            if p in committed and committed[p].offset < ends[p].offset
-        }
-        times = await record_times(self._cluster, behind, timeout_s=self._timeout_s)
-        now_ms = time.time_ns() // 1_000_000
-        lags = {}
-        for partition in sorted(wanted):
-            offset = committed[partition].offset if partition in committed else None
-            end = ends[partition].offset if partition in ends else None
-            made_ms = times.get(partition)
-            lag = None if offset is None or end is None else max(0, end - offset)
-            seconds = 0.0 if lag == 0 else None
-            if made_ms is not None:
-                seconds = max(0, now_ms - made_ms) / 1000
-            lags[partition] = PartitionLag(offset, end, lag, seconds)
-        return lags
+        offsets = {partition: at.offset for partition, at in committed.items()}
+        return await self._lags(offsets, partitions)
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
@@ -230,6 +207,32 @@ class GroupCalls(TopicCalls):
             OFFSET_DELETE, request, _check_offset_delete, timeout_s=self._timeout_s
         )
 
+    async def _lags(
+        self, offsets: Mapping[TopicPartition, int], partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, PartitionLag]:
+        """Return how far these offsets, and these partitions without one, are behind."""
+        wanted = {*offsets, *(TopicPartition(*p) for p in partitions)}
+        counts = {
+            topic.name: topic.partition_count
+            for topic in await self.list_topics(include_internal=True)
+        }
+        there = [p for p in wanted if p.partition < counts.get(p.topic, 0)]
+        ends = await self.list_offsets(dict.fromkeys(there, "latest"))
+        behind = {p: offsets[p] for p in there if p in offsets and offsets[p] < ends[p].offset}
+        times = await record_times(self._cluster, behind, timeout_s=self._timeout_s)
+        now_ms = time.time_ns() // 1_000_000
+        lags = {}
+        for partition in sorted(wanted):
+            offset = offsets.get(partition)
+            end = ends[partition].offset if partition in ends else None
+            made_ms = times.get(partition)
+            lag = None if offset is None or end is None else max(0, end - offset)
+            seconds = 0.0 if lag == 0 else None
+            if made_ms is not None:
+                seconds = max(0, now_ms - made_ms) / 1000
+            lags[partition] = PartitionLag(offset, end, lag, seconds)
+        return lags
+
     async def _describe_group(self, group_id: str) -> GroupDescription:
         await self.start()
         coordinator = Coordinator(self._cluster, group_id)
@@ -249,7 +252,7 @@ class GroupCalls(TopicCalls):
             include_authorized_operations=False,
         )
         response = await coordinator.retried(
-            DESCRIBE_GROUPS, request, _check_described, timeout_s=self._timeout_s
+            DESCRIBE_GROUPS, request, check_described, timeout_s=self._timeout_s
         )
         group = response.groups[0]
         is_consumer = group.protocol_type == PROTOCOL_TYPE
@@ -278,7 +281,7 @@ class GroupCalls(TopicCalls):
             include_authorized_operations=False,
         )
         response = await coordinator.retried(
-            CONSUMER_GROUP_DESCRIBE, request, _check_described, timeout_s=self._timeout_s
+            CONSUMER_GROUP_DESCRIBE, request, check_described, timeout_s=self._timeout_s
         )
         group = response.groups[0]
         return GroupDescription(
@@ -293,8 +296,8 @@ class GroupCalls(TopicCalls):
                     m.instance_id,
                     m.client_id,
                     m.client_host,
-                    _partitions(m.assignment),
-                    _partitions(m.target_assignment),
+                    assigned_partitions(m.assignment),
+                    assigned_partitions(m.target_assignment),
                     int(m.member_epoch),
                     int(m.member_type) == CLASSIC_MEMBER,
                 )
@@ -313,7 +316,8 @@ class GroupCalls(TopicCalls):
         )
 
 
-def _check_described(response: Any, group_id: str) -> None:
+def check_described(response: Any, group_id: str) -> None:
+    """Raise what a description of one group says instead."""
     group = response.groups[0]
     if group.error_code is not ErrorCode.none:
         raise error_for(group.error_code, group.error_message, about=f"group {group_id!r}")
@@ -322,7 +326,8 @@ def _check_described(response: Any, group_id: str) -> None:
         raise GroupIdNotFound(f"group {group_id!r} is not there")
 
 
-def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+def assigned_partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    """Return the partitions of a described member."""
     return tuple(
         TopicPartition(topic.topic_name, int(number))
         for topic in assignment.topic_partitions

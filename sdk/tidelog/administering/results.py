@@ -180,8 +180,8 @@ class GroupListing:
 class GroupMember:
     """A member and what it is assigned.
 
-    The last three are of groups of KIP-848 alone: what it is to have in the end, its
-    epoch, and whether it came by the classic protocol.
+    What it is to have in the end is told of groups of KIP-848 alone, its epoch also of share
+    groups. ``is_classic`` tells whether it came by the classic protocol.
     """
 
     member_id: str
@@ -198,8 +198,9 @@ class GroupMember:
 class GroupDescription:
     """A group, its members, and the node that coordinates it.
 
-    ``type`` is ``classic`` or, of KIP-848, ``consumer``; only the latter has epochs: of the
-    group, and of the assignment that its members are on their way to.
+    ``type`` is ``classic``, ``consumer`` (KIP-848) or ``share`` (KIP-932); the latter two have
+    epochs: of the group, and of the assignment that its members are on their way to. Members
+    of a share group may have the same partitions.
     """
 
     group_id: str
@@ -220,6 +221,8 @@ class PartitionLag:
     ``lag`` counts offsets: what compaction and transactions leave out counts too.
     ``lag_seconds`` is the age of the next record to be read, by its timestamp and this
     machine's clock; 0 at the end, ``None`` where that record is gone or was never there.
+    Of a share group ``committed_offset`` is where it begins: before it everything is done.
+    What is done behind it counts as lag all the same.
     """
 
     committed_offset: int | None

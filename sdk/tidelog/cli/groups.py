@@ -1,4 +1,4 @@
-"""``tidelog group``: list and describe consumer groups, and move what they have committed."""
+"""``tidelog group``: list, describe and delete groups, and move where they stand."""
 
 from __future__ import annotations
 
@@ -16,10 +16,31 @@ if TYPE_CHECKING:
     from tidelog_core.model import TopicPartition
 
     from tidelog.admin import Admin
-    from tidelog.administering.results import GroupDescription
+    from tidelog.administering.results import GroupDescription, GroupMember, PartitionLag
     from tidelog.consuming.records import OffsetAndMetadata
 
 NO_MEMBERS_STATES = frozenset({"Empty", "Dead"})
+SHARE = "share"  # a group's type
+# The columns of a group's description, and what of a partition is in them.
+COLUMNS = {
+    "topic": "topic",
+    "partition": "partition",
+    "committed": "committed_offset",
+    "end": "end_offset",
+    "lag": "lag",
+    "seconds": "lag_seconds",
+    "member": "member_id",
+    "host": "host",
+}
+SHARE_COLUMNS = {
+    "topic": "topic",
+    "partition": "partition",
+    "start": "start_offset",
+    "end": "end_offset",
+    "lag": "lag",
+    "seconds": "lag_seconds",
+    "members": "member_count",
+}
 
 
 def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
@@ -53,9 +74,10 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show what each group has committed, how far it is behind, and who reads what.
+    """Show where each group stands, how far it is behind, and who reads what.
 
-    Behind in records, and in seconds: the age of the next record to be read.
+    Behind in records, and in seconds: the age of the next record to be read. A share group
+    stands at its first record that is not done; what is done behind it counts as lag.
     """
 
     async def run() -> list[dict[str, Any]]:
@@ -77,18 +99,9 @@ def describe(
             f"member{'s' * (members != 1)}, node {document['coordinator']}, lag {document['lag']}"
             f"{_seconds(document['lag_seconds'])}"
         )
-        columns = ("topic", "partition", "committed", "end", "lag", "seconds", "member", "host")
-        fields = (
-            "topic",
-            "partition",
-            "committed_offset",
-            "end_offset",
-            "lag",
-            "lag_seconds",
-            "member_id",
-            "host",
-        )
-        print_table(columns, [[row[name] for name in fields] for row in document["partitions"]])
+        columns = SHARE_COLUMNS if document["type"] == SHARE else COLUMNS
+        rows = document["partitions"]
+        print_table(tuple(columns), [[row[field] for field in columns.values()] for row in rows])
 
 
 def reset_offsets(
@@ -101,7 +114,7 @@ def reset_offsets(
         ),
     ] = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Everything the group has committed.")
+        bool, typer.Option("--all-topics", help="Everything the group has committed or read.")
     ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last one.")] = False,
@@ -129,7 +142,7 @@ def reset_offsets(
     """Move what GROUP has committed. Only shows what would be, unless with --execute.
 
     The group must have no members. Offsets outside of what there is are brought to the
-    nearest end.
+    nearest end. A share group begins to read there, as if nothing from there on was read.
     """
     chosen = [
         *([Target("earliest")] if to_earliest else []),
@@ -172,27 +185,44 @@ def parse_topic(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(map(int, partitions))
 
 
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    *,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A group that is not there is no error.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete groups without members, and where they stand. Does not ask."""
+
+    async def run() -> list[str]:
+        async with _admin(bootstrap) as admin:
+            wanted = groups
+            if if_exists:
+                known = {listed.group_id for listed in await admin.list_groups()}
+                wanted = [name for name in groups if name in known]
+            await admin.delete_groups(wanted)
+            return wanted
+
+    for name in asyncio.run(run()):
+        print(f"group {name} deleted")
+
+
 async def _describe(admin: Admin, group: GroupDescription) -> dict[str, Any]:
-    committed = await admin.list_group_offsets(group.group_id)
-    owners = {partition: member for member in group.members for partition in member.assignment}
-    lags = await admin.group_lag(group.group_id, owners)
-    rows = []
-    for partition, lag in lags.items():
-        owner = owners.get(partition)
-        rows.append(
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "committed_offset": lag.committed_offset,
-                "end_offset": lag.end_offset,
-                "lag": lag.lag,
-                "lag_seconds": lag.lag_seconds,
-                "metadata": committed[partition].metadata if partition in committed else None,
-                "member_id": None if owner is None else owner.member_id,
-                "client_id": None if owner is None else owner.client_id,
-                "host": None if owner is None else owner.client_host,
-            }
-        )
+    readers: dict[TopicPartition, list[GroupMember]] = {}
+    for member in group.members:
+        for partition in member.assignment:
+            readers.setdefault(partition, []).append(member)
+    if group.type == SHARE:
+        lags = await admin.share_group_lag(group.group_id, readers)
+        rows = [_shared(p, lag, readers.get(p, [])) for p, lag in lags.items()]
+    else:
+        committed = await admin.list_group_offsets(group.group_id)
+        lags = await admin.group_lag(group.group_id, readers)
+        rows = [
+            _owned(p, lag, committed.get(p), next(iter(readers.get(p, [])), None))
+            for p, lag in lags.items()
+        ]
     return {
         "group": group.group_id,
         "state": group.state,
@@ -220,6 +250,41 @@ async def _describe(admin: Admin, group: GroupDescription) -> dict[str, Any]:
     }
 
 
+def _owned(
+    partition: TopicPartition,
+    lag: PartitionLag,
+    committed: OffsetAndMetadata | None,
+    owner: GroupMember | None,
+) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "committed_offset": lag.committed_offset,
+        "end_offset": lag.end_offset,
+        "lag": lag.lag,
+        "lag_seconds": lag.lag_seconds,
+        "metadata": None if committed is None else committed.metadata,
+        "member_id": None if owner is None else owner.member_id,
+        "client_id": None if owner is None else owner.client_id,
+        "host": None if owner is None else owner.client_host,
+    }
+
+
+def _shared(
+    partition: TopicPartition, lag: PartitionLag, members: list[GroupMember]
+) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "start_offset": lag.committed_offset,
+        "end_offset": lag.end_offset,
+        "lag": lag.lag,
+        "lag_seconds": lag.lag_seconds,
+        "member_count": len(members),
+        "member_ids": [member.member_id for member in members],
+    }
+
+
 def _seconds(lag_seconds: float | None) -> str:
     return "" if lag_seconds is None else f", {lag_seconds:.1f} s behind"
 
@@ -232,8 +297,8 @@ async def _reset(
     *,
     is_executed: bool,
 ) -> list[dict[str, Any]]:
-    await _require_no_members(admin, group)
-    committed = await admin.list_group_offsets(group)
+    is_share = await _type_without_members(admin, group) == SHARE
+    committed = await (_share_offsets if is_share else _offsets)(admin, group)
     partitions = await _select(admin, group, wanted, committed)
     starts = await _ends(admin, partitions, "earliest")
     ends = await _ends(admin, partitions, "latest")
@@ -242,9 +307,9 @@ async def _reset(
         at = await admin.list_offsets(dict.fromkeys(partitions, target.number))
         found = {p: listed.offset for p, listed in at.items() if listed.offset >= 0}
     rows: list[dict[str, Any]] = []
-    moved: dict[tuple[str, int], int | OffsetAndMetadata] = {}
+    moved: dict[tuple[str, int], int] = {}
     for partition in partitions:
-        before = committed[partition].offset if partition in committed else None
+        before = committed.get(partition)
         after = new_offset(
             target,
             committed=before,
@@ -269,27 +334,43 @@ async def _reset(
             }
         )
     if is_executed and moved:
-        await admin.alter_group_offsets(group, moved)
+        if is_share:
+            await admin.alter_share_group_offsets(group, moved)
+        else:
+            await admin.alter_group_offsets(group, {**moved})
     return rows
 
 
-async def _require_no_members(admin: Admin, group: str) -> None:
-    """Raise where members would go on from where they are; a group may be new."""
+async def _type_without_members(admin: Admin, group: str) -> str | None:
+    """Return the group's type, ``None`` for one that is new.
+
+    Raises ``CommandFailed`` where members would go on from where they are.
+    """
     from tidelog.errors import GroupIdNotFound
 
     try:
-        state = (await admin.describe_groups([group]))[group].state
+        found = (await admin.describe_groups([group]))[group]
     except GroupIdNotFound:
-        return
-    if state not in NO_MEMBERS_STATES:
-        raise CommandFailed(f"group {group!r} has members ({state}); stop them first")
+        return None
+    if found.state not in NO_MEMBERS_STATES:
+        raise CommandFailed(f"group {group!r} has members ({found.state}); stop them first")
+    return found.type
+
+
+async def _offsets(admin: Admin, group: str) -> dict[TopicPartition, int]:
+    return {p: at.offset for p, at in (await admin.list_group_offsets(group)).items()}
+
+
+async def _share_offsets(admin: Admin, group: str) -> dict[TopicPartition, int]:
+    known = await admin.list_share_group_offsets(group)
+    return {partition: at for partition, at in known.items() if at is not None}
 
 
 async def _select(
     admin: Admin,
     group: str,
     wanted: list[tuple[str, tuple[int, ...]]],
-    committed: dict[TopicPartition, OffsetAndMetadata],
+    committed: dict[TopicPartition, int],
 ) -> list[TopicPartition]:
     """Return the partitions meant: those named, else those committed that are still there."""
     from tidelog_core.model import TopicPartition

@@ -32,10 +32,11 @@ topic.command("describe")(topics.describe)
 topic.command("alter")(topics.alter)
 topic.command("delete")(topics.delete)
 
-group = typer.Typer(cls=CommandGroup, help="Consumer groups, their lag and their offsets.")
+group = typer.Typer(cls=CommandGroup, help="Groups, their lag and where they stand.")
 group.command("list")(groups.list_)
 group.command("describe")(groups.describe)
 group.command("reset-offsets")(groups.reset_offsets)
+group.command("delete")(groups.delete)
 
 transaction = typer.Typer(cls=CommandGroup, help="Transactions that are open, and ending them.")
 transaction.command("list")(transactions.list_)

@@ -84,6 +84,10 @@ DESCRIBE_TRANSACTIONS = Api(65, 0, 0)
 LIST_TRANSACTIONS = Api(66, 1, 2)  # 0 cannot be asked for a duration
 LIST_TRANSACTIONS_BY_PATTERN = Api(66, 2, 2)
 CONSUMER_GROUP_DESCRIBE = Api(69, 0, 1)
+SHARE_GROUP_DESCRIBE = Api(77, 1, 1)
+DESCRIBE_SHARE_GROUP_OFFSETS = Api(90, 0, 0)
+ALTER_SHARE_GROUP_OFFSETS = Api(91, 0, 0)
+DELETE_SHARE_GROUP_OFFSETS = Api(92, 0, 0)
 
 VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tidelog.cli.failures import UsageError
 from tidelog.cli.groups import parse_topic
 from tidelog.cli.offset_targets import Target, new_offset, parse_time
 
+from tests.kafka.peer import Peer
 from tests.sdk.cli.command import COMMAND, called, environment, tidelog
 
 
@@ -198,3 +200,80 @@ def test_topic_option_names_partitions_after_a_colon() -> None:
     for text in ("", ":1", "a:", "a:1,", "a:-1"):
         with pytest.raises(UsageError, match="must be TOPIC or TOPIC:P,P"):
             parse_topic(text)
+
+
+@pytest.fixture(scope="module")
+def sharers(cli_node: Any) -> Iterator[Peer]:
+    """Two members of share group ``g-share``, which is to read 10 records of one partition."""
+    tidelog("produce", "g-shared", bootstrap=cli_node.address, given=b"x\n" * 10)
+    peer = Peer("tidelog", cli_node.port)
+    peer.await_coordinator("g-share")
+    for member in ("one", "two"):
+        share_beat(peer, member, 0)
+    yield peer
+    peer.close()
+
+
+def share_beat(peer: Peer, member: str, epoch: int) -> None:
+    """Send the heartbeat of a member of ``g-share``."""
+    answer = peer.call(
+        "share_group_heartbeat",
+        1,
+        group_id="g-share",
+        member_id=member,
+        member_epoch=epoch,
+        subscribed_topic_names=["g-shared"],
+    )
+    assert answer["error_code"] == "none"
+
+
+def test_share_group_is_shown_moved_and_deleted(sharers: Peer, bootstrap: str) -> None:
+    listed = called("group", "list", "--json", bootstrap=bootstrap).document
+    assert {
+        "group": "g-share",
+        "state": "Stable",
+        "type": "share",
+        "protocol_type": "share",
+    } in listed
+    (found,) = called("group", "describe", "g-share", "--json", bootstrap=bootstrap).document
+    assert (found["type"], found["assignor"], found["epoch"]) == ("share", "simple", 2)
+    (row,) = found["partitions"]
+    assert (row["start_offset"], row["end_offset"], row["lag"]) == (None, 10, None)
+    assert (row["member_count"], row["member_ids"]) == (2, ["one", "two"])
+
+    def reset(*arguments: object, status: int = 0) -> Any:
+        return called(
+            "group", "reset-offsets", "g-share", *arguments, bootstrap=bootstrap, status=status
+        )
+
+    moving = ("--topic", "g-shared", "--to-offset", 4, "--execute")
+    assert "has members" in reset(*moving, status=1).errors
+    refused = called("group", "delete", "g-share", bootstrap=bootstrap, status=1)
+    assert (refused.lines, "g-share" in refused.errors) == ([], True)
+    for member in ("one", "two"):
+        share_beat(sharers, member, -1)
+    assert offsets(reset(*moving, "--json").document, "after") == [4]
+    shifted = reset("--all-topics", "--shift-by", 2, "--execute", "--json").document
+    assert offsets(shifted, "before") == [4]
+    lines = called("group", "describe", "g-share", bootstrap=bootstrap).lines
+    assert lines[0].startswith("group g-share, Empty, 0 members")
+    assert lines[1].split() == ["TOPIC", "PARTITION", "START", "END", "LAG", "SECONDS", "MEMBERS"]
+    topic, partition, start, end, lag, seconds, members = lines[2].split()
+    assert (topic, partition, start, end, lag, members) == ("g-shared", "0", "6", "10", "4", "0")
+    assert float(seconds) > 0
+    deleted = called("group", "delete", "g-share", bootstrap=bootstrap)
+    assert deleted.lines == ["group g-share deleted"]
+    outcome = called("group", "delete", "g-share", bootstrap=bootstrap, status=1)
+    assert "g-share" in outcome.errors
+    assert called("group", "delete", "g-share", "--if-exists", bootstrap=bootstrap).lines == []
+
+
+def test_group_that_committed_is_deleted_with_its_offsets(bootstrap: str) -> None:
+    tidelog("produce", "g-deleted", bootstrap=bootstrap, given=b"x\n")
+    begin = ("--topic", "g-deleted", "--to-earliest", "--execute")
+    called("group", "reset-offsets", "g-over", *begin, bootstrap=bootstrap)
+    assert called("group", "delete", "g-over", bootstrap=bootstrap).lines == [
+        "group g-over deleted"
+    ]
+    outcome = called("group", "describe", "g-over", bootstrap=bootstrap, status=1)
+    assert "g-over" in outcome.errors
