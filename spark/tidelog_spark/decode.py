@@ -39,7 +39,7 @@ _CRC_END = 21  # the CRC covers what comes after it
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
-_CONTROL = 0x20
+CONTROL = 0x20
 
 _PROBLEMS = {
     kernels.BAD_LENGTH: "a record's length disagrees with its fields",
@@ -158,7 +158,7 @@ class BatchDecoder:
             (table[:, kernels.LAST_OFFSET] >= rows.start_offset)
             & (table[:, kernels.BASE_OFFSET] < rows.end_offset)
             & (table[:, kernels.RECORD_COUNT] > 0)
-            & (attributes & _CONTROL == 0)
+            & (attributes & CONTROL == 0)
         )
         for aborted in rows.aborted:
             wanted &= ~(

@@ -9,90 +9,105 @@ Source: Spark's Kafka integration guide.
 from __future__ import annotations
 
 import difflib
-import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
+from uuid import UUID
 
-from tidelog_core.config import INT32_MAX, INT64_MAX, parse_bool
+from tidelog_core.config import parse_bool
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.model import TopicPartition
+
+from tidelog_spark import option_values as values
+from tidelog_spark.bookmark import Bookmark
+from tidelog_spark.option_values import (
+    EARLIEST,
+    LATEST,
+    Assign,
+    Limit,
+    OffsetLimit,
+    Selection,
+    Subscribe,
+    TimestampLimit,
+)
 
 T = TypeVar("T")
 
-EARLIEST = -2
-LATEST = -1
+MAX_TRIGGER_DELAY_MS = 15 * 60_000
+REQUEST_TIMEOUT_MS = 30_000
+CLIENT_ID = "tidelog-spark"
 
-OPTION_NAMES = (
-    "assign",
-    "endingOffsets",
-    "endingOffsetsByTimestamp",
-    "endingTimestamp",
-    "failOnDataLoss",
-    "includeHeaders",
-    "isolation",
-    "metadata",
-    "minPartitions",
-    "objects",
+_SELECTIONS: Mapping[str, Callable[[str], Selection]] = {
+    "assign": values.parse_assign,
+    "subscribe": values.parse_subscribe,
+    "subscribePattern": values.parse_pattern,
+}
+_ISOLATIONS = {"read_uncommitted": False, "read_committed": True}
+_KEY_ENCODINGS: Mapping[str, Callable[[str], bytes]] = {
+    "utf-8": values.decode_utf8,
+    "hex": values.decode_hex,
+    "base64": values.decode_base64,
+}
+_START_NAMES = (
     "startingOffsets",
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "startingTimestamp",
-    "subscribe",
-    "subscribePattern",
 )
+_BATCH_NAMES = ("asOf", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+_STREAM_NAMES = ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
+_NODE_NAMES = (
+    "kafka.bootstrap.servers",
+    "kafka.client.id",
+    "kafka.request.timeout.ms",
+    "kafka.security.protocol",
+)
+OPTION_NAMES = tuple(
+    sorted(
+        (
+            *_SELECTIONS,
+            *_START_NAMES,
+            *_BATCH_NAMES,
+            *_STREAM_NAMES,
+            *_NODE_NAMES,
+            "failOnDataLoss",
+            "includeHeaders",
+            "isolation",
+            "kafka.isolation.level",
+            "key",
+            "keyEncoding",
+            "keys",
+            "metadata",
+            "minPartitions",
+            "objects",
+        ),
+        key=str.lower,
+    )
+)
+# What asOf says already.
+_SAID_BY_BOOKMARK = (*_SELECTIONS, *_START_NAMES, *(n for n in _BATCH_NAMES if n != "asOf"))
 # Known from Spark's Kafka source, without a meaning here: why.
 _NOT_HERE = {
-    "maxoffsetspertrigger": "is for streaming reads",
-    "minoffsetspertrigger": "is for streaming reads",
-    "maxtriggerdelay": "is for streaming reads",
+    "bootstrap.servers": "is called 'kafka.bootstrap.servers'",
+    "fetchoffset.numretries": "is not needed: what passes is tried again until"
+    " 'kafka.request.timeout.ms'",
+    "fetchoffset.retryintervalms": "is not needed: what passes is tried again until"
+    " 'kafka.request.timeout.ms'",
+    "groupidprefix": "is for a consumer group, and a read has none: offsets are Spark's",
+    "kafka.group.id": "is for a consumer group, and a read has none: offsets are Spark's",
+    "kafkaconsumer.polltimeoutms": "is called 'kafka.request.timeout.ms'",
+    "maxrecordsperpartition": "is not known: tasks are cut by bytes, 'minPartitions' makes more",
     "path": "is not read: name the stores with 'metadata' and 'objects', topics with 'subscribe'",
 }
 _NAME_BY_LOWER_CASE = {name.lower(): name for name in OPTION_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
-    """All partitions of these topics. Each must exist."""
+class NodeOptions:
+    """How the nodes are reached, for what is not in the tier yet."""
 
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribePattern:
-    """All partitions of the topics whose whole name matches, internal ones left out."""
-
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class Assign:
-    """Just these partitions. Each must exist."""
-
-    partitions: tuple[TopicPartition, ...]
-
-
-Selection = Subscribe | SubscribePattern | Assign
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetLimit:
-    """An offset, ``EARLIEST`` or ``LATEST``: one for all partitions, or one for each."""
-
-    everywhere: int | None
-    by_partition: Mapping[TopicPartition, int]  # of all partitions, where everywhere is None
-
-
-@dataclass(frozen=True, slots=True)
-class TimestampLimit:
-    """The first record of at least a time: one time for all partitions, or one for each."""
-
-    everywhere: int | None  # milliseconds, Unix time
-    by_partition: Mapping[TopicPartition, int]
-
-
-Limit = OffsetLimit | TimestampLimit
+    bootstrap_servers: str
+    client_id: str = CLIENT_ID
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,38 +119,80 @@ class ReadOptions:
     selection: Selection
     start: Limit
     end: Limit
-    # A start that no record is new enough for: an error, or the end of the tiered log.
+    # A start that no record is new enough for: an error, or the end of the log.
     is_late_start_latest: bool = False
     min_partitions: int = 0  # 0: as many as the bytes call for
     include_headers: bool = False
     fail_on_data_loss: bool = True
     is_read_committed: bool = False
+    keys: frozenset[bytes] | None = None  # only rows with one of these; None: all rows
+    nodes: NodeOptions | None = None  # None: the log ends where its tier ends
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)  # that topics must have
+    # Of a stream.
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch read. Raises ``InvalidConfig`` with every problem at once."""
+def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
+    """Return the options of a batch read or a stream.
+
+    Raises ``InvalidConfig`` with every problem at once.
+    """
     reader = _OptionReader(given)
-    reader.report_unknown()
+    reader.report_unknown(is_stream=is_stream)
+    is_bookmarked = not is_stream and reader.has("asOf")
+    limits = _bookmarked(reader) if is_bookmarked else _limits(reader, is_stream=is_stream)
+    if is_stream:
+        end: Limit = OffsetLimit(LATEST, {})
+        limits = (*limits[:2], end)
+    selection, start, end = limits
     options = ReadOptions(
         metadata=reader.required("metadata", "sqlite:///path or dynamodb://table"),
         objects=reader.required("objects", "file:///path or s3://bucket/prefix"),
-        selection=_selection(reader),
-        start=_limit(reader, "starting", default=EARLIEST),
-        end=_limit(reader, "ending", default=LATEST),
+        selection=selection,
+        start=start,
+        end=end,
         is_late_start_latest=reader.choice(
             "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}, default=False
         ),
-        min_partitions=reader.parsed("minPartitions", _positive, default=0),
+        min_partitions=reader.parsed("minPartitions", values.parse_positive, default=0),
         include_headers=reader.parsed("includeHeaders", parse_bool, default=False),
         fail_on_data_loss=reader.parsed("failOnDataLoss", parse_bool, default=True),
-        is_read_committed=reader.choice(
-            "isolation", {"read_uncommitted": False, "read_committed": True}, default=False
+        is_read_committed=_is_read_committed(reader, is_bookmarked=is_bookmarked),
+        keys=_keys(reader),
+        nodes=_nodes(reader),
+        topic_ids=_topic_ids(start, end),
+        max_offsets_per_trigger=reader.parsed(
+            "maxOffsetsPerTrigger", values.parse_row_count, default=None
+        ),
+        min_offsets_per_trigger=reader.parsed(
+            "minOffsetsPerTrigger", values.parse_row_count, default=None
+        ),
+        max_trigger_delay_ms=reader.parsed(
+            "maxTriggerDelay", values.parse_duration_ms, default=MAX_TRIGGER_DELAY_MS
         ),
     )
-    reader.problems += _backwards(options)
+    reader.problems += [*_backwards(options), *_crossed(options)]
     if reader.problems:
         raise InvalidConfig(reader.problems)
     return options
+
+
+def check_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a batch read or of a stream, whichever they can be.
+
+    Spark asks for the columns before it says which it is. Raises ``InvalidConfig`` where
+    they can be neither.
+    """
+    is_stream = any(name.lower() in map(str.lower, _STREAM_NAMES) for name in given)
+    try:
+        return parse_options(given, is_stream=is_stream)
+    except InvalidConfig as refused:
+        try:
+            return parse_options(given, is_stream=not is_stream)
+        except InvalidConfig:
+            raise refused from None
 
 
 class _OptionReader:
@@ -145,16 +202,25 @@ class _OptionReader:
         self.problems: list[str] = []
         self._given = {name.lower(): (name, str(text)) for name, text in given.items()}
 
-    def report_unknown(self) -> None:
+    def report_unknown(self, *, is_stream: bool) -> None:
+        names, what = (
+            (_BATCH_NAMES, "is for batch reads: a stream has no end")
+            if is_stream
+            else (_STREAM_NAMES, "is for streaming reads")
+        )
+        elsewhere = {name.lower() for name in names}
         for lower, (name, _) in sorted(self._given.items()):
-            if lower in _NAME_BY_LOWER_CASE:
+            if lower in elsewhere:
+                self.problems.append(f"option {name!r} {what}")
+            elif lower in _NAME_BY_LOWER_CASE:
                 continue
-            if lower in _NOT_HERE:
+            elif lower in _NOT_HERE:
                 self.problems.append(f"option {name!r} {_NOT_HERE[lower]}")
             elif lower.startswith("kafka."):
+                names_here = ", ".join(map(repr, (*_NODE_NAMES, "kafka.isolation.level")))
                 self.problems.append(
-                    f"option {name!r} is for a Kafka client: this reads the stores"
-                    " that 'metadata' and 'objects' name, without a broker"
+                    f"option {name!r} is for a Kafka client, and this is none: of those"
+                    f" options it knows {names_here}"
                 )
             else:
                 self.problems.append(f"unknown option {name!r}: {_nearest(lower)}")
@@ -196,25 +262,142 @@ def _nearest(lower: str) -> str:
     return f"the options are {', '.join(OPTION_NAMES)}"
 
 
+def _limits(reader: _OptionReader, *, is_stream: bool) -> tuple[Selection, Limit, Limit]:
+    first = LATEST if is_stream else EARLIEST
+    return (
+        _selection(reader),
+        _limit(reader, "starting", default=first, is_stream=is_stream),
+        _limit(reader, "ending", default=LATEST, is_stream=False),
+    )
+
+
+def _bookmarked(reader: _OptionReader) -> tuple[Selection, Limit, Limit]:
+    for name in _SAID_BY_BOOKMARK:
+        if reader.has(name):
+            reader.problems.append(f"option {name!r} is said by 'asOf' already: leave it out")
+    bookmark = reader.parsed("asOf", Bookmark.from_text, default=None)
+    if bookmark is None:
+        return Subscribe(()), OffsetLimit(EARLIEST, {}), OffsetLimit(LATEST, {})
+    return (
+        Assign(tuple(sorted(bookmark.end.offsets))),
+        OffsetLimit(None, bookmark.start.offsets),
+        OffsetLimit(None, bookmark.end.offsets, bookmark.end.topic_ids),
+    )
+
+
 def _selection(reader: _OptionReader) -> Selection:
-    parsers: dict[str, Callable[[str], Selection]] = {
-        "assign": _assign,
-        "subscribe": _subscribe,
-        "subscribePattern": _pattern,
-    }
     nothing: Selection = Subscribe(())
     # Several are parsed all the same, so that everything wrong is said at once.
     found = [
         reader.parsed(name, parse, default=nothing)
-        for name, parse in parsers.items()
+        for name, parse in _SELECTIONS.items()
         if reader.has(name)
     ]
     if len(found) != 1:
         how_many = "only one" if found else "one"
-        names = ", ".join(map(repr, parsers))
+        names = ", ".join(map(repr, _SELECTIONS))
         reader.problems.append(f"give {how_many} of the options {names}")
         return nothing
     return found[0]
+
+
+def _limit(reader: _OptionReader, side: str, *, default: int, is_stream: bool) -> Limit:
+    fallback: Limit = OffsetLimit(default, {})
+    parse = values.offsets_parser(side, is_stream=is_stream)
+    by_offset = reader.parsed(f"{side}Offsets", parse, default=fallback)
+    by_times = reader.parsed(f"{side}OffsetsByTimestamp", values.parse_timestamps, default=fallback)
+    by_time = reader.parsed(f"{side}Timestamp", values.parse_timestamp, default=fallback)
+    if reader.has(f"{side}Timestamp"):
+        return by_time
+    return by_times if reader.has(f"{side}OffsetsByTimestamp") else by_offset
+
+
+def _topic_ids(*limits: Limit) -> Mapping[str, UUID]:
+    found: dict[str, UUID] = {}
+    for limit in limits:
+        if isinstance(limit, OffsetLimit):
+            found |= limit.topic_ids
+    return found
+
+
+def _is_read_committed(reader: _OptionReader, *, is_bookmarked: bool) -> bool:
+    bookmarked = None
+    if is_bookmarked:
+        try:
+            bookmarked = Bookmark.from_text(reader.text("asOf")).is_read_committed
+        except ValueError:
+            return False  # Said where the limits are read.
+    found = {
+        name: reader.choice(name, _ISOLATIONS, default=False)
+        for name in ("isolation", "kafka.isolation.level")
+        if reader.has(name)
+    }
+    if len(set(found.values())) > 1:
+        reader.problems.append(
+            "options 'isolation' and 'kafka.isolation.level' say different things"
+        )
+    if bookmarked is None:
+        return any(found.values())
+    if found and bookmarked not in found.values():
+        was = "read_committed" if bookmarked else "read_uncommitted"
+        reader.problems.append(f"option 'asOf' is of a read with isolation {was}, give no other")
+    return bookmarked
+
+
+def _keys(reader: _OptionReader) -> frozenset[bytes] | None:
+    decode = reader.choice("keyEncoding", _KEY_ENCODINGS, default=values.decode_utf8)
+    if reader.has("key") and reader.has("keys"):
+        reader.problems.append("give only one of the options 'key', 'keys'")
+    if reader.has("keyEncoding") and not (reader.has("key") or reader.has("keys")):
+        reader.problems.append("option 'keyEncoding' needs 'key' or 'keys'")
+
+    def one(text: str) -> frozenset[bytes]:
+        return frozenset({decode(text)})
+
+    def several(text: str) -> frozenset[bytes]:
+        return frozenset(map(decode, values.parse_keys(text)))
+
+    if reader.has("keys"):
+        return reader.parsed("keys", several, default=None)
+    return reader.parsed("key", one, default=None)
+
+
+def _nodes(reader: _OptionReader) -> NodeOptions | None:
+    reader.choice("kafka.security.protocol", {"plaintext": None}, default=None)
+    if not reader.has("kafka.bootstrap.servers"):
+        reader.problems += [
+            f"option {name!r} needs 'kafka.bootstrap.servers'"
+            for name in _NODE_NAMES
+            if reader.has(name)
+        ]
+        return None
+    return NodeOptions(
+        bootstrap_servers=reader.parsed("kafka.bootstrap.servers", _servers, default=""),
+        client_id=reader.parsed("kafka.client.id", str, default=CLIENT_ID),
+        request_timeout_ms=reader.parsed(
+            "kafka.request.timeout.ms", values.parse_positive, default=REQUEST_TIMEOUT_MS
+        ),
+    )
+
+
+def _servers(text: str) -> str:
+    # Imported late: the client's message classes take half a second to load.
+    from tidelog.options import parse_bootstrap
+
+    try:
+        parse_bootstrap(text)
+    except InvalidConfig as error:
+        raise ValueError(f"must be host:port,host:port: {error}") from None
+    return text
+
+
+def _crossed(options: ReadOptions) -> list[str]:
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        return [
+            f"option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger', {most}"
+        ]
+    return []
 
 
 def _backwards(options: ReadOptions) -> list[str]:
@@ -232,111 +415,3 @@ def _backwards(options: ReadOptions) -> list[str]:
         for partition in sorted(start.by_partition.keys() & end.by_partition.keys())
         if 0 <= end.by_partition[partition] < start.by_partition[partition]
     ]
-
-
-def _limit(reader: _OptionReader, side: str, *, default: int) -> Limit:
-    fallback: Limit = OffsetLimit(default, {})
-    by_offset = reader.parsed(f"{side}Offsets", _offsets_parser(side), default=fallback)
-    by_times = reader.parsed(f"{side}OffsetsByTimestamp", _timestamps, default=fallback)
-    by_time = reader.parsed(f"{side}Timestamp", _timestamp, default=fallback)
-    if reader.has(f"{side}Timestamp"):
-        return by_time
-    return by_times if reader.has(f"{side}OffsetsByTimestamp") else by_offset
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= INT32_MAX:
-        raise ValueError("must be a whole number of at least 1")
-    return int(text)
-
-
-def _subscribe(text: str) -> Selection:
-    topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not topics:
-        raise ValueError("must name topics, separated by commas")
-    return Subscribe(topics)
-
-
-def _pattern(text: str) -> Selection:
-    if not text:
-        raise ValueError("must be a regular expression")
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"must be a regular expression: {error}") from None
-    return SubscribePattern(text)
-
-
-def _assign(text: str) -> Selection:
-    shape = 'must be JSON like {"topic": [0, 1]}'
-    partitions: list[TopicPartition] = []
-    for topic, numbers in _json_object(text, shape).items():
-        if not isinstance(numbers, list) or not all(_is_natural(number) for number in numbers):
-            raise ValueError(shape)
-        partitions += [TopicPartition(topic, number) for number in numbers]
-    if not partitions:
-        raise ValueError("must name at least one partition")
-    return Assign(tuple(sorted(set(partitions))))
-
-
-def _offsets_parser(side: str) -> Callable[[str], Limit]:
-    word, number = ("earliest", EARLIEST) if side == "starting" else ("latest", LATEST)
-    wrong = LATEST if side == "starting" else EARLIEST
-
-    def parse(text: str) -> Limit:
-        if text.lower() == word:
-            return OffsetLimit(number, {})
-        shape = f'must be {word!r} or JSON like {{"topic": {{"0": 23, "1": {number}}}}}'
-        if text.lower() in ("earliest", "latest"):
-            raise ValueError(f"{shape} in a batch read")
-        offsets = _by_partition(text, shape)
-        for partition, offset in offsets.items():
-            if offset == wrong:
-                raise ValueError(f"must not have {wrong} for {partition} in a batch read")
-            if offset < number:
-                raise ValueError(f"must not have {offset} for {partition}")
-        return OffsetLimit(None, offsets)
-
-    return parse
-
-
-def _timestamp(text: str) -> Limit:
-    if not text.isdecimal() or int(text) > INT64_MAX:
-        raise ValueError("must be a time in milliseconds since 1970, not negative")
-    return TimestampLimit(int(text), {})
-
-
-def _timestamps(text: str) -> Limit:
-    shape = 'must be JSON like {"topic": {"0": 1700000000000}}, milliseconds since 1970'
-    times = _by_partition(text, shape)
-    if any(time < 0 for time in times.values()):
-        raise ValueError(shape)
-    return TimestampLimit(None, times)
-
-
-def _by_partition(text: str, shape: str) -> dict[TopicPartition, int]:
-    numbers: dict[TopicPartition, int] = {}
-    for topic, by_partition in _json_object(text, shape).items():
-        if not isinstance(by_partition, dict):
-            raise ValueError(shape)
-        for partition, number in by_partition.items():
-            if not partition.isdecimal() or isinstance(number, bool):
-                raise ValueError(shape)
-            if not isinstance(number, int) or not -INT64_MAX <= number <= INT64_MAX:
-                raise ValueError(shape)
-            numbers[TopicPartition(topic, int(partition))] = number
-    return numbers
-
-
-def _json_object(text: str, shape: str) -> dict[str, object]:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        raise ValueError(shape) from None
-    if not isinstance(parsed, dict):
-        raise ValueError(shape)
-    return parsed
-
-
-def _is_natural(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= INT32_MAX

@@ -10,14 +10,17 @@ Source: KIP-405, remote log segment lineage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.model import TopicPartition
+from tidelog_core.tier.key_filter import KeyFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,16 @@ class PartitionLog:
     partition: TopicPartition
     log_start_offset: int
     stretches: tuple[Stretch, ...]  # ascending, never overlapping; holes are lost offsets
+    # Where consumers' reading ends on the nodes; ``None`` where the nodes are not asked.
+    node_end_offset: int | None = None
+    topic_id: UUID | None = None  # the topic's, to ask the nodes for no other of its name
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends for a reader of the tier, and of the nodes if they are asked."""
+        if self.node_end_offset is None:
+            return self.tiered_end_offset
+        return max(self.tiered_end_offset, self.node_end_offset)
 
     @property
     def tiered_end_offset(self) -> int:
@@ -46,15 +59,14 @@ class PartitionLog:
 
     def between(self, start_offset: int, end_offset: int) -> list[Stretch]:
         """Return the stretches that overlap ``[start_offset, end_offset)``, cut to it."""
-        return [
-            replace(
-                stretch,
-                start_offset=max(stretch.start_offset, start_offset),
-                end_offset=min(stretch.end_offset, end_offset),
-            )
-            for stretch in self.stretches
-            if stretch.start_offset < end_offset and stretch.end_offset > start_offset
-        ]
+        first = bisect_right(self.stretches, start_offset, key=lambda stretch: stretch.end_offset)
+        last = bisect_left(self.stretches, end_offset, key=lambda stretch: stretch.start_offset)
+        found = list(self.stretches[first:last])
+        if found and found[0].start_offset < start_offset:
+            found[0] = replace(found[0], start_offset=start_offset)
+        if found and found[-1].end_offset > end_offset:
+            found[-1] = replace(found[-1], end_offset=end_offset)
+        return found
 
     def holes(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return the runs of offsets in ``[start_offset, end_offset)`` that no segment has."""
@@ -79,6 +91,11 @@ class SegmentIndex:
     sizes: NDArray[np.int64]
     max_timestamps: NDArray[np.int64]  # milliseconds
     aborted: tuple[AbortedTransaction, ...]  # all that have records in the segment
+    key_filter: KeyFilter | None = None
+
+    def may_contain(self, keys: Collection[bytes]) -> bool:
+        """Return whether the segment may hold a record of one of the keys; ``False`` is certain."""
+        return self.key_filter is None or any(map(self.key_filter.may_contain, keys))
 
 
 def partition_log(

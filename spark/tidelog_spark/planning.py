@@ -3,7 +3,10 @@
 ``plan`` is called again and again: it answers with the index objects that it lacks
 until it has all it needs, then with the splits. Only index objects that decide
 something are asked for: those of segments that are read in part, cut, searched by
-time, or looked through for aborted transactions.
+time or by key, or looked through for aborted transactions.
+
+What is beyond the tiered end is left to the nodes, if the log says where theirs is: they
+answer for any offset, so it does not matter what is tiered after planning.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 
-from tidelog_spark.options import EARLIEST, LATEST, Limit, OffsetLimit, ReadOptions
+from tidelog_spark.option_values import EARLIEST, LATEST, Limit, OffsetLimit
+from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog, SegmentIndex, Stretch
 
 SPLIT_SIZE_BYTES = 64 * 1024 * 1024
@@ -69,13 +73,23 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """Offsets ``[start_offset, end_offset)`` that are read from the partition's leader."""
+
+    start_offset: int
+    end_offset: int
+    topic_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
-    """What one task reads: slices of one partition in the order of their offsets."""
+    """What one task reads: slices of one partition in the order of their offsets, or its tail."""
 
     topic: str
     partition: int
     slices: tuple[Slice, ...]
     aborted: tuple[AbortedTransaction, ...] = ()
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +130,17 @@ def plan(
     indexes: Mapping[UUID, SegmentIndex],
     *,
     key_of: KeyOf,
+    problems: Sequence[str] = (),
     split_size_bytes: int = SPLIT_SIZE_BYTES,
 ) -> Plan | MissingIndexes:
     """Return the splits, or which index objects (by segment id) are needed to make them.
 
+    ``problems`` are losses that the caller has found, each a sentence without its end.
     Raises ``DataLost`` naming every run of offsets that is asked for and not there,
     unless ``failOnDataLoss`` is false.
     """
     planner = _Planner(options, indexes, key_of)
+    planner.problems.extend(problems)
     ordered = sorted(logs, key=lambda log: log.partition)
     wanted = [found for log in ordered if (found := planner.attempt(planner.wanted_of, log))]
     if planner.lacking:
@@ -168,10 +185,11 @@ class _Planner:
         low, high = min(start, end), max(start, end)
         if low < log.log_start_offset:
             self._lost(log, low, min(high, log.log_start_offset), "were deleted")
-        if high > log.tiered_end_offset:
-            self._lost(log, max(low, log.tiered_end_offset), high, "are not tiered yet")
-        start, end = max(start, log.log_start_offset), min(end, log.tiered_end_offset)
-        for hole in log.holes(start, end):
+        if high > log.end_offset:
+            where = "are not tiered yet" if log.node_end_offset is None else "are not written yet"
+            self._lost(log, max(low, log.end_offset), high, where)
+        start, end = max(start, log.log_start_offset), min(end, log.end_offset)
+        for hole in log.holes(start, min(end, log.tiered_end_offset)):
             self._lost(log, *hole, "are in no tiered segment")
         if start >= end:
             return None
@@ -188,10 +206,11 @@ class _Planner:
                 filled_bytes = 0
             splits[-1].append(part)
             filled_bytes += part.size_bytes
-        return [
+        topic, partition = wanted.log.partition
+        found = [
             Split(
-                wanted.log.partition.topic,
-                wanted.log.partition.partition,
+                topic,
+                partition,
                 tuple(slices),
                 tuple(
                     transaction
@@ -202,6 +221,11 @@ class _Planner:
             )
             for slices in splits
         ]
+        tail_start = max(wanted.start_offset, wanted.log.tiered_end_offset)
+        if tail_start < wanted.end_offset:
+            tail = Tail(tail_start, wanted.end_offset, wanted.log.topic_id)
+            found.append(Split(topic, partition, (), tail=tail))
+        return found
 
     def _index(self, log: PartitionLog, segment: SegmentMeta) -> SegmentIndex:
         index = self._indexes.get(segment.segment_id)
@@ -223,7 +247,7 @@ class _Planner:
         if found is not None:
             return found[0], asked
         if self._options.is_late_start_latest:
-            return log.tiered_end_offset, None
+            return log.end_offset, None
         raise NoSuchTimestamp(
             f"no tiered record of {log.partition} has a timestamp of at least {asked}; with"
             " startingOffsetsByTimestampStrategy=latest such a partition is read from its end"
@@ -234,10 +258,10 @@ class _Planner:
         limit = self._options.end
         asked = _asked(limit, log.partition)
         if isinstance(limit, OffsetLimit):
-            return (log.tiered_end_offset if asked == LATEST else asked), -1, None
+            return (log.end_offset if asked == LATEST else asked), -1, None
         found = self._batch_at_time(log, asked)
         if found is None:
-            return log.tiered_end_offset, -1, None
+            return log.end_offset, -1, None
         return found[1], found[0], asked
 
     def _batch_at_time(self, log: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
@@ -289,6 +313,9 @@ class _Planner:
 
     def _slices_of(self, wanted: _Wanted, stretch: Stretch, split_size_bytes: int) -> list[Slice]:
         segment = stretch.segment
+        keys = self._options.keys
+        if keys is not None and not self._index(wanted.log, segment).may_contain(keys):
+            return []
         key = self._key_of(wanted.log.partition, segment)
         start, end = stretch.start_offset, stretch.end_offset
         is_whole = (start, end) == (segment.base_offset, segment.end_offset)

@@ -7,14 +7,12 @@ not hold the interpreter lock.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +21,10 @@ from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.decode import AbortedRange, BatchDecoder, RowRange
+from tidelog_spark.loop_thread import LoopThread
 from tidelog_spark.planning import DataLost, Slice, Split
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CHUNK_SIZE_BYTES = 8 * 1024 * 1024
 CHUNKS_AHEAD = 4
@@ -65,6 +62,23 @@ def read_split(
                     raise DataLost([lost]) from None
                 logger.warning("skipped lost offsets", extra={"problem": lost})
                 pieces = fetcher.pieces(split.slices[split.slices.index(part) + 1 :])
+
+
+def first_offset_of_time(part: Slice, data: bytes) -> int:
+    """Return the offset of the first record that is new enough for the slice's start.
+
+    ``data`` are the bytes of the slice, a single batch that has such a record.
+    Raises ``CorruptObject`` for bytes that are not what the metadata says.
+    """
+    rows = RowRange(topic="", partition=0, start_offset=part.start_offset, end_offset=INT64_MAX)
+    decoder = BatchDecoder(rows, object_key=part.object_key, position=part.position)
+    for batch in decoder.feed(data):
+        times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+        found = _first(times >= part.from_timestamp_ms)
+        if found < len(times):
+            return int(batch.column("offset")[found].as_py())
+    decoder.finish()
+    raise CorruptObject(part.object_key, f"no record is as new as {part.from_timestamp_ms}")
 
 
 def _read_slice(
@@ -133,16 +147,14 @@ class _Fetcher:
 
     def __init__(self, open_store: StoreOpener) -> None:
         self._open_store = open_store
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fetch", daemon=True)
         self._pending: deque[Future[bytes]] = deque()
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._thread = LoopThread("fetch")
         try:
-            self._store = self._start(self._open()).result()
+            self._store = self._thread.run(self._open())
         except BaseException:
-            self._stop()
+            self._thread.stop()
             raise
         return self
 
@@ -154,20 +166,20 @@ class _Fetcher:
     ) -> None:
         try:
             self._drop_pending()
-            self._start(self._store.close()).result()
+            self._thread.run(self._store.close())
         finally:
-            self._stop()
+            self._thread.stop()
 
     def pieces(self, slices: tuple[Slice, ...]) -> Iterator[bytes]:
         """Yield the bytes of every chunk of every slice in order, a few fetched ahead."""
         self._drop_pending()
         chunks = iter([(part.object_key, *chunk) for part in slices for chunk in _chunks(part)])
         for _, chunk in zip(range(CHUNKS_AHEAD), chunks, strict=False):
-            self._pending.append(self._start(self._fetch(*chunk)))
+            self._pending.append(self._thread.start(self._fetch(*chunk)))
         while self._pending:
             data = self._pending.popleft().result()
             for chunk in chunks:
-                self._pending.append(self._start(self._fetch(*chunk)))
+                self._pending.append(self._thread.start(self._fetch(*chunk)))
                 break
             yield data
 
@@ -182,22 +194,9 @@ class _Fetcher:
             )
         return bytes(data)
 
-    def _start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(call, self._loop)
-
     def _drop_pending(self) -> None:
         """Cancel what is under way and wait until it has stopped."""
         for future in self._pending:
             future.cancel()
         self._pending.clear()
-        self._start(_settle()).result()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def _settle() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*others, return_exceptions=True)
+        self._thread.settle()

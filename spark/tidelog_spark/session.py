@@ -1,48 +1,180 @@
-"""One read from options to rows: what the data source and ``scan`` share."""
+"""One batch read from options to rows: what the data source, ``scan`` and bookmarks share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from tidelog_core.errors import ObjectNotFound
 from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.store import ObjectStore
 
-from tidelog_spark.catalog import make_plan
-from tidelog_spark.options import ReadOptions
+from tidelog_spark.bookmark import Bookmark
+from tidelog_spark.catalog import Catalog, load_catalog
+from tidelog_spark.limits import check_limits, end_offsets, start_offsets, with_node_ends
+from tidelog_spark.nodes import Nodes
+from tidelog_spark.option_values import OffsetLimit, TimestampLimit
+from tidelog_spark.options import ReadOptions, parse_options
+from tidelog_spark.plan_run import run_plan
 from tidelog_spark.planning import Plan, Split
+from tidelog_spark.positions import Positions
 from tidelog_spark.reading import read_split
+from tidelog_spark.tail import read_tail
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a read is planned from."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    nodes: Nodes | None
 
 
 def plan_read(options: ReadOptions) -> Plan:
     """Return the splits of the read. Waits for the stores.
 
-    In a thread of its own: a notebook's driver already runs an event loop in this one.
+    Raises ``UnknownTopicOrPartition``, ``InvalidConfig`` where limits do not fit the
+    partitions, ``ObjectNotFound`` and ``CorruptObject`` for index objects, and what
+    ``plan`` raises.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="plan") as executor:
-        return executor.submit(asyncio.run, _plan(options)).result()
+    return _beside(partial(_attempts, options, _plan))
+
+
+def bookmark(options: Mapping[str, str]) -> str:
+    """Return which offsets a read with these options reads now, as the option ``asOf`` takes it.
+
+    A read with ``asOf`` has the same rows, whatever was written since, or raises
+    ``DataLost`` where retention or a deletion has taken some of them. Raises as a read does.
+    """
+    parsed = parse_options(options)
+    return _beside(partial(_attempts, parsed, _bookmark)).to_text()
 
 
 def read_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one split of the read."""
-    return read_split(
-        split,
-        partial(open_object_store, options.objects),
-        include_headers=options.include_headers,
-        fail_on_data_loss=options.fail_on_data_loss,
-    )
+    rows = _all_rows(options, split)
+    return rows if options.keys is None else _with_keys(rows, options.keys)
 
 
-async def _plan(options: ReadOptions) -> Plan:
+@asynccontextmanager
+async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
+    """Open what the options name, and close it in the end."""
     metadata = open_metadata_store(options.metadata)
     try:
         objects = open_object_store(options.objects)
         try:
-            return await make_plan(options, metadata, objects)
+            if options.nodes is None:
+                yield Sources(metadata, objects, None)
+                return
+            nodes = Nodes(options.nodes, is_read_committed=options.is_read_committed)
+            await nodes.start()
+            try:
+                yield Sources(metadata, objects, nodes)
+            finally:
+                await nodes.close()
         finally:
             await objects.close()
     finally:
         await metadata.close()
+
+
+def _beside(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run to the end in a thread of its own: a notebook's driver has a loop in this one."""
+    with ThreadPoolExecutor(1, thread_name_prefix="plan") as executor:
+        return executor.submit(lambda: asyncio.run(call())).result()
+
+
+async def _attempts(
+    options: ReadOptions,
+    attempt: Callable[[ReadOptions, Catalog, Sources], Coroutine[Any, Any, T]],
+) -> T:
+    async with open_sources(options) as sources:
+        for attempts_left in reversed(range(ATTEMPTS_MAX)):
+            try:
+                return await attempt(options, await _look(options, sources), sources)
+            except ObjectNotFound:
+                # Retention may have deleted the segment meanwhile: then it is out of the metadata.
+                if not attempts_left:
+                    raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _look(options: ReadOptions, sources: Sources) -> Catalog:
+    catalog = await load_catalog(sources.metadata, options.selection)
+    for name, problem in catalog.warnings.items():
+        logger.warning("cannot be read, left out", extra={"what": name, "problem": problem})
+    if sources.nodes is not None:
+        logs = await with_node_ends(catalog.logs, sources.nodes)
+        catalog = replace(catalog, logs=tuple(logs))
+    check_limits(options, catalog)
+    return catalog
+
+
+async def _plan(options: ReadOptions, catalog: Catalog, sources: Sources) -> Plan:
+    if sources.nodes is not None:
+        # The nodes know times beyond the tier too.
+        if isinstance(options.start, TimestampLimit):
+            start = await start_offsets(options, catalog, sources.objects, sources.nodes)
+            options = replace(options, start=OffsetLimit(None, start))
+        if isinstance(options.end, TimestampLimit):
+            end = await end_offsets(options, catalog, sources.objects, sources.nodes)
+            options = replace(options, end=OffsetLimit(None, end))
+    return await run_plan(options, catalog, catalog.logs, sources.objects)
+
+
+async def _bookmark(options: ReadOptions, catalog: Catalog, sources: Sources) -> Bookmark:
+    start = await start_offsets(options, catalog, sources.objects, sources.nodes)
+    end = await end_offsets(options, catalog, sources.objects, sources.nodes)
+    ends = {partition: max(start[partition], offset) for partition, offset in end.items()}
+    explicit = replace(
+        options, start=OffsetLimit(None, start), end=OffsetLimit(None, ends), keys=None
+    )
+    await run_plan(explicit, catalog, catalog.logs, sources.objects)  # Raises for what is lost.
+    return Bookmark(Positions(start), Positions(ends, catalog.topic_ids), options.is_read_committed)
+
+
+def _all_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
+    if split.tail is None:
+        return read_split(
+            split,
+            partial(open_object_store, options.objects),
+            include_headers=options.include_headers,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+    assert options.nodes is not None
+    return read_tail(
+        TopicPartition(split.topic, split.partition),
+        split.tail,
+        options.nodes,
+        include_headers=options.include_headers,
+        is_read_committed=options.is_read_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+def _with_keys(
+    batches: Iterator[pa.RecordBatch], keys: frozenset[bytes]
+) -> Iterator[pa.RecordBatch]:
+    wanted = pa.array(sorted(keys), pa.binary())
+    for batch in batches:
+        found = batch.filter(pc.is_in(batch.column("key"), value_set=wanted))
+        if found.num_rows:
+            yield found

@@ -1,4 +1,4 @@
-"""``spark.read.format("tidelog")``: Spark's Python data source over the tiered log."""
+"""``format("tidelog")``: Spark's Python data source over the log."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 from tidelog_core.errors import InvalidConfig
 
-from tidelog_spark.options import ReadOptions, parse_options
+from tidelog_spark.options import ReadOptions, check_options, parse_options
 from tidelog_spark.planning import Split
 from tidelog_spark.schema import spark_schema
 from tidelog_spark.session import plan_read, read_rows
 
 
 class TidelogDataSource(DataSource):
-    """The tiered part of a Tidelog cluster's topics, as rows."""
+    """A Tidelog cluster's topics, as rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -26,17 +31,21 @@ class TidelogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns. Raises ``InvalidConfig`` for the options, at ``load()``."""
-        return spark_schema(include_headers=parse_options(self.options).include_headers)
+        return spark_schema(include_headers=check_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises ``InvalidConfig`` for a schema of the user's own."""
-        options = parse_options(self.options)
-        columns = spark_schema(include_headers=options.include_headers)
-        if schema != columns:
-            raise InvalidConfig(
-                [f"the columns are fixed: {columns.simpleString()}; leave .schema(...) out"]
-            )
-        return TidelogReader(options)
+        return TidelogReader(_with_columns(parse_options(self.options), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream. Raises ``InvalidConfig`` as ``reader``."""
+        try:
+            from tidelog_spark.streaming import TidelogStreamReader
+        except ImportError:
+            raise InvalidConfig(["readStream needs Spark 4.2 or newer"]) from None
+        return TidelogStreamReader(
+            _with_columns(parse_options(self.options, is_stream=True), schema)
+        )
 
 
 class TidelogReader(DataSourceReader):
@@ -60,3 +69,12 @@ class TidelogReader(DataSourceReader):
 def register(spark: SparkSession) -> None:
     """Make ``format("tidelog")`` known to the session."""
     spark.dataSource.register(TidelogDataSource)
+
+
+def _with_columns(options: ReadOptions, schema: StructType) -> ReadOptions:
+    columns = spark_schema(include_headers=options.include_headers)
+    if schema != columns:
+        raise InvalidConfig(
+            [f"the columns are fixed: {columns.simpleString()}; leave .schema(...) out"]
+        )
+    return options

@@ -7,17 +7,16 @@ import pickle
 import pytest
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.model import TopicPartition
-from tidelog_spark.options import (
+from tidelog_spark.option_values import (
     EARLIEST,
     LATEST,
     Assign,
     OffsetLimit,
-    ReadOptions,
     Subscribe,
     SubscribePattern,
     TimestampLimit,
-    parse_options,
 )
+from tidelog_spark.options import ReadOptions, parse_options
 
 STORES = {"metadata": "sqlite:///m.db", "objects": "file:///o"}
 
@@ -87,8 +86,11 @@ def test_every_problem_is_reported_together():
     [
         ("include_headers", "did you mean 'includeHeaders'?"),
         ("startTimestamp", "did you mean 'startingTimestamp'?"),
-        ("topic", "the options are assign, endingOffsets"),
-        ("kafka.bootstrap.servers", "is for a Kafka client"),
+        ("topic", "the options are asOf, assign, endingOffsets"),
+        ("bootstrap.servers", "is called 'kafka.bootstrap.servers'"),
+        ("kafka.group.id", "is for a consumer group"),
+        ("kafka.max.poll.records", "is for a Kafka client"),
+        ("kafka.client.id", "needs 'kafka.bootstrap.servers'"),
         ("maxOffsetsPerTrigger", "is for streaming reads"),
         ("path", "name the stores with 'metadata' and 'objects'"),
     ],

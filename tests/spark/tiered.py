@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tidelog_core.log.values import AbortedTransaction, SealedSegment
@@ -56,6 +57,18 @@ class TieredCluster:
         writes += [put(_partition(topic, number, 0)) for number in range(partition_count)]
         asyncio.run(self._commit(*writes))
         return topic
+
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        """Give a topic more partitions, empty ones."""
+        before = self._topics[name]
+        topic = self._topics[name] = replace(before, partition_count=partition_count)
+        added = range(before.partition_count, partition_count)
+        writes = [put(_partition(topic, number, 0)) for number in added]
+        asyncio.run(self._commit(*writes, Write(topic.item_id, topic.to_body(), ANY_VERSION)))
+
+    def delete_topic(self, name: str) -> None:
+        """Remove the topic's item, as the first step of a deletion does."""
+        asyncio.run(self._commit(Write(self._topics[name].item_id, None, ANY_VERSION)))
 
     def set_log_start_offset(self, topic: str, partition: int, offset: int) -> None:
         """Move the start of a partition's log."""

@@ -1,0 +1,148 @@
+"""Where a read starts and ends: its options' limits against the logs that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tidelog_core.errors import CorruptObject, InvalidConfig
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_spark.catalog import Catalog, gather
+from tidelog_spark.nodes import Nodes
+from tidelog_spark.option_values import EARLIEST, LATEST, Limit, OffsetLimit, TimestampLimit
+from tidelog_spark.options import ReadOptions
+from tidelog_spark.partition_log import PartitionLog
+from tidelog_spark.plan_run import run_plan
+from tidelog_spark.planning import DataLost, NoSuchTimestamp, Slice, Split
+from tidelog_spark.reading import first_offset_of_time
+
+Offsets = dict[TopicPartition, int]
+
+
+def check_limits(options: ReadOptions, catalog: Catalog) -> None:
+    """Raise ``InvalidConfig`` where limits do not name just the partitions that are read.
+
+    Raises ``DataLost`` where a topic is not the one that the limits are of.
+    """
+    partitions = {log.partition for log in catalog.logs}
+    problems = [
+        *_misfits("starting", options.start, partitions),
+        *_misfits("ending", options.end, partitions),
+    ]
+    if problems:
+        raise InvalidConfig(problems)
+    recreated = [
+        f"topic {topic!r} was deleted and created again since its offsets were noted: its id was"
+        f" {topic_id} and is {catalog.topic_ids[topic]}"
+        for topic, topic_id in options.topic_ids.items()
+        if catalog.topic_ids.get(topic, topic_id) != topic_id
+    ]
+    if recreated:
+        raise DataLost(recreated)
+
+
+async def start_offsets(
+    options: ReadOptions, catalog: Catalog, objects: ObjectStore, nodes: Nodes | None
+) -> Offsets:
+    """Return where each partition is read from. Raises as ``check_limits`` and ``plan``."""
+    limit = options.start
+    if isinstance(limit, OffsetLimit):
+        return {log.partition: _offset(limit, log) for log in catalog.logs}
+    found = await _search(options, limit, catalog, objects, nodes)
+    absent = sorted(partition for partition, offset in found.items() if offset is None)
+    if absent and not options.is_late_start_latest:
+        raise NoSuchTimestamp(
+            f"no record of {', '.join(map(str, absent))} is as new as the start; with"
+            " startingOffsetsByTimestampStrategy=latest such a partition is read from its end"
+        )
+    return _or_end(found, catalog)
+
+
+async def end_offsets(
+    options: ReadOptions, catalog: Catalog, objects: ObjectStore, nodes: Nodes | None
+) -> Offsets:
+    """Return where each partition is read to, exclusive."""
+    limit = options.end
+    if isinstance(limit, OffsetLimit):
+        return {log.partition: _offset(limit, log) for log in catalog.logs}
+    return _or_end(await _search(options, limit, catalog, objects, nodes), catalog)
+
+
+async def with_node_ends(logs: Iterable[PartitionLog], nodes: Nodes) -> list[PartitionLog]:
+    """Return the logs with where they end on the nodes."""
+    ends = await nodes.end_offsets(log.partition for log in logs)
+    return [replace(log, node_end_offset=ends.get(log.partition)) for log in logs]
+
+
+def _offset(limit: OffsetLimit, log: PartitionLog) -> int:
+    asked = limit.everywhere
+    if asked is None:
+        asked = limit.by_partition[log.partition]
+    return {EARLIEST: log.log_start_offset, LATEST: log.end_offset}.get(asked, asked)
+
+
+def _or_end(found: dict[TopicPartition, int | None], catalog: Catalog) -> Offsets:
+    ends = {log.partition: log.end_offset for log in catalog.logs}
+    return {p: ends[p] if offset is None else offset for p, offset in found.items()}
+
+
+async def _search(
+    options: ReadOptions,
+    limit: TimestampLimit,
+    catalog: Catalog,
+    objects: ObjectStore,
+    nodes: Nodes | None,
+) -> dict[TopicPartition, int | None]:
+    """Return each partition's first offset of at least its time, ``None`` where there is none."""
+    times = {
+        log.partition: limit.by_partition[log.partition]
+        if limit.everywhere is None
+        else limit.everywhere
+        for log in catalog.logs
+    }
+    if nodes is not None:
+        return await nodes.offsets_of_times(times)
+    # Planned as a read from these times on; the first batch of each partition is looked into.
+    search = replace(
+        options,
+        start=limit,
+        end=OffsetLimit(LATEST, {}),
+        is_late_start_latest=True,
+        is_read_committed=False,
+        fail_on_data_loss=False,
+        keys=None,
+    )
+    planned = await run_plan(search, catalog, catalog.logs, objects)
+
+    async def look(one: tuple[Split, Slice]) -> tuple[TopicPartition, int]:
+        split, part = one
+        end = part.position + part.size_bytes
+        data = await objects.get_range(part.object_key, part.position, end)
+        if len(data) != part.size_bytes:
+            raise CorruptObject(part.object_key, f"it ends before byte {end}")
+        partition = TopicPartition(split.topic, split.partition)
+        return partition, first_offset_of_time(part, bytes(data))
+
+    timed = [
+        (split, part)
+        for split in planned.splits
+        for part in split.slices
+        if part.from_timestamp_ms is not None
+    ]
+    return {**dict.fromkeys(times), **dict(await gather(look, timed))}
+
+
+def _misfits(side: str, limit: Limit, partitions: set[TopicPartition]) -> Sequence[str]:
+    if limit.everywhere is not None or limit.by_partition.keys() == partitions:
+        return ()
+    option = f"{side}Offsets" if isinstance(limit, OffsetLimit) else f"{side}OffsetsByTimestamp"
+    absent = ", ".join(map(str, sorted(partitions - limit.by_partition.keys())))
+    surplus = ", ".join(map(str, sorted(limit.by_partition.keys() - partitions)))
+    problems = []
+    if absent:
+        problems.append(f"option {option!r} must name every partition that is read; add {absent}")
+    if surplus:
+        problems.append(f"option {option!r} names {surplus}, not among the partitions read")
+    return problems

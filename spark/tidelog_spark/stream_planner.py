@@ -1,0 +1,184 @@
+"""Plans a stream's micro-batches on the driver: stores and connections that stay open.
+
+Spark asks for the newest offsets a hundred times a second while there is nothing to do,
+so the answer is kept for a while: in a tier nothing new comes sooner than a segment is
+sealed, and a look at it lists the segments' metadata.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tidelog_core.errors import InvalidConfig, ObjectNotFound
+from tidelog_core.model import TopicPartition
+
+from tidelog_spark.catalog import Catalog, load_catalog
+from tidelog_spark.limits import check_limits, start_offsets, with_node_ends
+from tidelog_spark.loop_thread import LoopThread
+from tidelog_spark.option_values import OffsetLimit
+from tidelog_spark.options import ReadOptions
+from tidelog_spark.partition_log import PartitionLog
+from tidelog_spark.plan_run import run_plan
+from tidelog_spark.planning import Split
+from tidelog_spark.positions import Positions
+from tidelog_spark.session import ATTEMPTS_MAX, Sources, open_sources
+from tidelog_spark.stream_progress import OffsetRange, Ranges, batch_ranges
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TIER_LOOK_INTERVAL_S = 1.0
+NODE_LOOK_INTERVAL_S = 0.1
+
+
+class StreamPlanner:
+    """One stream's view of its logs. Used from one thread; ``close`` ends it."""
+
+    def __init__(self, options: ReadOptions, *, look_interval_s: float | None = None) -> None:
+        self._options = options
+        if look_interval_s is None:
+            look_interval_s = (
+                TIER_LOOK_INTERVAL_S if options.nodes is None else NODE_LOOK_INTERVAL_S
+            )
+        self._look_interval_s = look_interval_s
+        self._thread = LoopThread("stream")
+        self._opened = AsyncExitStack()
+        self._sources: Sources | None = None
+        self._catalog: Catalog | None = None
+        self._looked_at_s = 0.0
+        self._unreadable: set[str] = set()  # what has been warned of
+
+    def close(self) -> None:
+        """Close what is open."""
+        try:
+            self._run(self._opened.aclose())
+        finally:
+            self._thread.stop()
+
+    @property
+    def catalog(self) -> Catalog | None:
+        """The last look."""
+        return self._catalog
+
+    def look(self, known: Collection[TopicPartition] = (), *, is_fresh: bool = False) -> Catalog:
+        """Return the partitions with where they end, as of a moment ago or (fresh) now.
+
+        ``known`` may have been deleted. Raises as ``load_catalog``.
+        """
+        is_old = time.monotonic() - self._looked_at_s >= self._look_interval_s
+        if self._catalog is None or is_fresh or is_old:
+            self._catalog = self._run(self._look(known))
+            self._looked_at_s = time.monotonic()
+        return self._catalog
+
+    def initial(self) -> Positions:
+        """Return where the stream begins. Raises as ``check_limits`` and ``start_offsets``."""
+        catalog = self.look(is_fresh=True)
+        check_limits(self._options, catalog)
+        return Positions(self._run(self._start_offsets(catalog)), catalog.topic_ids)
+
+    def splits(self, start: Positions, end: Positions) -> tuple[Split, ...]:
+        """Return what the tasks of the micro-batch read.
+
+        Raises ``DataLost`` naming all that should be read and is not there, unless data
+        loss is to be passed over; ``CorruptItem`` where metadata cannot be read;
+        ``InvalidConfig`` where the nodes are needed and were not named.
+        """
+        return self._run(self._splits(start, end))
+
+    async def _look(self, known: Collection[TopicPartition]) -> Catalog:
+        sources = await self._open()
+        nodes = sources.nodes
+        catalog = await load_catalog(
+            sources.metadata, self._options.selection, known=known, is_tier_wanted=nodes is None
+        )
+        self._warn(catalog)
+        if nodes is None:
+            return catalog
+        return replace(catalog, logs=tuple(await with_node_ends(catalog.logs, nodes)))
+
+    async def _start_offsets(self, catalog: Catalog) -> dict[TopicPartition, int]:
+        sources = await self._open()
+        return await start_offsets(self._options, catalog, sources.objects, sources.nodes)
+
+    async def _splits(self, start: Positions, end: Positions) -> tuple[Split, ...]:
+        sources = await self._open()
+        for attempts_left in reversed(range(ATTEMPTS_MAX)):
+            catalog = self._catalog
+            is_first = attempts_left == ATTEMPTS_MAX - 1
+            if not is_first or catalog is None or not self._is_enough(catalog, end):
+                catalog = await load_catalog(
+                    sources.metadata,
+                    self._options.selection,
+                    known=start.offsets.keys() | end.offsets.keys(),
+                )
+            batch = batch_ranges(start, end, catalog)
+            logs = self._logs(catalog, batch.ranges)
+            limits = replace(
+                self._options,
+                start=OffsetLimit(None, {p: one.start for p, one in batch.ranges.items()}),
+                end=OffsetLimit(None, {p: one.end for p, one in batch.ranges.items()}),
+            )
+            try:
+                planned = await run_plan(
+                    limits, catalog, logs, sources.objects, problems=batch.problems
+                )
+            except ObjectNotFound:
+                # Retention may have deleted the segment meanwhile.
+                if not attempts_left:
+                    raise
+            else:
+                return planned.splits
+        raise AssertionError("the last attempt returns or raises")
+
+    def _is_enough(self, catalog: Catalog, end: Positions) -> bool:
+        """Return whether the catalog has every segment of the micro-batch."""
+        ends = {log.partition: log.tiered_end_offset for log in catalog.logs}
+        return self._options.nodes is None and all(
+            offset <= ends.get(partition, -1) for partition, offset in end.offsets.items()
+        )
+
+    def _logs(self, catalog: Catalog, ranges: Ranges) -> list[PartitionLog]:
+        logs = {log.partition: log for log in catalog.logs}
+        found: list[PartitionLog] = []
+        for partition, one in ranges.items():
+            if (problem := catalog.problem_of(partition)) is not None:
+                raise problem
+            found.append(self._with_end(logs[partition], one))
+        return found
+
+    def _with_end(self, log: PartitionLog, one: OffsetRange) -> PartitionLog:
+        if one.end <= log.tiered_end_offset:
+            return log
+        if self._options.nodes is None:
+            raise InvalidConfig(
+                [
+                    f"the micro-batch reads {log.partition} to offset {one.end} and its tier ends"
+                    f" at {log.tiered_end_offset}: give 'kafka.bootstrap.servers' as before, or"
+                    " wait until it is tiered"
+                ]
+            )
+        # The nodes had it when the micro-batch was planned first.
+        return replace(log, node_end_offset=one.end)
+
+    async def _open(self) -> Sources:
+        if self._sources is None:
+            self._sources = await self._opened.enter_async_context(open_sources(self._options))
+        return self._sources
+
+    def _warn(self, catalog: Catalog) -> None:
+        warnings = catalog.warnings
+        for name in warnings.keys() - self._unreadable:
+            logger.warning(
+                "cannot be read, will wait for it", extra={"what": name, "problem": warnings[name]}
+            )
+        self._unreadable = set(warnings)
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._thread.run(call)

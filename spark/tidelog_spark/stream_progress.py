@@ -1,0 +1,128 @@
+"""How far a stream goes with its next micro-batch, and what of a batch is lost: pure.
+
+A partition that the start does not know begins at offset 0, as with Spark's Kafka source:
+whatever is not there any more then is a loss. So does one whose topic was deleted and
+created again. A partition that nobody can read now stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog_core.model import TopicPartition
+
+from tidelog_spark.catalog import Catalog
+from tidelog_spark.positions import Positions
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets ``[start, end)`` of one partition."""
+
+    start: int
+    end: int
+
+
+Ranges = Mapping[TopicPartition, OffsetRange]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRanges:
+    """What a micro-batch reads, and what it should have read and cannot."""
+
+    ranges: Ranges
+    problems: tuple[str, ...]
+
+
+def available(start: Positions, catalog: Catalog, *, until: Positions | None = None) -> Ranges:
+    """Return what there is to read after ``start``, up to ``until`` where that is given.
+
+    Every partition of the next positions is there, also with nothing to read. Deleted
+    ones are not.
+    """
+    found: dict[TopicPartition, OffsetRange] = {}
+    for log in catalog.logs:
+        partition = log.partition
+        begin = start.offsets.get(partition)
+        if begin is None or _is_other_topic(start, catalog, partition.topic):
+            if until is not None and partition not in until.offsets:
+                continue
+            begin = log.log_start_offset
+        end = log.end_offset
+        if until is not None:
+            end = min(end, until.offsets.get(partition, begin))
+        # The log's end may be below: its nodes were asked before, and are not now.
+        found[partition] = OffsetRange(begin, max(begin, end))
+    for partition, offset in start.offsets.items():
+        if partition not in found and catalog.problem_of(partition) is not None:
+            found[partition] = OffsetRange(offset, offset)
+    return found
+
+
+def offset_count(ranges: Ranges) -> int:
+    """Return how many offsets there are to read."""
+    return sum(one.end - one.start for one in ranges.values())
+
+
+def advance(
+    start: Positions, catalog: Catalog, ranges: Ranges, *, offsets_max: int | None
+) -> Positions:
+    """Return where the next micro-batch ends.
+
+    With a limit each partition gets its share by what it has, and at least one offset, so
+    that none waits for the others.
+    Source: Spark's Kafka source, maxOffsetsPerTrigger.
+    """
+    total = offset_count(ranges)
+    ends: dict[TopicPartition, int] = {}
+    for partition, one in ranges.items():
+        share = one.end - one.start
+        if offsets_max is not None and total > offsets_max:
+            share = min(share, max(1, share * offsets_max // total))
+        ends[partition] = one.start + share
+    topics = {partition.topic for partition in ends}
+    ids = {**start.topic_ids, **catalog.topic_ids}
+    return Positions(ends, {topic: ids[topic] for topic in sorted(topics) if topic in ids})
+
+
+def batch_ranges(start: Positions, end: Positions, catalog: Catalog) -> BatchRanges:
+    """Return what is read between the positions, and the losses, each in words."""
+    ranges: dict[TopicPartition, OffsetRange] = {}
+    problems: dict[str, None] = {}
+    there = {log.partition for log in catalog.logs}
+    for partition, end_offset in sorted(end.offsets.items()):
+        topic = partition.topic
+        begin = start.offsets.get(partition, 0)
+        if partition in start.offsets and _differ(start, end, topic):
+            problems[
+                f"topic {topic!r} was deleted and created again, and what was not read of the"
+                f" old one is gone: its id was {start.topic_ids[topic]} and is"
+                f" {end.topic_ids[topic]}"
+            ] = None
+            begin = 0
+        if end_offset < begin:
+            problems[f"the end of {partition} went back from {begin} to {end_offset}"] = None
+        elif begin == end_offset:
+            continue
+        elif catalog.problem_of(partition) is None and (
+            partition not in there or _is_other_topic(end, catalog, topic)
+        ):
+            problems[f"offsets [{begin}, {end_offset}) of {partition} are gone: it was deleted"] = (
+                None
+            )
+        else:
+            ranges[partition] = OffsetRange(begin, end_offset)
+    for partition in sorted(start.offsets.keys() - end.offsets.keys()):
+        problems[f"{partition} was deleted, and what was not read of it is gone"] = None
+    return BatchRanges(ranges, tuple(problems))
+
+
+def _is_other_topic(positions: Positions, catalog: Catalog, topic: str) -> bool:
+    now = catalog.topic_ids.get(topic)
+    return now is not None and positions.topic_ids.get(topic, now) != now
+
+
+def _differ(start: Positions, end: Positions, topic: str) -> bool:
+    before, after = start.topic_ids.get(topic), end.topic_ids.get(topic)
+    return before is not None and after is not None and before != after

@@ -1,0 +1,152 @@
+"""``spark.readStream.format("tidelog")``: micro-batches over growing logs.
+
+A micro-batch is the offsets between two positions, which Spark keeps in its checkpoint
+before the batch runs: after a crash the same batch is planned again from them, and reads
+the same rows. What Spark does not keep is where the stream begins, and asks again after
+a crash in the first batch: so the end of the first batch says it too (``@start``), and a
+stream with nothing to read yet has one batch without rows, for that to be kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from tidelog_core.errors import InvalidRequest
+
+from tidelog_spark.catalog import Catalog
+from tidelog_spark.options import ReadOptions
+from tidelog_spark.positions import Positions
+from tidelog_spark.session import read_rows
+from tidelog_spark.stream_planner import StreamPlanner
+from tidelog_spark.stream_progress import advance, available, offset_count
+
+INITIAL = "@initial"
+START = "@start"
+
+
+class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans on the driver, reads in tasks, where only the options go."""
+
+    def __init__(self, options: ReadOptions, *, look_interval_s: float | None = None) -> None:
+        self._options = options
+        self._look_interval_s = look_interval_s
+        self._opened: StreamPlanner | None = None
+        self._until: Positions | None = None  # of Trigger.AvailableNow
+        self._last_batch_s: float | None = None
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        """Return what a task needs."""
+        return {"options": self._options}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Make a reader for a task."""
+        self.__init__(state["options"])  # type: ignore[misc]
+
+    def initialOffset(self) -> dict[str, object]:
+        """Return where a new stream begins. Raises as ``StreamPlanner.initial``."""
+        return {**self._planner.initial().to_json(), INITIAL: True}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of the options."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        """Return where the next micro-batch ends; ``start`` itself where there is none yet."""
+        positions = Positions.from_json(start)
+        catalog = self._planner.look(positions.offsets.keys())
+        ranges = available(positions, catalog, until=self._until)
+        if self._is_delayed(limit, offset_count(ranges)):
+            return start
+        end = advance(positions, catalog, ranges, offsets_max=_offsets_max(limit))
+        if INITIAL in start:
+            return {**end.to_json(), START: positions.to_json()}
+        if end == positions:
+            return start
+        self._last_batch_s = time.monotonic()
+        return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, object] | None:
+        """Return where the logs ended when they were looked at last."""
+        catalog = self._planner.catalog
+        return None if catalog is None else _ends(catalog).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where the logs end now: the stream stops there."""
+        self._until = _ends(self._planner.look(is_fresh=True))
+
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[InputPartition]:
+        """Return one partition for each split of the micro-batch. Raises as ``splits``."""
+        if start == end:
+            return []
+        begin = start
+        if INITIAL in start and START in end:
+            # The start that counts is the one of the first time.
+            noted = end[START]
+            if not isinstance(noted, dict):
+                raise InvalidRequest(f"the checkpoint's {START} is no JSON object")
+            begin = noted
+        splits = self._planner.splits(Positions.from_json(begin), Positions.from_json(end))
+        return [InputPartition(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one split."""
+        return read_rows(self._options, partition.value)
+
+    def commit(self, end: dict[str, object]) -> None:
+        """Do nothing: positions are Spark's to keep."""
+
+    def stop(self) -> None:
+        """Close the stores and connections."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._opened is None:
+            self._opened = StreamPlanner(self._options, look_interval_s=self._look_interval_s)
+        return self._opened
+
+    def _is_delayed(self, limit: ReadLimit, offsets: int) -> bool:
+        """Return whether the batch waits for more rows.
+
+        Never the first after a start, as with Spark's Kafka source, and never what
+        Trigger.AvailableNow has to bring to its end.
+        """
+        least = self._options.min_offsets_per_trigger
+        if least is None or isinstance(limit, ReadAllAvailable) or self._until is not None:
+            return False
+        if self._last_batch_s is None or offsets >= least:
+            return False
+        waited_ms = (time.monotonic() - self._last_batch_s) * 1000
+        return waited_ms < self._options.max_trigger_delay_ms
+
+
+def _ends(catalog: Catalog) -> Positions:
+    nothing = Positions({})
+    return advance(nothing, catalog, available(nothing, catalog), offsets_max=None)
+
+
+def _offsets_max(limit: ReadLimit) -> int | None:
+    if isinstance(limit, ReadMaxRows):
+        return limit.max_rows
+    if isinstance(limit, ReadAllAvailable | ReadMinRows):
+        return None
+    raise InvalidRequest(f"a stream of records cannot be limited by {type(limit).__name__}")
