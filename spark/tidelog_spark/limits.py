@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tidelog_core.errors import CorruptObject, InvalidConfig
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.catalog import Catalog, gather
-from tidelog_spark.nodes import Nodes
 from tidelog_spark.option_values import EARLIEST, LATEST, Limit, OffsetLimit, TimestampLimit
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog
 from tidelog_spark.plan_run import run_plan
 from tidelog_spark.planning import DataLost, NoSuchTimestamp, Slice, Split
-from tidelog_spark.reading import first_offset_of_time
+
+if TYPE_CHECKING:
+    from tidelog_spark.nodes import Nodes
 
 Offsets = dict[TopicPartition, int]
 
@@ -104,6 +106,9 @@ async def _search(
     }
     if nodes is not None:
         return await nodes.offsets_of_times(times)
+    # Imported late: it brings the compiler, which no other planning needs.
+    from tidelog_spark.reading import first_offset_of_time
+
     # Planned as a read from these times on; the first batch of each partition is looked into.
     search = replace(
         options,

@@ -209,7 +209,9 @@ class _OptionReader:
             else (_STREAM_NAMES, "is for streaming reads")
         )
         elsewhere = {name.lower() for name in names}
-        for lower, (name, _) in sorted(self._given.items()):
+        for lower, (given_name, _) in sorted(self._given.items()):
+            # Spark hands names over in lower case.
+            name = _NAME_BY_LOWER_CASE.get(lower, given_name)
             if lower in elsewhere:
                 self.problems.append(f"option {name!r} {what}")
             elif lower in _NAME_BY_LOWER_CASE:

@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from tidelog_core.errors import ObjectNotFound
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import MetadataStore
@@ -23,14 +22,17 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_spark.bookmark import Bookmark
 from tidelog_spark.catalog import Catalog, load_catalog
 from tidelog_spark.limits import check_limits, end_offsets, start_offsets, with_node_ends
-from tidelog_spark.nodes import Nodes
 from tidelog_spark.option_values import OffsetLimit, TimestampLimit
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.plan_run import run_plan
 from tidelog_spark.planning import Plan, Split
 from tidelog_spark.positions import Positions
-from tidelog_spark.reading import read_split
-from tidelog_spark.tail import read_tail
+
+if TYPE_CHECKING:
+    from tidelog_spark.nodes import Nodes
+
+# Spark starts several Python processes for a query, and few of them decode or ask nodes:
+# the compiler and the client's messages, a second and a half to load, are imported there.
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,8 @@ async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
             if options.nodes is None:
                 yield Sources(metadata, objects, None)
                 return
+            from tidelog_spark.nodes import Nodes
+
             nodes = Nodes(options.nodes, is_read_committed=options.is_read_committed)
             await nodes.start()
             try:
@@ -153,12 +157,16 @@ async def _bookmark(options: ReadOptions, catalog: Catalog, sources: Sources) ->
 
 def _all_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
     if split.tail is None:
+        from tidelog_spark.reading import read_split
+
         return read_split(
             split,
             partial(open_object_store, options.objects),
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
         )
+    from tidelog_spark.tail import read_tail
+
     assert options.nodes is not None
     return read_tail(
         TopicPartition(split.topic, split.partition),
@@ -173,6 +181,8 @@ def _all_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
 def _with_keys(
     batches: Iterator[pa.RecordBatch], keys: frozenset[bytes]
 ) -> Iterator[pa.RecordBatch]:
+    import pyarrow.compute as pc
+
     wanted = pa.array(sorted(keys), pa.binary())
     for batch in batches:
         found = batch.filter(pc.is_in(batch.column("key"), value_set=wanted))

@@ -9,8 +9,8 @@ stream with nothing to read yet has one batch without rows, for that to be kept.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -73,12 +73,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_delayed(limit, offset_count(ranges)):
             return start
         end = advance(positions, catalog, ranges, offsets_max=_offsets_max(limit))
-        if INITIAL in start:
-            return {**end.to_json(), START: positions.to_json()}
-        if end == positions:
+        if end == positions and INITIAL not in start:
             return start
-        self._last_batch_s = time.monotonic()
-        return end.to_json()
+        self._last_batch_s = monotonic()
+        begun = {START: positions.to_json()} if INITIAL in start else {}
+        return {**end.to_json(), **begun}
 
     def reportLatestOffset(self) -> dict[str, object] | None:
         """Return where the logs ended when they were looked at last."""
@@ -135,7 +134,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         if self._last_batch_s is None or offsets >= least:
             return False
-        waited_ms = (time.monotonic() - self._last_batch_s) * 1000
+        waited_ms = (monotonic() - self._last_batch_s) * 1000
         return waited_ms < self._options.max_trigger_delay_ms
 
 
