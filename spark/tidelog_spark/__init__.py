@@ -1,19 +1,21 @@
-"""Tidelog for Spark: read tiered topics straight from the object store."""
+"""Tidelog for Spark: topics as tables and streams, straight from the object store."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tidelog_spark.scan import scan
+from tidelog_spark.session import bookmark
 
 if TYPE_CHECKING:
     from tidelog_spark.source import TidelogDataSource, register
 
-__all__ = ["TidelogDataSource", "register", "scan"]
+__all__ = ["TidelogDataSource", "bookmark", "register", "scan"]
 
 
 def __getattr__(name: str) -> Any:
-    # Spark 3.5 has no data source API: there, only ``scan`` is to be had.
+    # Spark 3.5 has no data source API: there, only ``scan`` and ``bookmark``
+    # are to be had.
     if name in ("TidelogDataSource", "register"):
         from tidelog_spark import source
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog_core.errors import CorruptObject, InvalidConfig
+from tidelog_core.errors import CorruptObject, ErrorCode, InvalidConfig, TidelogError
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
 
@@ -15,7 +15,7 @@ from tidelog_spark.option_values import EARLIEST, LATEST, Limit, OffsetLimit, Ti
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog
 from tidelog_spark.plan_run import run_plan
-from tidelog_spark.planning import DataLost, NoSuchTimestamp, Slice, Split
+from tidelog_spark.planning import NoSuchTimestamp, Slice, Split
 
 if TYPE_CHECKING:
     from tidelog_spark.nodes import Nodes
@@ -23,10 +23,16 @@ if TYPE_CHECKING:
 Offsets = dict[TopicPartition, int]
 
 
+class OtherTopic(TidelogError):
+    """A topic has the name of the one whose offsets were given, and is another."""
+
+    code = ErrorCode.inconsistent_topic_id
+
+
 def check_limits(options: ReadOptions, catalog: Catalog) -> None:
     """Raise ``InvalidConfig`` where limits do not name just the partitions that are read.
 
-    Raises ``DataLost`` where a topic is not the one that the limits are of.
+    Raises ``OtherTopic`` where a topic is not the one that the limits are of.
     """
     partitions = {log.partition for log in catalog.logs}
     problems = [
@@ -42,7 +48,7 @@ def check_limits(options: ReadOptions, catalog: Catalog) -> None:
         if catalog.topic_ids.get(topic, topic_id) != topic_id
     ]
     if recreated:
-        raise DataLost(recreated)
+        raise OtherTopic("; ".join(recreated))
 
 
 async def start_offsets(

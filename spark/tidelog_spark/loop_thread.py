@@ -1,4 +1,8 @@
-"""An event loop in a thread of its own, for code that is not asynchronous."""
+"""An event loop in a thread of its own, for code that is not asynchronous.
+
+Unlike the SDK's (``tidelog.sync``) it begins calls without waiting for them, and does
+not bring the clients, which take long to load.
+"""
 
 from __future__ import annotations
 

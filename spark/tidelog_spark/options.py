@@ -18,7 +18,7 @@ from tidelog_core.config import parse_bool
 from tidelog_core.errors import InvalidConfig
 
 from tidelog_spark import option_values as values
-from tidelog_spark.bookmark import Bookmark
+from tidelog_spark.bookmarks import Bookmark
 from tidelog_spark.option_values import (
     EARLIEST,
     LATEST,

@@ -59,6 +59,8 @@ class PartitionLog:
 
     def between(self, start_offset: int, end_offset: int) -> list[Stretch]:
         """Return the stretches that overlap ``[start_offset, end_offset)``, cut to it."""
+        if start_offset >= end_offset:
+            return []
         first = bisect_right(self.stretches, start_offset, key=lambda stretch: stretch.end_offset)
         last = bisect_left(self.stretches, end_offset, key=lambda stretch: stretch.start_offset)
         found = list(self.stretches[first:last])

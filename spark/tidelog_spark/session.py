@@ -19,7 +19,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
-from tidelog_spark.bookmark import Bookmark
+from tidelog_spark.bookmarks import Bookmark
 from tidelog_spark.catalog import Catalog, load_catalog
 from tidelog_spark.limits import check_limits, end_offsets, start_offsets, with_node_ends
 from tidelog_spark.option_values import OffsetLimit, TimestampLimit

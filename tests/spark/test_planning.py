@@ -21,7 +21,15 @@ from tidelog_spark.partition_log import (
     partition_log,
     stretches_of,
 )
-from tidelog_spark.planning import DataLost, MissingIndexes, NoSuchTimestamp, Plan, Slice, plan
+from tidelog_spark.planning import (
+    DataLost,
+    MissingIndexes,
+    NoSuchTimestamp,
+    Plan,
+    Slice,
+    Tail,
+    plan,
+)
 
 TOPIC_ID = UUID(int=1)
 T0 = TopicPartition("t", 0)
@@ -292,6 +300,44 @@ def test_read_committed_gives_each_split_the_aborted_transactions_that_touch_it(
         (150, (late,)),
     ]
     assert all(split.aborted == () for split in Planned([log_of(first, second)]).splits)
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), max_size=12),
+    bounds=st.tuples(st.integers(0, 90), st.integers(0, 90)),
+)
+def test_the_stretches_between_two_offsets_are_those_that_overlap_them(lengths, bounds):
+    """Holes between segments included."""
+    segments, end = [], 0
+    for hole, length in lengths:
+        segments.append(meta(end + hole, end + hole + length))
+        end += hole + length
+    log = log_of(*segments)
+    low, high = sorted(bounds)
+    expected = [
+        (max(s.base_offset, low), min(s.end_offset, high))
+        for s in segments
+        if s.base_offset < high and s.end_offset > low
+    ]
+    found = [(s.start_offset, s.end_offset) for s in log.between(low, high)]
+    assert found == (expected if low < high else [])
+
+
+def test_what_is_beyond_the_tier_is_one_split_of_its_own_where_the_nodes_are_asked():
+    log = dataclasses.replace(log_of(meta(0, 100), start=20), node_end_offset=130)
+    planned = Planned([log], startingOffsets=offsets(at=90))
+    assert [(s.slices != (), s.tail) for s in planned.splits] == [
+        (True, None),
+        (False, Tail(100, 130, None)),
+    ]
+    assert [s.tail for s in Planned([log], startingOffsets=offsets(at=120)).splits] == [
+        Tail(120, 130, None)
+    ]
+    assert all(s.tail is None for s in Planned([log], endingOffsets=offsets(at=100)).splits)
+    with pytest.raises(DataLost, match=r"offsets \[130, 140\) of t-0 are not written yet"):
+        Planned([log], endingOffsets=offsets(at=140))
+    behind = dataclasses.replace(log, node_end_offset=70)
+    assert Planned([behind]).offsets == [(20, 100)]
 
 
 def test_where_leaders_overlap_the_newer_ones_segment_is_read():

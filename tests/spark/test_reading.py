@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import (
+    CorruptItem,
     CorruptObject,
     InvalidConfig,
     ObjectNotFound,
@@ -17,6 +18,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin
+from tidelog_core.metadata.records import partition_key, topic_key
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.records.batch import CompressionType, Record, build_batch
@@ -156,6 +158,23 @@ def test_topics_are_selected_by_name_pattern_and_partition(cluster):
         rows(cluster, subscribe="b", startingOffsets='{"b": {"0": 0}}')
     with pytest.raises(InvalidConfig, match=r"'endingOffsets' names a\.1-0, not among"):
         rows(cluster, assign='{"b": [0]}', endingOffsets='{"b": {"0": -1}, "a.1": {"0": 5}}')
+
+
+@pytest.mark.parametrize("damaged", ["partition", "topic"])
+def test_damaged_metadata_stops_only_reads_that_name_what_it_describes(cluster, caplog, damaged):
+    topic = cluster.create_topic("a.1", partition_count=2)
+    cluster.create_topic("a.2")
+    cluster.add_segment("a.1", batches(0, 10))
+    cluster.add_segment("a.2", batches(0, 20))
+    key = partition_key(topic.topic_id, 1) if damaged == "partition" else topic_key("a.1")
+    cluster.damage(key)
+    assert rows(cluster, assign='{"a.2": [0]}').num_rows == 20
+    pattern = rows(cluster, subscribePattern=r"a\..*")
+    read = set(zip(pattern["topic"].to_pylist(), pattern["partition"].to_pylist(), strict=True))
+    assert read == ({("a.1", 0), ("a.2", 0)} if damaged == "partition" else {("a.2", 0)})
+    assert "cannot be read, left out" in caplog.text
+    with pytest.raises(CorruptItem, match=f"{key.collection}/{key.key} is corrupt"):
+        rows(cluster, subscribe="a.2,a.1")
 
 
 def test_a_store_without_a_cluster_is_an_error_and_not_an_empty_read(cluster, tmp_path):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from tidelog_core.errors import CorruptItem, InvalidConfig, UnknownTopicOrPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
+from tidelog_core.errors import CorruptItem, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from tidelog_core.metadata.records import partition_key, topic_key
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import ANY_VERSION, Item, ItemKey, Write
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_spark.options import parse_options
 from tidelog_spark.planning import DataLost
@@ -240,7 +241,7 @@ def test_a_topic_that_is_not_there_is_named(cluster, stream):
 
 @pytest.mark.parametrize("damaged", ["partition", "topic", "segment"])
 def test_damage_makes_a_pattern_wait_for_what_is_damaged_and_read_the_rest(
-    cluster, stream, tmp_path, damaged
+    cluster, stream, damaged
 ):
     topic = cluster.create_topic("t1")
     cluster.create_topic("t2")
@@ -253,51 +254,26 @@ def test_damage_makes_a_pattern_wait_for_what_is_damaged_and_read_the_rest(
         "topic": topic_key("t1"),
         "segment": meta.item_id,
     }[damaged]
-    before = item(tmp_path, key)
-    put(tmp_path, key, {"nonsense": 1})
+    before = cluster.damage(key)
     fill(cluster, 1, 10, topic="t1")
     fill(cluster, 10, 20, topic="t2")
     assert found.next_offsets() == {"t2-0": list(range(10, 20))}
     assert found.next_offsets() is None
     with pytest.raises(CorruptItem, match=f"{key.collection}/{key.key} is corrupt"):
         stream(subscribe="t1").plan()
-    put(tmp_path, key, before.body)
+    cluster.put_item(key, before.body)
     assert found.next_offsets() == {"t1-0": list(range(1, 10))}
 
 
-def test_a_batch_of_what_is_damaged_now_raises_and_is_not_passed_over(cluster, stream, tmp_path):
+def test_a_batch_of_what_is_damaged_now_raises_and_is_not_passed_over(cluster, stream):
     topic = cluster.create_topic("t1")
     fill(cluster, 0, 10, topic="t1")
     found = stream(subscribePattern="t.*", failOnDataLoss="false")
     assert found.plan()
-    put(tmp_path, partition_key(topic.topic_id, 0), {"nonsense": 1})
+    cluster.damage(partition_key(topic.topic_id, 0))
     found.restart()
     with pytest.raises(CorruptItem, match="partition:"):
         found.read()
-
-
-def item(folder: Path, key: ItemKey) -> Item:
-    async def get() -> Item | None:
-        store = SqliteMetadataStore(folder / "metadata.db")
-        try:
-            return await store.get(key)
-        finally:
-            await store.close()
-
-    found = asyncio.run(get())
-    assert found is not None
-    return found
-
-
-def put(folder: Path, key: ItemKey, body: Any) -> None:
-    async def commit() -> None:
-        store = SqliteMetadataStore(folder / "metadata.db")
-        try:
-            await store.commit([Write(key, body, ANY_VERSION)])
-        finally:
-            await store.close()
-
-    asyncio.run(commit())
 
 
 @pytest.mark.parametrize(
@@ -321,9 +297,6 @@ def test_wrong_options_of_a_stream_name_the_right_ones(cluster, given, says):
 
 
 def test_other_limits_than_of_rows_are_refused(cluster, stream):
-    from pyspark.sql.streaming.datasource import ReadMaxBytes
-    from tidelog_core.errors import InvalidRequest
-
     cluster.create_topic("t")
     with pytest.raises(InvalidRequest, match="ReadMaxBytes"):
         stream().plan(ReadMaxBytes(5))

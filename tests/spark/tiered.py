@@ -19,7 +19,7 @@ from tidelog_core.metadata.records import (
     put,
 )
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.store import ANY_VERSION, Body, Item, ItemKey, Write
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.tier.index_build import SegmentSource, build_index_file
@@ -70,6 +70,17 @@ class TieredCluster:
         """Remove the topic's item, as the first step of a deletion does."""
         asyncio.run(self._commit(Write(self._topics[name].item_id, None, ANY_VERSION)))
 
+    def damage(self, key: ItemKey) -> Item:
+        """Overwrite a metadata item with nonsense; return it as it was."""
+        before = asyncio.run(self._get(key))
+        assert before is not None
+        self.put_item(key, {"nonsense": 1})
+        return before
+
+    def put_item(self, key: ItemKey, body: Body) -> None:
+        """Overwrite a metadata item."""
+        asyncio.run(self._commit(Write(key, body, ANY_VERSION)))
+
     def set_log_start_offset(self, topic: str, partition: int, offset: int) -> None:
         """Move the start of a partition's log."""
         record = _partition(self._topics[topic], partition, offset)
@@ -86,6 +97,7 @@ class TieredCluster:
         leader_epoch: int = 0,
         aborted: Sequence[AbortedTransaction] = (),
         state: SegmentState = SegmentState.COPY_FINISHED,
+        key_filter_records_max: int = 0,
     ) -> SegmentMeta:
         """Store a segment of the batches, its index object and its metadata."""
         log = b"".join(batches)
@@ -113,6 +125,7 @@ class TieredCluster:
             leader_epoch=leader_epoch,
             aborted=aborted,
             state=state,
+            key_filter_records_max=key_filter_records_max,
         )
 
     def add_sealed(
@@ -124,6 +137,7 @@ class TieredCluster:
         leader_epoch: int = 0,
         aborted: Sequence[AbortedTransaction] = (),
         state: SegmentState = SegmentState.COPY_FINISHED,
+        key_filter_records_max: int = 0,
     ) -> SegmentMeta:
         """Store a sealed segment as it lies on disk, its index object and its metadata."""
         source = SegmentSource(
@@ -141,7 +155,7 @@ class TieredCluster:
             leader_epochs=sealed.leader_epochs,
             aborted=aborted,
             previous_hash=bytes(32),
-            key_filter_records_max=0,
+            key_filter_records_max=key_filter_records_max,
         )
         index = build_index_file(source)
         meta = SegmentMeta(
@@ -170,6 +184,13 @@ class TieredCluster:
     @property
     def _database(self) -> Path:
         return self.folder / "metadata.db"
+
+    async def _get(self, key: ItemKey) -> Item | None:
+        store = SqliteMetadataStore(self._database)
+        try:
+            return await store.get(key)
+        finally:
+            await store.close()
 
     async def _commit(self, *writes: Write) -> None:
         store = SqliteMetadataStore(self._database)
