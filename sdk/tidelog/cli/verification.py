@@ -10,35 +10,18 @@ and the check goes on. Which segments count is told by the plans: see ``verifica
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import mmap
-import os
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Protocol
+from typing import Protocol
 
-from tidelog_core.errors import CorruptObject, TidelogError
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.restoration.survey import describe
 from tidelog_core.tier.index_file import IndexFile
-from tidelog_core.tier.integrity import CHAIN_PROBLEM, NO_HASH, continues_chain, verify_segment
+from tidelog_core.tier.integrity import CHAIN_PROBLEM, NO_HASH, continues_chain
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
 
-CHUNK_SIZE_BYTES = 8 << 20
-READS_AT_ONCE_MAX = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that is not as it must be."""
-
-    partition: TopicPartition | None  # None: of no one partition
-    object: str  # the object's key, or the metadata item's where that is wrong
-    problem: str
+from tidelog.cli.segment_check import Problem, check_segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +92,9 @@ class Verification:
         checked: list[tuple[SegmentMeta, SegmentKeys, IndexFile | None]] = []
         for segment in planned.segments:
             keys = segment_keys(self._cluster_id, planned.name.topic, segment)
-            index, problems = await self._check_segment(planned.name, segment, keys)
+            index, problems = await check_segment(
+                self._objects, planned.name, segment, keys, on_bytes=self._on_bytes
+            )
             if problems and not await self._truth.is_still_there(segment, keys):
                 continue  # Retention has removed it meanwhile.
             self.findings.segment_count += 1
@@ -120,73 +105,6 @@ class Verification:
         log_start = await self._truth.log_start_offset(planned)
         for key, text in chain_problems(checked, log_start_offset=log_start):
             yield Problem(planned.name, key, text)
-
-    async def _check_segment(
-        self, name: TopicPartition, segment: SegmentMeta, keys: SegmentKeys
-    ) -> tuple[IndexFile | None, list[Problem]]:
-        """Return the index, None if it is not whole, and what is wrong with the segment."""
-        problems: list[Problem] = []
-        index: IndexFile | None = None
-        try:
-            index = await self._read_index(segment, keys.index)
-        except TidelogError as error:
-            problems.append(Problem(name, keys.index, describe(error)))
-        try:
-            await self._check_log(segment, keys.log, index)
-        except TidelogError as error:
-            problems.append(Problem(name, keys.log, describe(error)))
-        return index, problems
-
-    async def _read_index(self, segment: SegmentMeta, key: str) -> IndexFile:
-        data = await self._objects.get(key)
-        if len(data) != segment.index_size_bytes:
-            raise CorruptObject(
-                key, f"it has {len(data)} bytes instead of {segment.index_size_bytes}"
-            )
-        index = IndexFile.parse(data, key=key)
-        for what, found, expected in (
-            ("topic id", index.topic_id, segment.topic_id),
-            ("partition", index.partition, segment.partition),
-            ("segment id", index.segment_id, segment.segment_id),
-            ("base offset", index.base_offset, segment.base_offset),
-            ("end offset", index.end_offset, segment.end_offset),
-            ("leader epoch", index.leader_epoch, segment.leader_epoch),
-            ("size of the log", index.log_size_bytes, segment.size_bytes),
-            ("greatest timestamp", index.max_timestamp_ms, segment.max_timestamp_ms),
-            ("chained hash", index.chained_hash.hex(), segment.chained_hash),
-        ):
-            if found != expected:
-                raise CorruptObject(
-                    key, f"its {what} is {found}, the metadata store says {expected}"
-                )
-        return index
-
-    async def _check_log(self, segment: SegmentMeta, key: str, index: IndexFile | None) -> None:
-        """Check the segment's bytes; without an index only that they are all there."""
-        found = (await self._objects.head(key)).size_bytes
-        if found != segment.size_bytes:
-            raise CorruptObject(key, f"it has {found} bytes instead of {segment.size_bytes}")
-        if index is None:
-            self._on_bytes(segment.size_bytes)
-            return
-        # A segment may be larger than memory: it goes through an unnamed file.
-        with tempfile.TemporaryFile(prefix="tidelog-verify-") as file:
-            await self._download(key, segment.size_bytes, file)
-            await asyncio.to_thread(_verify_file, key, file, segment.size_bytes, index)
-
-    async def _download(self, key: str, size_bytes: int, file: IO[bytes]) -> None:
-        starts = iter(range(0, size_bytes, CHUNK_SIZE_BYTES))
-        while some := list(itertools.islice(starts, READS_AT_ONCE_MAX)):
-            chunks = await asyncio.gather(
-                *(
-                    self._objects.get_range(key, start, min(start + CHUNK_SIZE_BYTES, size_bytes))
-                    for start in some
-                )
-            )
-            for chunk in chunks:
-                file.write(chunk)
-                self._on_bytes(len(chunk))
-        file.flush()
 
 
 def chain_problems(
@@ -221,14 +139,3 @@ def chain_problems(
         bases[bytes.fromhex(segment.chained_hash)] = segment.base_offset
         end_offset = max(end_offset, segment.end_offset)
     return problems
-
-
-def _verify_file(key: str, file: IO[bytes], size_bytes: int, index: IndexFile) -> None:
-    found = os.fstat(file.fileno()).st_size
-    if found != size_bytes:
-        raise CorruptObject(key, f"{found} bytes could be read instead of {size_bytes}")
-    if size_bytes == 0:
-        verify_segment(key, b"", index)
-        return
-    with mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) as log:
-        verify_segment(key, log, index)

@@ -8,7 +8,7 @@ of ``tidelog_core.restoration`` say what counts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 from tidelog_core.errors import CorruptItem, InvalidObjectKey, ObjectNotFound
@@ -33,7 +33,8 @@ from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObject
 from tidelog_core.tier.keys import SegmentKeys, log_start_key
 from tidelog_core.tier.planning import finished_segments
 
-from tidelog.cli.verification import PartitionPlan, Problem
+from tidelog.cli.segment_check import Problem
+from tidelog.cli.verification import PartitionPlan
 
 ORPHAN = "no segment in the metadata store has it"
 
@@ -200,6 +201,11 @@ class BucketPlan:
     def topics(self) -> list[str]:
         """The names of the topics that there are."""
         return sorted({_name_of(topic) for topic in self._topics})
+
+    @property
+    def configs(self) -> dict[str, Mapping[str, str]]:
+        """The settings that topics override, of those that have a manifest."""
+        return {t.manifest.name: t.manifest.configs for t in self._topics if t.manifest}
 
     def partitions(self, topics: Sequence[str]) -> list[PartitionPlan]:
         """Return what there is to check of the topics."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.bucket import ClusterId, chosen_cluster
-from tidelog.cli.failures import FAILED, CommandFailed, UsageError
+from tidelog.cli.bucket import ClusterId
+from tidelog.cli.failures import FAILED, UsageError
 from tidelog.cli.options import Json
 from tidelog.cli.output import print_json, progress
 from tidelog.cli.stores import (
@@ -17,18 +17,13 @@ from tidelog.cli.stores import (
     Objects,
     StoreLocations,
     locate_stores,
-    opened_metadata,
-    opened_objects,
     require_local,
-    select_topics,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidelog_core.objects.store import ObjectStore
-
-    from tidelog.cli.verification import Findings, PartitionPlan, Problem, Truth
+    from tidelog.cli.segment_check import Problem
+    from tidelog.cli.verification import Findings
+    from tidelog.cli.verification_source import Planned
 
 
 def verify(
@@ -84,65 +79,36 @@ def verify(
 
 
 async def _verify(locations: StoreLocations, topics: list[str], *, is_json: bool) -> Findings:
-    from tidelog_core.restoration.survey import list_clusters
-    from tidelog_core.tier.bucket import ClusterObjects
+    from tidelog.cli.verification_source import planned_by_metadata
 
-    from tidelog.cli.verification_plan import MetadataPlan
-
-    assert locations.objects is not None
-    async with opened_objects(locations.objects) as objects:
-        async with opened_metadata(locations.metadata) as (_, image):
-            cluster_id = image.cluster_id
-        # Listed before the metadata is read, see MetadataPlan.
-        clusters, _ = await list_clusters(objects, cluster_id)
-        async with opened_metadata(locations.metadata) as (store, image):
-            plan = MetadataPlan(store, image, objects)
-            plans = await plan.partitions(select_topics(image, topics))
-            cluster = clusters.get(cluster_id, ClusterObjects(cluster_id))
-            strays = await plan.strays(cluster, is_all=not topics)
-            return await _check(cluster_id, objects, plan, plans, strays, is_json=is_json)
+    async with planned_by_metadata(locations, topics) as planned:
+        return await _check(planned, is_json=is_json)
 
 
 async def _verify_bucket(
     url: str, topics: list[str], cluster_id: str | None, *, is_json: bool
 ) -> Findings:
-    from tidelog_core.restoration.survey import read_count, survey
+    from tidelog.cli.verification_source import planned_by_bucket
 
-    from tidelog.cli.verification_plan import BucketPlan
-
-    async with opened_objects(url) as objects:
-        cluster = await chosen_cluster(objects, url, cluster_id)
-        with progress("reading", total=read_count(cluster), unit="objects") as advance:
-            plan = BucketPlan(await survey(objects, cluster, on_read=advance), objects)
-        for name in topics:
-            if name not in plan.topics:
-                raise CommandFailed(f"there is no topic {name!r} in {url}")
-        plans = plan.partitions(topics or plan.topics)
-        return await _check(
-            cluster.cluster_id, objects, plan, plans, plan.problems, is_json=is_json
-        )
+    async with planned_by_bucket(url, topics, cluster_id) as planned:
+        return await _check(planned, is_json=is_json)
 
 
-async def _check(
-    cluster_id: str,
-    objects: ObjectStore,
-    truth: Truth,
-    plans: Sequence[PartitionPlan],
-    found: Sequence[Problem],
-    *,
-    is_json: bool,
-) -> Findings:
+async def _check(planned: Planned, *, is_json: bool) -> Findings:
     """Check what is planned, telling of each problem at once, and of those found before."""
     from tidelog.cli.verification import Verification
 
-    with progress("verifying", total=sum(p.size_bytes for p in plans)) as advance:
+    with progress("verifying", total=sum(p.size_bytes for p in planned.partitions)) as advance:
         verification = Verification(
-            cluster_id=cluster_id, truth=truth, objects=objects, on_bytes=advance
+            cluster_id=planned.cluster_id,
+            truth=planned.truth,
+            objects=planned.objects,
+            on_bytes=advance,
         )
-        async for problem in verification.run(plans):
+        async for problem in verification.run(planned.partitions):
             if not is_json:
                 print(_line(problem), flush=True)
-    for problem in found:
+    for problem in planned.strays:
         verification.add(problem)
         if not is_json:
             print(_line(problem), flush=True)
