@@ -30,6 +30,8 @@ from tidelog.options import (
 from tidelog.partitioners import TopicPartitioner, partitioner_factory
 from tidelog.producing.accumulator import Accumulator
 from tidelog.producing.batch import Delivery, RecordMetadata
+from tidelog.producing.encoded import EncodedRecords
+from tidelog.producing.prepared import PreparedTransaction, complete
 from tidelog.producing.sender import Sender
 from tidelog.producing.transactions import Transaction, Transactions
 
@@ -255,6 +257,39 @@ class Producer:
             )
         )
 
+    async def send_encoded(self, partition: tuple[str, int], encoded: EncodedRecords) -> Delivery:
+        """Take a batch that is encoded already; return the delivery of its first record.
+
+        For what builds batches from columns. It is sent as it is, with this producer's
+        numbers: ``compression`` and ``batch_size_bytes`` do not count. A batch that is too
+        large for the topic fails. Waits and raises as ``send`` does.
+        """
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()
+        topic, number = partition
+        state = self._topics.get(topic)
+        if state is None or state.metadata_version != self._cluster.version:
+            state = await self._prepare(topic)
+        if not 0 <= number < state.partition_count:
+            state = await self._prepare_partition(topic, number)
+        if encoded.size_bytes - HEADER_SIZE > self._record_size_bytes_max:
+            raise MessageTooLarge(
+                f"the batch is {encoded.size_bytes} bytes, more than request_size_bytes_max or "
+                f"buffer_memory_bytes allows ({self._record_size_bytes_max + HEADER_SIZE})"
+            )
+        if not self._accumulator.has_room(encoded.size_bytes):
+            await self._wait_for_room(encoded.size_bytes)
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()  # It may have ended while we waited.
+        delivery = self._accumulator.append_encoded(
+            state.partitions[number], encoded, self._clock_s()
+        )
+        assert self._sender is not None
+        self._sender.wake()
+        return delivery
+
     def transaction(self) -> Transaction:
         """Return a context in which everything sent is committed together, or not at all.
 
@@ -272,6 +307,17 @@ class Producer:
         if self._transactions is None:
             raise InvalidRequest("transactions need a transactional_id")
         return Transaction(self._transactions, self.start)
+
+    async def complete(self, prepared: PreparedTransaction, *, is_commit: bool = True) -> None:
+        """Commit or abort what another producer has prepared; certain on return, idempotent.
+
+        A transaction that is not completed within its ``transaction_timeout_ms`` is aborted.
+        Raises ``TransactionAborted`` if it is to be committed and was aborted.
+        """
+        self._check_open()
+        async with self._starting:
+            await self._cluster.start(auto_create_topics=True)
+        await complete(self._cluster, self._options, prepared, is_commit=is_commit)
 
     def note_refused(self, error: TidelogError) -> None:
         """Keep the open transaction from committing without a record not taken. For the faces."""

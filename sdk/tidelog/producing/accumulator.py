@@ -17,6 +17,7 @@ from tidelog_core.records.batch import Record
 from tidelog.errors import BufferExhausted, ClientClosed, TidelogError
 from tidelog.options import ProducerOptions
 from tidelog.producing.batch import Delivery, ProducerBatch
+from tidelog.producing.encoded import EncodedRecords
 
 
 class PartitionQueue:
@@ -96,10 +97,7 @@ class Accumulator:
 
         The caller has checked that there is room (``has_room``).
         """
-        queue = self._queues.get(partition)
-        if queue is None:
-            queue = self._queues[partition] = PartitionQueue(partition)
-        batches = queue.batches
+        batches = self._queue(partition).batches
         batch = batches[-1] if batches else None
         is_new = has_filled = False
         if batch is None or batch.is_full or batch.size_bytes + size_bytes > self._batch_size_bytes:
@@ -117,6 +115,23 @@ class Accumulator:
         if batch.size_bytes >= self._batch_size_bytes:
             batch.is_full = has_filled = True
         return delivery, is_new, has_filled
+
+    def append_encoded(
+        self, partition: TopicPartition, encoded: EncodedRecords, now_s: float
+    ) -> Delivery:
+        """Add a whole batch behind what is there; return its first record's delivery.
+
+        The caller has checked that there is room (``has_room``).
+        """
+        batches = self._queue(partition).batches
+        if batches:
+            batches[-1].is_full = True
+        batch = ProducerBatch(partition, now_s, encoded)
+        batch.size_bytes = encoded.size_bytes
+        batches.append(batch)
+        self.incomplete[batch] = None
+        self.used_size_bytes += batch.size_bytes
+        return Delivery(batch, 0, encoded.base_timestamp_ms)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether a record of that size can be added now, behind those who wait already."""
@@ -220,6 +235,12 @@ class Accumulator:
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(ClientClosed("the producer is closed"))
+
+    def _queue(self, partition: TopicPartition) -> PartitionQueue:
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = PartitionQueue(partition)
+        return queue
 
     def _admit(self) -> None:
         free = self._memory_size_bytes_max - self.used_size_bytes

@@ -10,6 +10,7 @@ from tidelog_core.model import NO_SEQUENCE, NO_TIMESTAMP, TopicPartition
 from tidelog_core.records.batch import Record
 
 from tidelog.errors import TidelogError
+from tidelog.producing.encoded import EncodedRecords
 
 
 class RecordMetadata(NamedTuple):
@@ -37,6 +38,7 @@ class ProducerBatch:
         "base_sequence",
         "children",
         "created_s",
+        "encoded",
         "error",
         "is_done",
         "is_full",
@@ -49,12 +51,15 @@ class ProducerBatch:
         "size_bytes",
     )
 
-    def __init__(self, partition: TopicPartition, created_s: float) -> None:
+    def __init__(
+        self, partition: TopicPartition, created_s: float, encoded: EncodedRecords | None = None
+    ) -> None:
         self.partition = partition
+        self.encoded = encoded  # Instead of records. Dropped when done.
         self.created_s = created_s  # loop time of its oldest record
         self.records: list[Record] = []  # Emptied when done.
         self.size_bytes = 0  # before compression, an upper bound
-        self.is_full = False  # No record may be added.
+        self.is_full = encoded is not None  # No record may be added.
         self.base_sequence = NO_SEQUENCE  # Set when first sent by an idempotent producer.
         self.record_count = 0  # Set when first sent.
         self.attempt_count = 0
@@ -68,6 +73,10 @@ class ProducerBatch:
         self.children: tuple[tuple[int, ProducerBatch], ...] = ()
         self._done: asyncio.Event | None = None
         self._callbacks: list[tuple[Delivery, Callable[[Delivery], None]]] = []
+
+    def count_records(self) -> int:
+        """Return how many records are in the batch, which is not done."""
+        return len(self.records) if self.encoded is None else self.encoded.record_count
 
     def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
         """Record where the batch was written."""
@@ -105,6 +114,7 @@ class ProducerBatch:
     def _finish(self) -> None:
         self.is_done = True
         self.records = []
+        self.encoded = None
         if self._done is not None:
             self._done.set()
         loop = asyncio.get_running_loop() if self._callbacks else None

@@ -137,7 +137,7 @@ def number(queue: PartitionQueue, batch: ProducerBatch) -> None:
     """Give the batch its sequence, if it has none yet."""
     if batch.base_sequence == NO_SEQUENCE:
         batch.base_sequence = queue.next_sequence
-        queue.next_sequence = advance_sequence(queue.next_sequence, len(batch.records))
+        queue.next_sequence = advance_sequence(queue.next_sequence, batch.count_records())
 
 
 def is_first_open(queue: PartitionQueue, batch: ProducerBatch) -> bool:

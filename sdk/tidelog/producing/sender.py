@@ -290,14 +290,23 @@ class Sender:
 
     def _encode(self, queue: PartitionQueue, batch: ProducerBatch) -> bytes:
         batch.is_full = True
-        batch.record_count = len(batch.records)
+        batch.record_count = batch.count_records()
         if not self._options.is_idempotent:
+            if batch.encoded is not None:
+                return batch.encoded.batch()
             return build_batch(
                 batch.records,
                 compression=self._options.compression,
                 level=self._options.compression_level,
             )
         number(queue, batch)
+        if batch.encoded is not None:
+            return batch.encoded.batch(
+                producer_id=queue.producer_id,
+                producer_epoch=queue.producer_epoch,
+                base_sequence=batch.base_sequence,
+                is_transactional=self._transactions is not None,
+            )
         return build_batch(
             batch.records,
             compression=self._options.compression,
@@ -469,7 +478,7 @@ class Sender:
         error: TidelogError,
         record_errors: Sequence[Any] = (),
     ) -> None:
-        count = len(batch.records)
+        count = batch.count_records()
         logger.warning(
             "records were not written",
             extra={

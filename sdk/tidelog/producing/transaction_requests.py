@@ -89,11 +89,9 @@ class TransactionRequests:
         self._cluster = cluster
         self._options = options
         self._identity = identity
-        self._transactional_id = options.transactional_id
+        self.transactional_id = options.transactional_id
         self._timeout_s = options.max_block_ms / 1000
-        self._coordinator = Coordinator(
-            cluster, self._transactional_id, CoordinatorKind.TRANSACTION
-        )
+        self._coordinator = Coordinator(cluster, self.transactional_id, CoordinatorKind.TRANSACTION)
         self._groups: dict[str, Coordinator] = {}
         self.adds_itself = False  # Nodes add what is written to, and every end bumps the epoch.
 
@@ -104,7 +102,7 @@ class TransactionRequests:
         """
         request = build(
             InitProducerIdRequest,
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
             transaction_timeout=datetime.timedelta(
                 milliseconds=self._options.transaction_timeout_ms
             ),
@@ -125,7 +123,7 @@ class TransactionRequests:
         """Have the partitions take part in the transaction. Tries for as long as it is let."""
         request = build(
             AddPartitionsToTxnRequest,
-            v3_and_below_transactional_id=self._transactional_id,
+            v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self._identity.producer_id,
             v3_and_below_producer_epoch=self._identity.epoch,
             v3_and_below_topics=tuple(
@@ -139,7 +137,7 @@ class TransactionRequests:
         """Have the group's offsets take part in the transaction."""
         request = build(
             AddOffsetsToTxnRequest,
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
             group_id=group_id,
@@ -157,7 +155,7 @@ class TransactionRequests:
         """
         request = build(
             TxnOffsetCommitRequest,
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
             group_id=group.group_id,
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
@@ -187,7 +185,7 @@ class TransactionRequests:
         """Commit or abort; the outcome is certain on return, whatever becomes of the nodes."""
         request = build(
             EndTxnRequest,
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
             committed=is_commit,
@@ -204,7 +202,7 @@ class TransactionRequests:
     # --- inside ---
 
     def _top_level(self, response: Any) -> _Codes:
-        return [(f"transactional id {self._transactional_id!r}", response.error_code)]
+        return [(f"transactional id {self.transactional_id!r}", response.error_code)]
 
     async def _repeat(
         self,

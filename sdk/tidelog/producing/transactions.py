@@ -39,6 +39,7 @@ from tidelog.errors import (
 from tidelog.options import ProducerOptions
 from tidelog.producing.accumulator import Accumulator, PartitionQueue
 from tidelog.producing.identity import ProducerIdentity
+from tidelog.producing.prepared import PreparedTransaction
 from tidelog.producing.transaction_requests import EndedTransaction, TransactionRequests
 
 logger = logging.getLogger(__name__)
@@ -198,17 +199,29 @@ class Transactions:
         Raises ``TransactionAborted`` if one has none (the transaction is to be aborted
         then), ``TransactionOutcomeUnknown``, ``ProducerFenced``.
         """
-        self.check_sendable()
-        self._state = _State.COMMITTING
-        try:
-            await self._accumulator.flush(self._wake)
-        except BaseException:
-            self._state = _State.OPEN  # Nothing has been asked of the coordinator yet.
-            raise
-        if self._failure is not None:
-            self._state = _State.OPEN
-            raise self._fatal or self._aborted()
+        await self._finish_sending()
         await self._end(is_commit=True)
+
+    async def prepare(self) -> PreparedTransaction | None:
+        """Wait for every record's acknowledgement, and leave the end to others.
+
+        It is this producer's last transaction. Returns None if there is nothing to be ended.
+        Raises ``TransactionAborted``, as ``commit`` does, ``ProducerFenced``.
+        """
+        await self._finish_sending()
+        prepared = None
+        if self._has_begun:
+            identity = self.identity
+            prepared = PreparedTransaction(
+                self._requests.transactional_id,
+                identity.producer_id,
+                identity.epoch,
+                self.adds_itself,
+            )
+            # Its end is not known here: a transaction after it could not begin.
+            self._fatal = InvalidRequest("the producer has left its transaction to another")
+        self._state = _State.IDLE
+        return prepared
 
     async def abort(self) -> None:
         """Drop what is not sent, wait for what is, and abort.
@@ -234,6 +247,18 @@ class Transactions:
     def _check_alive(self) -> None:
         if self._fatal is not None:
             raise self._fatal
+
+    async def _finish_sending(self) -> None:
+        self.check_sendable()
+        self._state = _State.COMMITTING
+        try:
+            await self._accumulator.flush(self._wake)
+        except BaseException:
+            self._state = _State.OPEN  # Nothing has been asked of the coordinator yet.
+            raise
+        if self._failure is not None:
+            self._state = _State.OPEN
+            raise self._fatal or self._aborted()
 
     def _aborted(self) -> TransactionAborted:
         return TransactionAborted("the transaction cannot be committed", cause=self._failure)
@@ -335,6 +360,7 @@ class Transaction:
         """``start`` makes the producer ready."""
         self._transactions = transactions
         self._start = start
+        self._is_prepared = False
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit a consumer's offsets with the transaction, or not at all.
@@ -344,6 +370,16 @@ class Transaction:
         ``CommitFailed`` if the group has moved on, and ``ProducerFenced``.
         """
         await self._transactions.send_offsets(offsets, group)
+
+    async def prepare(self) -> PreparedTransaction | None:
+        """Write everything, and leave it to another to commit: ``Producer.complete``.
+
+        The last thing to do with this producer: the block ends without a commit. Returns None
+        if nothing was written. Raises as a commit does.
+        """
+        prepared = await self._transactions.prepare()
+        self._is_prepared = True
+        return prepared
 
     async def __aenter__(self) -> Transaction:
         """Begin. Raises ``InvalidRequest`` while another is open, ``ProducerFenced``."""
@@ -358,6 +394,8 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         """Commit, or abort if the block or the commit failed."""
+        if exc is None and self._is_prepared:
+            return
         if exc is None:
             try:
                 await self._transactions.commit()
