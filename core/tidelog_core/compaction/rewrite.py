@@ -1,0 +1,157 @@
+"""Rewriting record batches so that only some of their records are left.
+
+Offsets never change: a batch keeps its base offset, last offset, producer, sequences,
+leader epoch, codec and timestamp type, whatever it loses. One that loses everything goes,
+but for two kinds that stay without records: the last batch of a producer that the log
+still knows, which tells the sequence to continue with, and the batch at the round's end,
+which tells that the offsets up to there are taken.
+
+Tombstones and markers have to outlive what they delete: a reader that has seen an older
+value must come to see them too. The round that first finds nothing older writes into the
+batch, as its delete horizon, until when they stay; a round after that drops them.
+Source: KIP-534 and Kafka's log cleaner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidelog_core.compaction.transactions import CleanedTransactions
+from tidelog_core.log.producer_state import ProducerEntry
+from tidelog_core.records.batch import (
+    BatchHeader,
+    Buffer,
+    Record,
+    build_empty_batch,
+    check_crc,
+    decode_batch,
+    rebuild_batch,
+)
+
+KeepRecord = Callable[[Record], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRule:
+    """How long tombstones and markers stay once nothing older is left for them to delete."""
+
+    now_ms: int
+    delete_retention_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """What a producer that a log knows has written last."""
+
+    epoch: int
+    data_offset: int | None  # the last offset of its last data batch, None if it has none
+
+
+def last_batches(producers: Iterable[tuple[int, ProducerEntry]]) -> dict[int, LastBatch]:
+    """Return the last batch of every producer, by producer id."""
+    return {
+        producer_id: LastBatch(
+            entry.epoch, entry.batches[-1].last_offset if entry.batches else None
+        )
+        for producer_id, entry in producers
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class Rewrite:
+    """One round over a log: ``batch`` is called for every batch, in the order of the log.
+
+    ``keep`` is asked for every record of data below ``end_offset``; what lies at or above
+    that stays. Without ``transactions`` no transaction is looked at: markers stay, and
+    aborted data are treated like any. Without ``deletes`` no tombstone or marker goes for
+    its age, and no delete horizon is set: right wherever older records may lie outside of
+    what this round walks over.
+    """
+
+    end_offset: int  # exclusive
+    keep: KeepRecord
+    transactions: CleanedTransactions | None = None
+    deletes: DeleteRule | None = None
+    last_batches: Mapping[int, LastBatch] = field(default_factory=dict)
+
+    def batch(self, buffer: Buffer, position: int, header: BatchHeader) -> bytes | None:
+        """Return what is left of the batch at ``position``, None if it goes.
+
+        Raises ``CorruptRecordBatch`` if it is damaged, before anything is decided by it.
+        """
+        check_crc(buffer, position, header)
+        if header.is_control:
+            return self._control(buffer, position, header)
+        if self.transactions is not None and self.transactions.is_aborted(header):
+            return self._emptied(header)
+        if header.base_offset >= self.end_offset:
+            return _bytes_of(buffer, position, header)
+        if header.record_count == 0 and self.transactions is None:
+            return _bytes_of(buffer, position, header)
+        return self._data(buffer, position, header)
+
+    def _data(self, buffer: Buffer, position: int, header: BatchHeader) -> bytes | None:
+        records = decode_batch(buffer, position, header)
+        is_expired = self._is_expired(header)
+        kept = [
+            record
+            for record in records
+            if record.offset >= self.end_offset
+            or (self.keep(record) and not (is_expired and record.value is None))
+        ]
+        if not kept:
+            return self._emptied(header)
+        has_tombstones = any(record.value is None for record in kept)
+        horizon_ms = self._new_horizon_ms(header) if has_tombstones else None
+        if len(kept) == len(records) and horizon_ms is None:
+            return _bytes_of(buffer, position, header)
+        return rebuild_batch(header, kept, delete_horizon_ms=horizon_ms)
+
+    def _control(self, buffer: Buffer, position: int, header: BatchHeader) -> bytes | None:
+        if self.transactions is None:
+            return _bytes_of(buffer, position, header)
+        may_drop = self.transactions.may_drop_marker(buffer, position, header)
+        if header.record_count == 0 or (may_drop and self._is_expired(header)):
+            return self._emptied(header)
+        horizon_ms = self._new_horizon_ms(header) if may_drop else None
+        if horizon_ms is None:
+            return _bytes_of(buffer, position, header)
+        records = decode_batch(buffer, position, header)
+        return rebuild_batch(header, records, delete_horizon_ms=horizon_ms)
+
+    def _is_expired(self, header: BatchHeader) -> bool:
+        horizon_ms = header.delete_horizon_ms
+        return (
+            self.deletes is not None
+            and horizon_ms is not None
+            and horizon_ms <= self.deletes.now_ms
+        )
+
+    def _new_horizon_ms(self, header: BatchHeader) -> int | None:
+        """Return the delete horizon that the batch has to get, None if it has or needs none."""
+        # A batch that reaches past the end may have older records of its keys below it.
+        if (
+            self.deletes is None
+            or header.delete_horizon_ms is not None
+            or header.next_offset > self.end_offset
+        ):
+            return None
+        return self.deletes.now_ms + self.deletes.delete_retention_ms
+
+    def _emptied(self, header: BatchHeader) -> bytes | None:
+        if header.next_offset == self.end_offset or self._is_last_of_producer(header):
+            return build_empty_batch(header)
+        return None
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self.last_batches.get(header.producer_id)
+        if last is None or not header.has_producer_id:
+            return False
+        if last.data_offset is not None:
+            return header.last_offset == last.data_offset
+        return header.is_control and header.producer_epoch == last.epoch
+
+
+def _bytes_of(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
+    return bytes(buffer[position : position + header.size_bytes])

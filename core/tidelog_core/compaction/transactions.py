@@ -1,0 +1,78 @@
+"""What a walk over a log has to know of its transactions: which data go, which markers may.
+
+Data of an aborted transaction go. A marker may go once a whole walk has met no batch of
+its transaction: readers need it no longer then. A walk that drops the last batch of a
+transaction still meets it, so the marker goes in a later walk at the earliest.
+Source: KIP-98; Kafka's CleanedTransactionMetadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.records.batch import BatchHeader, Buffer, decode_batch
+from tidelog_core.records.control import ControlType, parse_control_type
+
+
+class CleanedTransactions:
+    """One walk's view. Every batch is shown once, in the order of the log.
+
+    The walk has to begin where the oldest transaction in it begins, if markers are to be
+    dropped. ``aborted`` are the transactions that overlap the range, in any order.
+    """
+
+    __slots__ = ("_aborted", "_ongoing_aborted", "_ongoing_committed", "_seen_aborted", "kept")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
+        self._aborted = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+        self._ongoing_aborted: dict[int, AbortedTransaction] = {}  # by producer id
+        self._seen_aborted: set[int] = set()  # producers of them with batches that were met
+        self._ongoing_committed: set[int] = set()
+        # Aborted transactions whose markers readers still need, for the transaction index.
+        self.kept: list[AbortedTransaction] = []
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether the batch of data belongs to an aborted transaction."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        if header.producer_id in self._ongoing_aborted:
+            self._seen_aborted.add(header.producer_id)
+            return True
+        self._ongoing_committed.add(header.producer_id)
+        return False
+
+    def may_drop_marker(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
+        """Whether no reader needs the control batch any more.
+
+        One without a record has been emptied before. Raises ``CorruptRecordBatch``.
+        """
+        self._begin_up_to(header.last_offset)
+        records = decode_batch(buffer, position, header)
+        if not records:
+            return True
+        match parse_control_type(records[0].key):
+            case ControlType.ABORT:
+                aborted = self._ongoing_aborted.pop(header.producer_id, None)
+                if aborted is None or header.producer_id not in self._seen_aborted:
+                    return True
+                self._seen_aborted.remove(header.producer_id)
+                self.kept.append(aborted)
+                return False
+            case ControlType.COMMIT:
+                was_met = header.producer_id in self._ongoing_committed
+                self._ongoing_committed.discard(header.producer_id)
+                return not was_met
+            case None:
+                return False
+
+    def take_kept(self) -> list[AbortedTransaction]:
+        """Return ``kept`` and begin it anew, as at the end of a segment."""
+        kept, self.kept = self.kept, []
+        return kept
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._aborted and self._aborted[-1].first_offset <= offset:
+            aborted = self._aborted.pop()
+            self._ongoing_aborted[aborted.producer_id] = aborted
