@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class TieredCluster:
         self.folder = folder
         self.objects = folder / "objects"
         self._topics: dict[str, Topic] = {}
+        self._hashes: dict[tuple[str, int], dict[int, bytes]] = {}  # by base offset
         asyncio.run(self._commit(put(Cluster(cluster_id=CLUSTER_ID))))
 
     @property
@@ -43,7 +44,12 @@ class TieredCluster:
         return {"metadata": f"sqlite:///{self._database}", "objects": self.objects.as_uri()}
 
     def create_topic(
-        self, name: str, *, partition_count: int = 1, is_internal: bool = False
+        self,
+        name: str,
+        *,
+        partition_count: int = 1,
+        is_internal: bool = False,
+        configs: Mapping[str, str] | None = None,
     ) -> Topic:
         """Store a topic with empty partitions."""
         topic = Topic(
@@ -51,6 +57,7 @@ class TieredCluster:
             topic_id=uuid.uuid4(),
             partition_count=partition_count,
             is_internal=is_internal,
+            configs=configs or {},
         )
         self._topics[name] = topic
         writes = [put(topic)]
@@ -140,6 +147,8 @@ class TieredCluster:
         key_filter_records_max: int = 0,
     ) -> SegmentMeta:
         """Store a sealed segment as it lies on disk, its index object and its metadata."""
+        hashes = self._hashes.setdefault((topic, partition), {})
+        before = max((base for base in hashes if base < sealed.base_offset), default=None)
         source = SegmentSource(
             topic_id=self._topics[topic].topic_id,
             partition=partition,
@@ -154,10 +163,11 @@ class TieredCluster:
             producer_snapshot=sealed.producer_snapshot,
             leader_epochs=sealed.leader_epochs,
             aborted=aborted,
-            previous_hash=bytes(32),
+            previous_hash=bytes(32) if before is None else hashes[before],
             key_filter_records_max=key_filter_records_max,
         )
         index = build_index_file(source)
+        hashes[sealed.base_offset] = index.chained_hash
         meta = SegmentMeta(
             topic_id=source.topic_id,
             partition=partition,

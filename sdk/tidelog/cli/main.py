@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.cli import groups, topics, transactions
+from tidelog.cli import groups, spark_jobs, topics, transactions
 from tidelog.cli.consume import consume
 from tidelog.cli.failures import CommandGroup
 from tidelog.cli.jobs import job
@@ -46,6 +46,8 @@ transaction.command("abort")(transactions.abort)
 
 tier = typer.Typer(cls=CommandGroup, help="What lies in the object store.")
 tier.command("status")(status)
+
+job.command("audit", context_settings=spark_jobs.HANDED_ON)(spark_jobs.audit)
 
 app.command("up")(up)
 app.add_typer(topic, name="topic")

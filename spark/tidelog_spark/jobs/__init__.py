@@ -1,0 +1,1 @@
+"""Jobs over the tiered log, each to be given to ``spark-submit``."""

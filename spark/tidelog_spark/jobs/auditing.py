@@ -1,0 +1,260 @@
+"""Is all of the tiered history whole, from the first segment to the last?
+
+Every segment that counts is checked in a task of its own, by the checks of ``tidelog
+verify``: both objects, all CRCs, the hashes, every batch. Besides, the batch headers tell
+whether offsets are missing within it and whether every producer's sequences go on without
+a break. What a segment tells of its producers is drawn together to a row or two for each,
+and joined in the order of the log, in tasks again. The chain of hashes is followed on the
+driver, which needs a hundred bytes of a segment for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+from tidelog.cli.segment_check import Problem
+from tidelog.cli.stores import StoreLocations
+from tidelog.cli.verification import PartitionPlan, chain_problems
+from tidelog.cli.verification_source import Planned, planned_by_bucket, planned_by_metadata
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.location import open_object_store
+from tidelog_core.tier.keys import segment_keys
+
+from tidelog_spark.jobs.audit_tasks import (
+    AuditProblem,
+    Checked,
+    CheckedSegment,
+    CheckedStretch,
+    NumberedStretch,
+    SegmentTask,
+    StretchKey,
+    check_segments,
+    join_stretches,
+)
+from tidelog_spark.jobs.producers import EXPIRATION_MS, SequenceRules
+from tidelog_spark.partition_log import stretches_of
+
+TASKS_MAX = 10_000  # of one stage; the driver keeps account of each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """What is to be audited."""
+
+    objects: str  # url of the object store
+    metadata: str | None  # url of the metadata store; None: by the bucket alone
+    cluster_id: str | None = None  # which, where the bucket alone is asked and has several
+    topics: tuple[str, ...] = ()  # all where none is named
+    # Topics that were compacted once, besides those that say so of themselves.
+    compacted: tuple[str, ...] = ()
+    producer_expiration_ms: int = EXPIRATION_MS  # producer.id.expiration.ms, as it was
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedPartition:
+    """What there is of a partition: a row of the report."""
+
+    topic: str
+    partition: int
+    start_offset: int | None  # None: nothing is tiered
+    end_offset: int | None  # exclusive
+    segment_count: int
+    size_bytes: int
+    batch_count: int
+    record_count: int
+    problem_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What an audit came to."""
+
+    partitions: tuple[AuditedPartition, ...]
+    problems: tuple[AuditProblem, ...]
+
+    def document(self) -> dict[str, object]:
+        """Return the report as JSON has it."""
+        return {
+            "ok": not self.problems,
+            "partitions": [asdict(row) for row in self.partitions],
+            "problems": [asdict(row) for row in self.problems],
+        }
+
+
+def audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
+    """Check everything and return the report. Raises ``CommandFailed`` for an unknown topic."""
+    # In a thread of its own: a notebook's driver already runs an event loop in this one.
+    with ThreadPoolExecutor(1, thread_name_prefix="audit") as executor:
+        return executor.submit(asyncio.run, _audit(spark, request)).result()
+
+
+async def _audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
+    async with planned_audit(request) as planned:
+        return await audit_planned(spark, request, planned)
+
+
+async def audit_planned(
+    spark: SparkSession, request: AuditRequest, planned: Planned
+) -> AuditReport:
+    """Check what is planned. What retention removes meanwhile is no problem."""
+    compacted = {
+        topic
+        for topic, configs in planned.configs.items()
+        if "compact" in configs.get("cleanup.policy", "")
+    }
+    compacted.update(request.compacted)
+    checked, joined = await asyncio.to_thread(_run_stages, spark, request, planned, compacted)
+    by_partition: dict[TopicPartition, list[CheckedSegment]] = {}
+    for one in checked:
+        by_partition.setdefault(one.name, []).append(one)
+    problems: list[AuditProblem] = []
+    rows: list[AuditedPartition] = []
+    for plan in planned.partitions:
+        left, found = await _partition_problems(
+            planned, plan, by_partition.get(plan.name, []), joined.get(plan.name, [])
+        )
+        problems += found
+        rows.append(_row(plan, left, len(found)))
+    problems += [_told(one) for one in planned.strays]
+    return AuditReport(tuple(rows), tuple(problems))
+
+
+def planned_audit(request: AuditRequest) -> AbstractAsyncContextManager[Planned]:
+    """Give what is to be audited, with the stores open. Raises ``CommandFailed``."""
+    if request.metadata is None:
+        return planned_by_bucket(request.objects, list(request.topics), request.cluster_id)
+    locations = StoreLocations(request.metadata, request.objects)
+    return planned_by_metadata(locations, list(request.topics))
+
+
+def _run_stages(
+    spark: SparkSession, request: AuditRequest, planned: Planned, compacted: set[str]
+) -> tuple[list[CheckedSegment], dict[TopicPartition, list[AuditProblem]]]:
+    """Return every segment's check, and what was found where segments were joined."""
+    tasks = [task for plan in planned.partitions for task in _tasks(plan, compacted)]
+    if not tasks:
+        return [], {}
+    context = spark.sparkContext
+    check = partial(
+        check_segments,
+        open_store=partial(open_object_store, request.objects),
+        cluster_id=planned.cluster_id,
+        expiration_ms=request.producer_expiration_ms,
+    )
+    slice_count = min(len(tasks), TASKS_MAX)
+    checked = context.parallelize(tasks, slice_count).mapPartitions(check)
+    # What was read is not read again for the second stage.
+    checked.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        segments = checked.map(_segment_of).collect()
+        rules_of = {
+            task.name.topic: SequenceRules(
+                may_skip=task.is_compacted, expiration_ms=request.producer_expiration_ms
+            )
+            for task in tasks
+        }
+        found = (
+            checked.flatMap(_stretches_of)
+            .repartitionAndSortWithinPartitions(
+                min(slice_count, len(planned.partitions)), _partition_hash
+            )
+            .mapPartitions(partial(join_stretches, rules_of=rules_of))
+            .collect()
+        )
+    finally:
+        checked.unpersist()
+    joined: dict[TopicPartition, list[AuditProblem]] = {}
+    for problem in found:
+        assert problem.topic is not None
+        assert problem.partition is not None
+        joined.setdefault(TopicPartition(problem.topic, problem.partition), []).append(problem)
+    return segments, joined
+
+
+def _tasks(plan: PartitionPlan, compacted: set[str]) -> Iterator[SegmentTask]:
+    numbered: dict[object, list[NumberedStretch]] = {}
+    for number, stretch in enumerate(stretches_of(plan.segments)):
+        numbered.setdefault(stretch.segment.segment_id, []).append(
+            NumberedStretch(number, stretch.start_offset, stretch.end_offset)
+        )
+    for segment in plan.segments:
+        yield SegmentTask(
+            plan.name,
+            segment,
+            tuple(numbered.get(segment.segment_id, ())),
+            is_compacted=plan.name.topic in compacted,
+        )
+
+
+def _segment_of(checked: Checked) -> CheckedSegment:
+    return checked[0]
+
+
+def _stretches_of(checked: Checked) -> list[tuple[StretchKey, CheckedStretch]]:
+    return checked[1]
+
+
+def _partition_hash(key: StretchKey) -> int:
+    return zlib.crc32(f"{key[0]}-{key[1]}".encode())
+
+
+async def _partition_problems(
+    planned: Planned,
+    plan: PartitionPlan,
+    checked: Sequence[CheckedSegment],
+    joined: Iterable[AuditProblem],
+) -> tuple[list[CheckedSegment], list[AuditProblem]]:
+    """Return the segments that still count, and all that is wrong with the partition."""
+    problems = [_told(one) for one in plan.problems]
+    left: list[CheckedSegment] = []
+    links = []
+    for one in checked:
+        keys = segment_keys(planned.cluster_id, plan.name.topic, one.segment)
+        if one.problems and not await planned.truth.is_still_there(one.segment, keys):
+            continue  # Retention has removed it meanwhile.
+        left.append(one)
+        problems += one.problems
+        links.append((one.segment, keys, None if one.index is None else one.index.index()))
+    log_start = await planned.truth.log_start_offset(plan)
+    name = plan.name
+    problems += [
+        AuditProblem(name.topic, name.partition, "chain", key, None, text)
+        for key, text in chain_problems(links, log_start_offset=log_start)
+    ]
+    return left, [*problems, *joined]
+
+
+def _told(problem: Problem) -> AuditProblem:
+    name = problem.partition
+    return AuditProblem(
+        topic=None if name is None else name.topic,
+        partition=None if name is None else name.partition,
+        check="objects",
+        object=problem.object,
+        offset=None,
+        problem=problem.problem,
+    )
+
+
+def _row(
+    plan: PartitionPlan, checked: Sequence[CheckedSegment], problem_count: int
+) -> AuditedPartition:
+    return AuditedPartition(
+        topic=plan.name.topic,
+        partition=plan.name.partition,
+        start_offset=min((one.segment.base_offset for one in checked), default=None),
+        end_offset=max((one.segment.end_offset for one in checked), default=None),
+        segment_count=len(checked),
+        size_bytes=sum(one.segment.size_bytes for one in checked),
+        batch_count=sum(one.batch_count for one in checked),
+        record_count=sum(one.record_count for one in checked),
+        problem_count=problem_count,
+    )
