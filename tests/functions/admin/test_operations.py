@@ -30,6 +30,7 @@ from tidelog_core.metadata.records import (
     SegmentState,
     put,
 )
+from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
 
@@ -52,20 +53,22 @@ def put_group(
     *,
     members: tuple[GroupMember, ...] = (),
     consumer: ConsumerGroupState | None = None,
+    share: ShareGroupState | None = None,
     offset: int = 5,
 ) -> None:
-    phase = "Stable" if members else "Empty"
+    phase = "Stable" if members or (share is not None and share.members) else "Empty"
     record = GroupRecord(
         shard=shard_of_group(group_id, SHARDS),
         group_id=group_id,
         phase=phase if consumer is None else "Reconciling",
         phase_since_ms=1,
         generation=3,
-        protocol_type="consumer",
+        protocol_type="consumer" if share is None else "share",
         protocol_name="range" if members else None,
         leader=members[0].member_id if members else None,
         members=members,
         consumer=consumer,
+        share=share,
     )
     page = GroupOffsets(
         group_id=group_id,
@@ -368,6 +371,32 @@ class TestGroups:
         (listed,) = groups.done("GET", "/groups", state="Reconciling")["groups"]
         assert (listed["group_id"], listed["member_count"]) == ("new", 1)
         assert groups("DELETE", "/group", group_id="new").problem == (409, "NON_EMPTY_GROUP")
+
+    def test_a_share_group_is_described_deleted_when_empty_and_not_reset(self, groups: Api) -> None:
+        assigned = frozenset({TopicIdPartition(topic_id(groups, "t"), 1)})
+        member = ShareMember(
+            member_id="one", client_id="client", client_host="/h", assigned=assigned
+        )
+        state = ShareGroupState(assignment_epoch=3, topics={}, members=(member,))
+        put_group(groups, "shared", share=state)
+        found = groups.done("GET", "/group", group_id="shared")
+        assert (found["state"], found["protocol_type"]) == ("Stable", "share")
+        assert found["members"] == [
+            {
+                "member_id": "one",
+                "group_instance_id": None,
+                "client_id": "client",
+                "client_host": "/h",
+                "assignment": [{"topic": "t", "partitions": [1]}],
+            }
+        ]
+        assert groups("DELETE", "/group", group_id="shared").problem == (409, "NON_EMPTY_GROUP")
+        put_group(groups, "free", share=dataclasses.replace(state, members=()))
+        reset = {"topics": [{"topic": "t"}], "to": "earliest"}
+        refused = groups("POST", "/group/offsets/reset", reset, group_id="free")
+        assert refused.problem == (404, "GROUP_ID_NOT_FOUND")
+        groups.done("DELETE", "/group", group_id="free")
+        assert groups("GET", "/group", group_id="free").problem == (404, "GROUP_ID_NOT_FOUND")
 
     def test_an_empty_one_is_deleted_and_one_with_members_is_not(self, groups: Api) -> None:
         put_group(groups, "g")

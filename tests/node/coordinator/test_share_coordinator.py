@@ -8,6 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.records import put
 from tidelog_node.coordinator.consumer_events import HeartbeatAnswer
 from tidelog_node.coordinator.events import MemberIdentity
 from tidelog_node.coordinator.group_state import ClassicGroup
@@ -65,6 +67,25 @@ def test_heartbeats_that_change_nothing_write_nothing() -> None:
                     answer = await beat(broker, member, epoch)
                     assert (answer.error, answer.assigned) == (ErrorCode.none, None)
             assert len(store.commits) == count
+
+    play(scenario)
+
+
+def test_a_groups_own_settings_count_from_its_next_heartbeat_on() -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        async with node(store) as broker:
+            await enter(broker, "a")
+            configs = {
+                "share.session.timeout.ms": "60000",
+                "share.heartbeat.interval.ms": "9000",
+            }
+            await store.commit([put(GroupConfigOverrides(group_id="g", configs=configs))])
+            await broker.view.refresh()
+            assert (await beat(broker, "a", 1)).heartbeat_interval_ms == 9000
+            await asyncio.sleep(59)
+            assert not (await found(broker)).is_empty
+            await asyncio.sleep(2)
+            assert (await found(broker)).is_empty
 
     play(scenario)
 

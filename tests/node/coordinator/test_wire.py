@@ -20,9 +20,11 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.handlers.offsets import OffsetHandlers
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
+from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.wire.messages import lift, write_response
@@ -73,6 +75,9 @@ class Wire:
             ).routes(),
             *ProducerIdHandlers(
                 producer_ids=parts.producer_ids, coordinator=parts.coordinator
+            ).routes(),
+            *ShareOffsetHandlers(
+                offsets=ShareOffsets(store=store, view=view, coordinator=coordinator), view=view
             ).routes(),
         ]
         self.routes = {
