@@ -447,7 +447,7 @@ async def play(world: World) -> None:
 
     for _ in range(world.random.randint(1, 4)):
         add()
-    world.store.on_commit = lambda writes: _failure(world, writes)
+    world.store.on_commit = lambda writes: fail_writes(world, writes)
     end = world.now + world.random.uniform(30, 200)
     while world.now < end:
         await asyncio.sleep(world.random.uniform(0.5, 8))
@@ -471,7 +471,8 @@ async def play(world: World) -> None:
     await asyncio.gather(*world.requests, return_exceptions=True)
 
 
-def _failure(world: World, writes: Sequence[Write]) -> Exception | None:
+def fail_writes(world: World, writes: Sequence[Write]) -> Exception | None:
+    """Return what becomes of a write of a group's record, if anything does."""
     if not any(write.id.collection.startswith("group:") for write in writes):
         return None
     if world.chance(0.02):
