@@ -253,7 +253,7 @@ ALLOWED: tuple[Allowed, ...] = (
         for path, kafka in (
             ("/under members/error_code", "none"),
             ("/of */error_code", "none"),
-            ("/altered/responses", ...),
+            ("/*/responses", ...),
             ("/described/groups/0/topics/0/partitions/?/start_offset", -1),
         )
     ),

@@ -20,7 +20,7 @@ from tidelog_core.metadata.share_partitions import NO_START_OFFSET, SharePartiti
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
-from tidelog_node.coordinator.share_offsets import ShareOffsets
+from tidelog_node.coordinator.share_offsets import DONE, Outcome, ShareOffsets
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -60,14 +60,14 @@ class ShareOffsetHandlers:
             for topic in request.topics
             for partition in topic.partitions
         }
+        outcomes: Mapping[TopicPartition, Outcome]
+        refusal: Outcome = DONE
         try:
             outcomes = await self._offsets.alter(request.group_id, offsets)
         except TidelogError as error:
-            return build(
-                alter_response.AlterShareGroupOffsetsResponse,
-                error_code=error_code(error),
-                error_message=str(error),
-            )
+            refusal = (error_code(error), str(error))
+            # Once more for each partition: Java's client 4.1 looks nowhere else.
+            outcomes = dict.fromkeys(offsets, refusal)
         answers: dict[str, list[alter_response.AlterShareGroupOffsetsResponsePartition]] = {}
         for name, (code, message) in outcomes.items():
             answer = build(
@@ -79,6 +79,8 @@ class ShareOffsetHandlers:
             answers.setdefault(name.topic, []).append(answer)
         return build(
             alter_response.AlterShareGroupOffsetsResponse,
+            error_code=refusal[0],
+            error_message=refusal[1],
             responses=tuple(
                 build(
                     alter_response.AlterShareGroupOffsetsResponseTopic,

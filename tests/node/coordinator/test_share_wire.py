@@ -181,9 +181,10 @@ def test_where_a_share_group_stands_is_told_moved_and_forgotten(play: Any) -> No
             }
 
         assert offsets(await told()) == {("t", 0): -1, ("t", 1): -1}
-        for refused in (await alter(t={0: 3}), await forget("t")):
-            assert refused.error_code is ErrorCode.non_empty_group
-            assert refused.error_message == "The group is not empty."
+        refused = await alter(t={0: 3})
+        for answer in (refused, refused.responses[0].partitions[0], await forget("t")):
+            assert answer.error_code is ErrorCode.non_empty_group
+            assert answer.error_message == "The group is not empty."
         await beat(wire, "a", -1)
 
         altered = await alter(t={0: 3, 1: 0, 7: 0}, nowhere={0: 0})
