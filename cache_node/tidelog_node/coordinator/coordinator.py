@@ -346,6 +346,7 @@ class GroupCoordinator:
         found = await self._use(group_id, use)
         if found is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
+        await self._look_at_changes()
         return found
 
     # Offsets that wait for the end of a transaction: ``TransactionalOffsets`` keeps them.
@@ -546,12 +547,16 @@ class GroupCoordinator:
         async def delete() -> ErrorCode:
             if not loaded.group.is_empty:
                 return ErrorCode.non_empty_group
-            if await loaded.delete():
-                with contextlib.suppress(StoreUnavailable):
-                    await self._view.refresh()
+            if await loaded.delete() or isinstance(loaded.group, ShareGroup):
+                await self._look_at_changes()
             return ErrorCode.none
 
         return await loaded.exclusively(delete)
+
+    async def _look_at_changes(self) -> None:
+        """Let this node see what was just written, as far as it leads what that is about."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._view.refresh()
 
     async def _delete_offsets(
         self, loaded: LoadedGroup, partitions: Mapping[str, Collection[int]]

@@ -19,12 +19,13 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.share_partitions import (
+    SHARE_COLLECTION_PREFIX,
     RecordState,
     SharePartitionRecord,
     StateBatch,
     share_collection,
 )
-from tidelog_core.metadata.store import Write
+from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.share_offsets import (
     DONE,
@@ -147,6 +148,24 @@ def test_the_leader_that_has_read_before_loses_its_next_write_and_is_told() -> N
         await offsets.delete("g", ["t"])
         with pytest.raises(VersionConflict):
             await store.commit([put(altered, is_logged=False)])
+
+    play(scenario)
+
+
+def test_a_leader_on_the_same_node_knows_before_the_answer_goes_out() -> None:
+    """So whoever joins next does not read on from where the group was."""
+
+    async def scenario(store: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
+        told: list[ItemKey] = []
+        (record,) = (await stored(store)).values()
+        unwatch = broker.view.watch(SHARE_COLLECTION_PREFIX, told.extend)
+        await offsets.alter("g", {T0: 0})
+        assert told == [record.item_id]
+        await offsets.delete("g", ["t"])
+        assert told == [record.item_id] * 2
+        await broker.coordinator.delete_group("g")
+        assert told == [record.item_id] * 3
+        unwatch()
 
     play(scenario)
 
