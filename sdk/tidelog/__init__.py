@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         OffsetAndMetadata,
         OffsetAndTimestamp,
     )
-    from tidelog.consuming.subscription import RebalanceListener
+    from tidelog.consuming.subscription import RebalanceListener, SubscriptionPattern
     from tidelog.errors import TidelogError
     from tidelog.producer import Producer
     from tidelog.producing.batch import Delivery, RecordMetadata
@@ -84,6 +84,7 @@ __all__ = [
     "ProducerDescription",
     "RebalanceListener",
     "RecordMetadata",
+    "SubscriptionPattern",
     "SyncAdmin",
     "SyncConsumer",
     "SyncDelivery",
@@ -131,7 +132,7 @@ _NAMES_OF = {
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
     ),
-    "tidelog.consuming.subscription": ("RebalanceListener",),
+    "tidelog.consuming.subscription": ("RebalanceListener", "SubscriptionPattern"),
     "tidelog.errors": ("TidelogError",),
     "tidelog.producer": ("Producer",),
     "tidelog.producing.batch": (

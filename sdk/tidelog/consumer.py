@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
+from tidelog.consuming.classic_membership import ClassicMembership
 from tidelog.consuming.committing import Commits
+from tidelog.consuming.consumer_membership import ConsumerMembership
 from tidelog.consuming.fetcher import Fetcher
 from tidelog.consuming.group_life import GroupLife
 from tidelog.consuming.locating import Locator, check_offset, check_offsets
@@ -25,14 +27,18 @@ from tidelog.consuming.records import (
     OffsetAndTimestamp,
     Offsets,
 )
-from tidelog.consuming.subscription import RebalanceListener, Subscription
+from tidelog.consuming.subscription import RebalanceListener, Subscription, SubscriptionPattern
 from tidelog.errors import ClientClosed, InvalidRequest, RequestTimedOut
 from tidelog.groups import Coordinator
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import (
+    DEFAULT_ASSIGNOR,
+    DEFAULT_HEARTBEAT_INTERVAL_MS,
+    DEFAULT_SESSION_TIMEOUT_MS,
     AssignorName,
     ClientOptions,
     ConsumerOptions,
+    GroupProtocol,
     IsolationLevel,
     ResetPolicy,
     check,
@@ -68,7 +74,9 @@ class Consumer:
         group_id: str | None = None,
         group_instance_id: str | None = None,
         client_id: str = "tidelog",
-        assignors: AssignorName | Sequence[AssignorName] = "cooperative-sticky",
+        group_protocol: GroupProtocol = "classic",
+        group_remote_assignor: str | None = None,
+        assignors: AssignorName | Sequence[AssignorName] = DEFAULT_ASSIGNOR,
         auto_offset_reset: ResetPolicy = "latest",
         enable_auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,
@@ -80,8 +88,8 @@ class Consumer:
         prefetch_bytes_max: int = 64 * 1024 * 1024,
         max_poll_records: int = 500,
         max_poll_interval_ms: int = 300_000,
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 3_000,
+        session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int = DEFAULT_HEARTBEAT_INTERVAL_MS,
         allow_auto_create_topics: bool = False,
         check_crcs: bool = True,
         rack: str | None = None,
@@ -112,6 +120,8 @@ class Consumer:
         options = ConsumerOptions(
             group_id=group_id,
             group_instance_id=group_instance_id,
+            group_protocol=group_protocol,
+            group_remote_assignor=group_remote_assignor,
             assignors=(assignors,) if isinstance(assignors, str) else tuple(assignors),
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,
@@ -225,29 +235,33 @@ class Consumer:
         self,
         topics: str | Iterable[str] | None = None,
         *,
-        pattern: str | re.Pattern[str] | None = None,
+        pattern: str | re.Pattern[str] | SubscriptionPattern | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
         """Read these topics, or all that match, dividing them with the rest of the group.
 
-        Replaces the last subscription; takes effect in the next poll. Raises
-        ``InvalidRequest`` without a ``group_id`` or after ``assign``.
+        Replaces the last subscription; takes effect in the next poll. A pattern is Python's
+        and matched here to the beginning of each name, a ``SubscriptionPattern`` RE2's and
+        matched by the coordinator. Raises ``InvalidRequest`` without a ``group_id``, after
+        ``assign``, and for a ``SubscriptionPattern`` in the classic protocol.
         """
         self._check_open()
         if self._coordinator is None:
             raise InvalidRequest("subscribe needs a group_id; without one, assign partitions")
         if self._membership is None and len(self._positions):
             raise InvalidRequest("partitions are assigned by hand; unsubscribe() first")
+        is_classic = self._options.group_protocol == "classic"
+        if is_classic and isinstance(pattern, SubscriptionPattern):
+            raise InvalidRequest("a SubscriptionPattern needs group_protocol='consumer'")
         names = [topics] if isinstance(topics, str) else topics
         self._subscription.set(names, pattern, listener)
         if self._membership is None:
-            self._membership = Membership(
-                self._cluster, self._coordinator, self._options, self._life
-            )
+            join = ClassicMembership if is_classic else ConsumerMembership
+            self._membership = join(self._cluster, self._coordinator, self._options, self._life)
             assert self._commits is not None
             self._commits.membership = self._membership
         else:
-            self._membership.request_rejoin("subscribe was called")
+            self._membership.on_subscription()
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, whatever a group may do.
@@ -273,7 +287,9 @@ class Consumer:
         self._positions.replace(())
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics subscribed to."""
+        """Return the topics subscribed to; of a ``SubscriptionPattern`` those assigned."""
+        if self._subscription.server_pattern is not None:
+            return frozenset(partition.topic for partition in self.assignment())
         return self._subscription.topics(self._cluster)
 
     def assignment(self) -> frozenset[TopicPartition]:

@@ -97,6 +97,7 @@ __all__ = [
     "UnknownProducerId",
     "UnknownTopicId",
     "UnknownTopicOrPartition",
+    "UnreleasedInstanceId",
     "UnsupportedVersion",
     "error_for",
 ]
@@ -266,6 +267,12 @@ class FencedInstanceId(TidelogError):
     code = ErrorCode.fenced_instance_id
 
 
+class UnreleasedInstanceId(TidelogError):
+    """Another consumer is a member under the same ``group_instance_id`` and has not left."""
+
+    code = ErrorCode.unreleased_instance_id
+
+
 class UnknownMemberId(TidelogError):
     """The coordinator no longer counts this consumer as a member."""
 
@@ -352,6 +359,7 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
         RebalanceInProgress,
         RequestTimedOut,
         UnknownMemberId,
+        UnreleasedInstanceId,
         UnsupportedVersion,
     )
 }

@@ -21,6 +21,7 @@ Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 
 PartitionerName = Literal["murmur2", "sticky", "round-robin"]
 CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+GroupProtocol = Literal["classic", "consumer"]
 AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 ResetPolicy = Literal["earliest", "latest", "none"]
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
@@ -28,6 +29,9 @@ IsolationLevel = Literal["read_uncommitted", "read_committed"]
 COMPRESSION: Mapping[str, CompressionType] = {c.name.lower(): c for c in CompressionType}
 PARTITIONERS: tuple[PartitionerName, ...] = ("murmur2", "sticky", "round-robin")
 ASSIGNORS: tuple[AssignorName, ...] = ("range", "roundrobin", "sticky", "cooperative-sticky")
+DEFAULT_ASSIGNOR: AssignorName = "cooperative-sticky"
+DEFAULT_SESSION_TIMEOUT_MS = 45_000
+DEFAULT_HEARTBEAT_INTERVAL_MS = 3_000
 IN_FLIGHT_MAX_IDEMPOTENT = 5  # How many batches a partition's leader remembers of a producer.
 
 DEFAULT_PORT = 9092
@@ -124,7 +128,9 @@ class ConsumerOptions:
 
     group_id: str | None  # None: no group, only assign()
     group_instance_id: str | None  # a name that survives restarts: static membership
-    assignors: tuple[AssignorName, ...]  # in order of preference
+    group_protocol: GroupProtocol  # who divides the partitions: a member, or the coordinator
+    group_remote_assignor: str | None  # the coordinator's assignor to ask for; None: its choice
+    assignors: tuple[AssignorName, ...]  # in order of preference; classic protocol
     auto_offset_reset: ResetPolicy  # where to start when nothing (or nothing valid) is committed
     enable_auto_commit: bool
     auto_commit_interval_ms: int
@@ -136,7 +142,7 @@ class ConsumerOptions:
     prefetch_bytes_max: int  # fetched and not yet consumed, all partitions together
     max_poll_records: int
     max_poll_interval_ms: int  # longer between two polls and the group gives up on us
-    session_timeout_ms: int
+    session_timeout_ms: int  # classic protocol, and the next
     heartbeat_interval_ms: int
     allow_auto_create_topics: bool
     check_crcs: bool
@@ -168,6 +174,22 @@ class ConsumerOptions:
             found.append("group_id must not be empty; leave it out to consume without a group")
         if self.group_id is None and self.group_instance_id is not None:
             found.append("group_instance_id needs a group_id")
+        return found + self._problems_of_protocol()
+
+    def _problems_of_protocol(self) -> list[str]:
+        found = one_of("group_protocol", self.group_protocol, ("classic", "consumer"))
+        if self.group_protocol == "classic" and self.group_remote_assignor is not None:
+            found.append("group_remote_assignor needs group_protocol='consumer'")
+        if self.group_protocol == "consumer":
+            found += [
+                f"{name} is the coordinator's to say with group_protocol='consumer'"
+                for name, default in (
+                    ("assignors", (DEFAULT_ASSIGNOR,)),
+                    ("session_timeout_ms", DEFAULT_SESSION_TIMEOUT_MS),
+                    ("heartbeat_interval_ms", DEFAULT_HEARTBEAT_INTERVAL_MS),
+                )
+                if getattr(self, name) != default
+            ]
         return found
 
 

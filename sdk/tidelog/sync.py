@@ -30,7 +30,7 @@ from typing import (
 
 from tidelog.admin import Admin
 from tidelog.consumer import Consumer
-from tidelog.consuming.subscription import RebalanceListener
+from tidelog.consuming.subscription import RebalanceListener, SubscriptionPattern
 from tidelog.errors import ClientClosed, InvalidRequest, TidelogError
 from tidelog.producer import Producer
 
@@ -260,7 +260,7 @@ class SyncConsumer(Face[Consumer]):
         self,
         topics: str | Iterable[str] | None = None,
         *,
-        pattern: str | re.Pattern[str] | None = None,
+        pattern: str | re.Pattern[str] | SubscriptionPattern | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
         """As ``Consumer.subscribe``."""

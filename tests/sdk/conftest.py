@@ -21,7 +21,10 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """A node that every test shares; tests use topics and groups of their own."""
-    config = {"group.min.session.timeout.ms": "500"}
+    config = {
+        **transactional.QUICK_CONSUMER_GROUPS,
+        "group.min.session.timeout.ms": "500",
+    }
     with NodeProcess(tmp_path_factory.mktemp("sdk") / "node", config=config) as process:
         yield process
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 
 import pytest
 from tidelog import Admin, Consumer, Producer, RebalanceListener, TopicPartition
@@ -13,84 +11,7 @@ from tidelog.errors import CommitFailed, FencedInstanceId
 from tidelog.options import ASSIGNORS, AssignorName
 
 from tests.node.node_process import NodeProcess
-
-
-class Reader:
-    """A consumer that reads in the background and remembers what it got."""
-
-    def __init__(self, address: str, topic: str, group: str, **options: object) -> None:
-        self.got: list[tuple[int, int]] = []
-        self.options: dict[str, object] = {
-            "auto_offset_reset": "earliest",
-            "heartbeat_interval_ms": 100,
-            "session_timeout_ms": 6_000,
-            "fetch_max_wait_ms": 100,
-            **options,
-        }
-        self.consumer = Consumer(address, topics=topic, group_id=group, **self.options)  # type: ignore[arg-type]
-        self.task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Reader:
-        await self.consumer.start()
-        self.task = asyncio.create_task(self._read())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self.task is not None
-        self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
-        await self.consumer.close()
-
-    async def _read(self) -> None:
-        async for record in self.consumer:
-            self.got.append((record.partition, record.offset))
-            if record.offset % 7 == 0:
-                await asyncio.sleep(0.001)
-
-    @property
-    def partitions(self) -> set[int]:
-        return {partition.partition for partition in self.consumer.assignment()}
-
-
-async def until(is_so: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            while not is_so():  # noqa: ASYNC110 - nothing tells when it is
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(what) from None
-
-
-def is_divided(count: int, *readers: Reader) -> Callable[[], bool]:
-    """Whether the readers have all partitions, none twice, none without any."""
-
-    def check() -> bool:
-        parts = [reader.partitions for reader in readers]
-        return all(parts) and Counter(p for part in parts for p in part) == Counter(range(count))
-
-    return check
-
-
-@contextlib.asynccontextmanager
-async def writing(address: str, topic: str, partitions: int) -> AsyncIterator[list[int]]:
-    """Write to every partition in turn until the block ends; yields what was written."""
-    written: list[int] = []
-    stop = asyncio.Event()
-
-    async def write() -> None:
-        async with Producer(address) as producer:
-            while not stop.is_set():
-                await producer.send(topic, b"v", partition=len(written) % partitions)
-                written.append(len(written))
-                await asyncio.sleep(0.001)
-
-    task = asyncio.create_task(write())
-    try:
-        yield written
-    finally:
-        stop.set()
-        await task
+from tests.sdk.group_readers import Log, Reader, is_divided, until, writing
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
@@ -141,22 +62,6 @@ def test_a_member_that_dies_is_replaced(
         await first.consumer.close()
 
     asyncio.run(main())
-
-
-class Log(RebalanceListener):
-    """Writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, set[int]]] = []
-
-    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        self.told.append(("assigned", {p.partition for p in partitions}))
-
-    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        self.told.append(("revoked", {p.partition for p in partitions}))
-
-    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        self.told.append(("lost", {p.partition for p in partitions}))
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])

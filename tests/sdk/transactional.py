@@ -13,7 +13,16 @@ from tests.node.node_process import NodeProcess
 from tests.ports import free_port
 from tools import kafka_broker
 
+# Members of consumer groups hear soon of what the others do, and dead ones are soon missed.
+QUICK_CONSUMER_GROUPS = {
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.session.timeout.ms": "3000",
+}
+
 KAFKA_CONFIG = {
+    **QUICK_CONSUMER_GROUPS,
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "4",

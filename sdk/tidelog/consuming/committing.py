@@ -19,7 +19,14 @@ from tidelog.options import ConsumerOptions
 
 logger = logging.getLogger(__name__)
 
-_MOVED_ON = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
+_MOVED_ON = frozenset(
+    {
+        ErrorCode.unknown_member_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.fenced_member_epoch,
+        ErrorCode.stale_member_epoch,
+    }
+)
 
 
 class Commits:
@@ -48,21 +55,35 @@ class Commits:
         """
         group = self.group_metadata()
         async with self._lock:
-            try:
-                await self._coordinator.commit(
-                    offsets,
-                    generation=group.generation,
-                    member_id=group.member_id,
-                    group_instance_id=group.group_instance_id,
-                    timeout_s=self._cluster.request_timeout_s,
-                )
-            except TidelogError as error:
-                if self.membership is not None and group.generation == self.membership.generation:
-                    self.membership.note_commit_error(error.code)
-                if error.code in _MOVED_ON:
-                    raise CommitFailed(str(error)) from error
-                raise
+            while not await self._commit_as(group, offsets):
+                group = self.group_metadata()
             self._last.update((partition, given.offset) for partition, given in offsets.items())
+
+    async def _commit_as(
+        self, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> bool:
+        """Commit as this member; return false if it is in a later epoch and may try again."""
+        membership, timeout_s = self.membership, self._cluster.request_timeout_s
+        try:
+            await self._coordinator.commit(
+                offsets,
+                generation=group.generation,
+                member_id=group.member_id,
+                group_instance_id=group.group_instance_id,
+                timeout_s=timeout_s,
+            )
+        except TidelogError as error:
+            if membership is not None and group.generation == membership.generation:
+                membership.note_commit_error(error.code)
+            if error.code is ErrorCode.stale_member_epoch and membership is not None:
+                # What another member has by now must not go back to where we were.
+                has_moved_on = await membership.has_moved_on(group.generation, timeout_s=timeout_s)
+                if has_moved_on and offsets.keys() <= self._positions.partitions():
+                    return False
+            if error.code in _MOVED_ON:
+                raise CommitFailed(str(error)) from error
+            raise
+        return True
 
     def group_metadata(self) -> GroupMetadata:
         """Return which member this is now. Raises ``CommitFailed`` if it is none."""

@@ -73,9 +73,13 @@ class GroupLife:
         return self._positions.partitions()
 
     async def topics(self) -> frozenset[str]:
-        """Return the topics subscribed to now."""
+        """Return the topics subscribed to now; none where the coordinator matches a pattern."""
         self._subscription.want(self._cluster)
         return self._subscription.topics(self._cluster)
+
+    def server_pattern(self) -> str | None:
+        """Return the pattern that the coordinator matches, if that is what is subscribed to."""
+        return self._subscription.server_pattern
 
     def hold(self) -> None:
         """Hand out nothing more: no partition is certainly ours."""
@@ -107,6 +111,7 @@ class GroupLife:
     ) -> None:
         """Have exactly these partitions, and tell the listener which are new."""
         self._positions.replace(partitions)
+        self._cluster.want({partition.topic for partition in added})
         states = [s for p in added if (s := self._positions.get(p)) is not None]
         _hold(states)
         try:

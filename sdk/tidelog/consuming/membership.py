@@ -1,4 +1,4 @@
-"""Life in a consumer group: joining, heartbeats, and letting go and taking on partitions.
+"""Life in a consumer group: what Kafka's two group protocols have in common.
 
 A rebalance runs in a task of its own, so a caller that stops waiting for it does not
 break it. But partitions are only taken away while the user is at rest, that is inside
@@ -6,60 +6,32 @@ break it. But partitions are only taken away while the user is at rest, that is 
 first, and the next owner starts right behind. A user that does not come back within
 ``max_poll_interval_ms`` loses the partitions: the member leaves the group.
 
-    poll -> rejoin task: let go (eager: all) -> JoinGroup -> (leader: assign) -> SyncGroup
-         -> let go of what is not ours any more (cooperative; then join once more)
-         -> take on what is new
-
-Source: the classic group protocol of the Kafka protocol guide; KIP-62, 345, 394, 429.
+``ClassicMembership`` and ``ConsumerMembership`` say how to join, what a heartbeat is and
+what a rebalance takes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime
+import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
-from kio.schema.heartbeat.v4.request import HeartbeatRequest
-from kio.schema.join_group.v9.request import JoinGroupRequest, JoinGroupRequestProtocol
-from kio.schema.leave_group.v5.request import LeaveGroupRequest, MemberIdentity
-from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from tidelog_core.model import TopicPartition
-from tidelog_core.wire_messages import build
 
-from tidelog.cluster import Cluster, Lane
-from tidelog.consuming.assignors import ASSIGNORS_BY_NAME, Assignor
-from tidelog.consuming.group_protocol import (
-    NO_GENERATION,
-    PROTOCOL_TYPE,
-    MemberSubscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
-from tidelog.errors import FencedInstanceId, MalformedResponse, TidelogError, error_for
+from tidelog.cluster import Cluster
+from tidelog.consuming.group_protocol import NO_GENERATION
+from tidelog.errors import TidelogError
 from tidelog.groups import Coordinator
 from tidelog.options import ConsumerOptions
-from tidelog.wire.requests import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from tidelog.wire.requests import Api
 
 logger = logging.getLogger(__name__)
 
-_JOIN_LAPSE_S = 5.0  # The coordinator may take the whole rebalance timeout, and then answer.
 _LEAVE_TIMEOUT_S = 5.0
-_QUICK_JOINS_MAX = 3
-# Answers that say: you are not the member you think you are.
-_LOST = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
-_REJOIN_AT_ONCE = frozenset(
-    {
-        ErrorCode.member_id_required,
-        ErrorCode.unknown_member_id,
-        ErrorCode.illegal_generation,
-        ErrorCode.rebalance_in_progress,
-    }
-)
 
 
 class Member(Protocol):
@@ -69,7 +41,10 @@ class Member(Protocol):
         """Return the partitions held now."""
 
     async def topics(self) -> frozenset[str]:
-        """Return the topics subscribed to now."""
+        """Return the topics subscribed to now; none where the coordinator matches a pattern."""
+
+    def server_pattern(self) -> str | None:
+        """Return the pattern that the coordinator matches, if that is what is subscribed to."""
 
     def hold(self) -> None:
         """Hand out nothing more: no partition is certainly ours."""
@@ -92,7 +67,7 @@ class Member(Protocol):
         """Wake a poll: a rebalance is wanted or an error is to be raised."""
 
 
-class Membership:
+class Membership(ABC):
     """One consumer's place in its group."""
 
     def __init__(
@@ -101,35 +76,25 @@ class Membership:
         coordinator: Coordinator,
         options: ConsumerOptions,
         member: Member,
+        *,
+        interval_s: float,
     ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
         self._options = options
         self._member = member
-        self._assignors = [ASSIGNORS_BY_NAME[name] for name in options.assignors]
         self.member_id = ""
-        self.generation = NO_GENERATION
-        self._is_stable = False  # Joined and synced: heartbeats are due.
-        self._needs_rejoin = True
+        self.generation = NO_GENERATION  # or the member's epoch
         self.is_lost = False  # Thrown out, perhaps with partitions in hand.
-        self._rejoining: asyncio.Task[None] | None = None
+        self._is_stable = False  # Heartbeats are due.
+        self._is_rebalance_due = True
+        self._is_stopped = False
+        self._rebalancing: asyncio.Task[None] | None = None
         self._heartbeats: asyncio.Task[None] | None = None
+        self._interval_s = interval_s  # until the next heartbeat
+        self._hurry = asyncio.Event()  # set: the next heartbeat is due now
         self._error: BaseException | None = None
-        self._joined_topics: frozenset[str] = frozenset()
-        self._last_assignment: tuple[TopicPartition, ...] = ()
-        self._last_generation = NO_GENERATION
-        self._assigned_counts: Mapping[str, int] | None = None  # as leader, what it saw
         self._left_rest_s: float | None = None  # loop time; None while the user is at rest
-
-    @property
-    def is_cooperative(self) -> bool:
-        """Whether partitions are kept through a rebalance."""
-        return self._assignors[0].is_cooperative
-
-    @property
-    def is_rebalancing(self) -> bool:
-        """Whether a rebalance is wanted or under way."""
-        return self._needs_rejoin or self._rejoining is not None
 
     # --- called by the consumer ---
 
@@ -142,62 +107,62 @@ class Membership:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        loop = asyncio.get_running_loop()
         if self._heartbeats is None:
-            self._heartbeats = loop.create_task(self._beat())
-        if self._needs_rejoin and self._rejoining is None:
-            self._rejoining = loop.create_task(self._rejoin())
-            self._rejoining.add_done_callback(self._on_rejoined)
+            self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
+        if self._is_rebalance_due:
+            self._start_rebalance()
 
     def on_unrest(self) -> None:
         """Note that the user has records in hand."""
         self._left_rest_s = asyncio.get_running_loop().time()
 
-    def request_rejoin(self, reason: str) -> None:
-        """Have the next poll join anew."""
-        if not self._needs_rejoin:
-            logger.info("will rejoin", extra={"group": self._coordinator.group_id, "why": reason})
-        self._needs_rejoin = True
-        self._member.notify()
+    @abstractmethod
+    def on_subscription(self) -> None:
+        """Take note that the user has subscribed to something else."""
 
+    @abstractmethod
     async def on_metadata(self) -> None:
-        """Join anew if what we subscribe to, or (as leader) what we assigned, has changed."""
-        if not self._is_stable or self._needs_rejoin:
-            return
-        if await self._member.topics() != self._joined_topics:
-            self.request_rejoin("the subscription has changed")
-        elif self._assigned_counts is not None:
-            counts = await self._member.partition_counts(self._assigned_counts.keys())
-            if {**dict.fromkeys(self._assigned_counts, 0), **counts} != self._assigned_counts:
-                self.request_rejoin("partitions were added or removed")
+        """Take note that topics may have come, gone or grown."""
 
+    @abstractmethod
     def note_commit_error(self, code: ErrorCode) -> None:
         """Take note of what the coordinator answered to a commit."""
-        if code in _LOST:
-            self._lose(code)
-        elif code is ErrorCode.rebalance_in_progress:
-            self.request_rejoin("a commit was answered so")
+
+    async def has_moved_on(self, generation: int, *, timeout_s: float) -> bool:  # noqa: ARG002
+        """Whether this member, still one, gets beyond the generation within the time."""
+        return False
 
     async def stop(self) -> None:
-        """End the rebalance and the heartbeats."""
-        tasks = [task for task in (self._rejoining, self._heartbeats) if task is not None]
+        """End the rebalance and the heartbeats, for good."""
+        self._is_stopped = True
+        tasks = [task for task in (self._rebalancing, self._heartbeats) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._rejoining = self._heartbeats = None
+        self._rebalancing = self._heartbeats = None
+
+    @abstractmethod
+    async def leave(self, reason: str) -> None:
+        """Leave the group; a static member's place is kept for it, for a while."""
 
     # --- heartbeats ---
 
+    @abstractmethod
+    async def _beat_once(self) -> None:
+        """Send a heartbeat and heed the answer."""
+
     async def _beat(self) -> None:
-        interval_s = self._options.heartbeat_interval_ms / 1000
         poll_interval_s = self._options.max_poll_interval_ms / 1000
         loop = asyncio.get_running_loop()
         progress = self._member.progress()
         while True:
-            wait_s = interval_s
+            wait_s = self._interval_s
             if self._left_rest_s is not None:
                 wait_s = min(wait_s, max(0.01, self._left_rest_s + poll_interval_s - loop.time()))
-            await asyncio.sleep(wait_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._hurry.wait()
+            self._hurry.clear()
             if not self._is_stable:
                 continue
             if progress != (progress := self._member.progress()) and self._left_rest_s is not None:
@@ -213,32 +178,6 @@ class Membership:
                     extra={"group": self._coordinator.group_id, "error": str(error)},
                 )
 
-    async def _beat_once(self) -> None:
-        generation = self.generation
-        request = build(
-            HeartbeatRequest,
-            group_id=self._coordinator.group_id,
-            generation_id=generation,
-            member_id=self.member_id,
-            group_instance_id=self._options.group_instance_id,
-        )
-        response = await self._coordinator.request(
-            HEARTBEAT,
-            request,
-            lane=Lane.GROUP,
-            timeout_s=min(self._cluster.request_timeout_s, self._options.session_timeout_ms / 1000),
-        )
-        code = response.error_code
-        if code is ErrorCode.none or generation != self.generation or not self._is_stable:
-            return
-        self._coordinator.note(code)
-        if code is ErrorCode.rebalance_in_progress:
-            self.request_rejoin("the group rebalances")
-        elif code in _LOST:
-            self._lose(code)
-        elif not code.retriable:
-            self._fail(error_for(code, None, about=f"group {self._coordinator.group_id!r}"))
-
     async def _give_up(self) -> None:
         """Leave, for the user has not polled in time."""
         logger.warning(
@@ -248,25 +187,14 @@ class Membership:
                 "max_poll_interval_ms": self._options.max_poll_interval_ms,
             },
         )
-        if self._rejoining is not None:
-            self._rejoining.cancel()
+        if self._rebalancing is not None:
+            self._rebalancing.cancel()
         await self.leave("poll was not called in time")
         self._lose(ErrorCode.unknown_member_id)
 
-    async def leave(self, reason: str) -> None:
-        """Leave the group, unless the membership is static."""
-        member_id, self.member_id = self.member_id, ""
-        self._is_stable = False
-        if not member_id or self._options.group_instance_id is not None:
-            return
-        request = build(
-            LeaveGroupRequest,
-            group_id=self._coordinator.group_id,
-            # Version 3 and later name members in a list; before, kio's field is another.
-            members=(build(MemberIdentity, member_id=member_id, reason=reason),),
-        )
+    async def _say_goodbye(self, api: Api, request: object) -> None:
         try:
-            await self._coordinator.request(LEAVE_GROUP, request, timeout_s=_LEAVE_TIMEOUT_S)
+            await self._coordinator.request(api, request, timeout_s=_LEAVE_TIMEOUT_S)
         except TidelogError as error:
             logger.info(
                 "could not leave the group, it will notice",
@@ -279,9 +207,7 @@ class Membership:
         self.is_lost = True
         self._member.hold()
         self.generation = NO_GENERATION
-        if code is ErrorCode.unknown_member_id:
-            self.member_id = ""
-        self.request_rejoin(code.name)
+        self._request_rebalance(code.name)
 
     def _fail(self, error: BaseException) -> None:
         self._is_stable = False
@@ -290,177 +216,26 @@ class Membership:
 
     # --- the rebalance ---
 
-    def _on_rejoined(self, task: asyncio.Task[None]) -> None:
-        self._rejoining = None
+    @abstractmethod
+    async def _rebalance(self) -> None:
+        """Do what has to be done to have what the group wants us to have."""
+
+    def _request_rebalance(self, reason: str) -> None:
+        """Have the next poll start a rebalance."""
+        if not self._is_rebalance_due:
+            logger.info("will rejoin", extra={"group": self._coordinator.group_id, "why": reason})
+        self._is_rebalance_due = True
+        self._member.notify()
+
+    def _start_rebalance(self) -> None:
+        """Start it, unless one is under way."""
+        if self._rebalancing is None and not self._is_stopped:
+            self._is_rebalance_due = False
+            self._rebalancing = asyncio.get_running_loop().create_task(self._rebalance())
+            self._rebalancing.add_done_callback(self._on_rebalanced)
+
+    def _on_rebalanced(self, task: asyncio.Task[None]) -> None:
+        self._rebalancing = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
         self._member.notify()
-
-    async def _rejoin(self) -> None:
-        """Join until it holds, retrying what may pass."""
-        self._needs_rejoin = False
-        await self._prepare()
-        backoff = self._cluster.backoff()
-        quick_count = 0
-        while True:
-            try:
-                assigned = await self._join_and_sync()
-                break
-            except TidelogError as error:
-                code = error.code
-                self._coordinator.note(code)
-                if code in _LOST and self._member.owned():
-                    self.is_lost = True
-                    await self._prepare()
-                if isinstance(error, MalformedResponse) or (
-                    not error.retriable and code not in _REJOIN_AT_ONCE
-                ):
-                    raise
-                quick_count += 1
-                if code not in _REJOIN_AT_ONCE or quick_count > _QUICK_JOINS_MAX:
-                    await asyncio.sleep(backoff.next_s())
-        await self._complete(assigned)
-
-    async def _prepare(self) -> None:
-        owned = self._member.owned()
-        if self.is_lost:
-            self.is_lost = False
-            await self._member.let_go(owned, is_lost=True)
-        elif not self.is_cooperative:
-            await self._member.let_go(owned, is_lost=False)
-        else:
-            topics = await self._member.topics()
-            await self._member.let_go(
-                [partition for partition in owned if partition.topic not in topics], is_lost=False
-            )
-
-    async def _complete(self, assigned: list[TopicPartition]) -> None:
-        owned = self._member.owned()
-        self._last_assignment, self._last_generation = tuple(assigned), self.generation
-        revoked = owned.difference(assigned)
-        if revoked:
-            await self._member.let_go(revoked, is_lost=False)
-            self.request_rejoin("partitions were handed over")
-        added = [partition for partition in assigned if partition not in owned]
-        await self._member.take_on(assigned, added)
-
-    async def _join_and_sync(self) -> list[TopicPartition]:
-        """Return our partitions. Raises the error of whichever step failed."""
-        self._is_stable = False
-        topics = await self._member.topics()
-        joined = await self._join(topics)
-        self.generation = int(joined.generation_id)
-        assignor = ASSIGNORS_BY_NAME.get(joined.protocol_name or "")
-        if assignor is None:
-            raise error_for(
-                ErrorCode.inconsistent_group_protocol,
-                f"the group chose assignor {joined.protocol_name!r}",
-            )
-        self._assigned_counts = None
-        assignments: dict[str, list[TopicPartition]] = {}
-        if joined.leader == joined.member_id and not joined.skip_assignment:
-            assignments = await self._assign(assignor, joined)
-        request = build(
-            SyncGroupRequest,
-            group_id=self._coordinator.group_id,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=self._options.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocol_name=assignor.name,
-            assignments=tuple(
-                build(
-                    SyncGroupRequestAssignment,
-                    member_id=member_id,
-                    assignment=encode_assignment(partitions),
-                )
-                for member_id, partitions in assignments.items()
-            ),
-        )
-        synced = await self._coordinator.request(
-            SYNC_GROUP, request, lane=Lane.GROUP, timeout_s=self._rebalance_timeout_s()
-        )
-        self._check(synced.error_code)
-        self._joined_topics = topics
-        self._is_stable = True
-        return decode_assignment(synced.assignment)
-
-    async def _join(self, topics: frozenset[str]) -> Any:
-        protocols = tuple(
-            build(
-                JoinGroupRequestProtocol,
-                name=assignor.name,
-                metadata=encode_subscription(self._subscription(assignor, topics)),
-            )
-            for assignor in self._assignors
-        )
-        milliseconds = datetime.timedelta(milliseconds=1)
-        request = build(
-            JoinGroupRequest,
-            group_id=self._coordinator.group_id,
-            session_timeout=self._options.session_timeout_ms * milliseconds,
-            rebalance_timeout=self._options.max_poll_interval_ms * milliseconds,
-            member_id=self.member_id,
-            group_instance_id=self._options.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=protocols,
-            reason=None,
-        )
-        joined = await self._coordinator.request(
-            JOIN_GROUP, request, lane=Lane.GROUP, timeout_s=self._rebalance_timeout_s()
-        )
-        if joined.error_code is ErrorCode.member_id_required:
-            self.member_id = joined.member_id
-        self._check(joined.error_code)
-        self.member_id = joined.member_id
-        return joined
-
-    def _subscription(self, assignor: Assignor, topics: frozenset[str]) -> MemberSubscription:
-        return MemberSubscription(
-            self.member_id,
-            tuple(topics),
-            self._options.group_instance_id,
-            tuple(sorted(self._member.owned())),
-            self._last_generation,
-            assignor.user_data(self._last_assignment, self._last_generation),
-            self._options.rack,
-        )
-
-    async def _assign(self, assignor: Assignor, joined: Any) -> dict[str, list[TopicPartition]]:
-        members = [
-            decode_subscription(member.member_id, member.group_instance_id, member.metadata)
-            for member in joined.members
-        ]
-        wanted = {topic for member in members for topic in member.topics}
-        counts = await self._member.partition_counts(wanted)
-        self._assigned_counts = {**dict.fromkeys(wanted, 0), **counts}
-        assignments = assignor.assign(members, counts)
-        logger.info(
-            "assigned the group's partitions",
-            extra={
-                "group": self._coordinator.group_id,
-                "generation": self.generation,
-                "members": {member: len(part) for member, part in assignments.items()},
-            },
-        )
-        return assignments
-
-    def _check(self, code: ErrorCode) -> None:
-        if code is ErrorCode.none:
-            return
-        if code in _LOST:
-            self.generation = NO_GENERATION
-            if code is ErrorCode.unknown_member_id:
-                self.member_id = ""
-        if code is ErrorCode.fenced_instance_id:
-            raise FencedInstanceId(
-                f"group {self._coordinator.group_id!r}: another consumer has joined as "
-                f"{self._options.group_instance_id!r}"
-            )
-        raise error_for(code, None, about=f"group {self._coordinator.group_id!r}")
-
-    def _rebalance_timeout_s(self) -> float:
-        return max(
-            self._cluster.request_timeout_s,
-            self._options.max_poll_interval_ms / 1000 + _JOIN_LAPSE_S,
-        )

@@ -5,12 +5,24 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
 from tidelog.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionPattern:
+    """A pattern of topic names that the group's coordinator matches, to whole names.
+
+    In RE2's syntax; for ``group_protocol="consumer"``. Topics that come later are found
+    without the client's looking for them.
+    """
+
+    pattern: str
 
 
 class RebalanceListener:
@@ -40,14 +52,15 @@ class Subscription:
 
     def __init__(self) -> None:
         self._topics: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
+        self._pattern: re.Pattern[str] | None = None  # matched here
+        self.server_pattern: str | None = None  # matched by the coordinator
         self.listener = RebalanceListener()
         self.is_active = False
 
     def set(
         self,
         topics: Iterable[str] | None,
-        pattern: str | re.Pattern[str] | None,
+        pattern: str | re.Pattern[str] | SubscriptionPattern | None,
         listener: RebalanceListener | None,
     ) -> None:
         """Subscribe to topics or to a pattern. Raises ``InvalidRequest`` for both or neither."""
@@ -61,13 +74,18 @@ class Subscription:
         if topics is not None and not names:
             raise InvalidRequest("subscribe needs at least one topic; unsubscribe() ends it")
         self._topics = names
-        self._pattern = re.compile(pattern) if pattern is not None else None
+        self._pattern = self.server_pattern = None
+        if isinstance(pattern, SubscriptionPattern):
+            self.server_pattern = pattern.pattern
+        elif pattern is not None:
+            self._pattern = re.compile(pattern)
         self.listener = listener or RebalanceListener()
         self.is_active = True
 
     def clear(self) -> None:
         """Subscribe to nothing."""
-        self._topics, self._pattern = frozenset(), None
+        self._topics = frozenset()
+        self._pattern = self.server_pattern = None
         self.is_active = False
 
     def want(self, cluster: Cluster) -> None:
@@ -78,7 +96,10 @@ class Subscription:
             cluster.want(self._topics)
 
     def topics(self, cluster: Cluster) -> frozenset[str]:
-        """Return the topics, as the cluster is known now; internal ones only by name."""
+        """Return the topics, as the cluster is known now; internal ones only by name.
+
+        None where the coordinator matches the pattern.
+        """
         if self._pattern is None:
             return self._topics
         return frozenset(

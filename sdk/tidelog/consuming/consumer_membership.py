@@ -1,0 +1,325 @@
+"""Membership by the consumer protocol: the coordinator divides the partitions (KIP-848).
+
+    heartbeat (epoch 0: join) -> epoch, interval, and now and then a new target
+    target -> rebalance task: let go of what is not in it, tell so by the next heartbeat,
+           -> take on what is new in it, which the coordinator has made sure is free
+
+A heartbeat tells only what is new since the last one that was answered; after one that
+was not, the next tells all. The member's id is its own and stays; its epoch, which goes
+with commits, comes with every answer. A member that is fenced gives up its partitions and
+joins once more. Source: KIP-848, KIP-1082 (member ids).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from kio.schema.consumer_group_heartbeat.v1.request import (
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
+from kio.schema.errors import ErrorCode
+from tidelog_core.model import TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog.cluster import Cluster, Lane
+from tidelog.consuming.group_protocol import NO_GENERATION
+from tidelog.consuming.membership import Member, Membership
+from tidelog.consuming.topic_names import names_of_topics
+from tidelog.errors import TidelogError, error_for
+from tidelog.groups import Coordinator
+from tidelog.options import ConsumerOptions
+from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
+
+logger = logging.getLogger(__name__)
+
+_FIRST_INTERVAL_S = 5.0  # The coordinator's answers say how long it is from then on.
+_JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_FOR_NOW_EPOCH = 0, -1, -2
+_LOOKUPS_MAX = 3  # of a target's topics; what is not found is looked up after later heartbeats
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+# Answers that say: you are not the member you think you are.
+_FENCED = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
+
+IdPartitions = frozenset[tuple[UUID, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What the coordinator is to know of the member."""
+
+    topics: frozenset[str]
+    pattern: str | None
+    owned: IdPartitions
+
+
+class ConsumerMembership(Membership):
+    """One consumer's place in its group, by the consumer protocol."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        options: ConsumerOptions,
+        member: Member,
+    ) -> None:
+        super().__init__(cluster, coordinator, options, member, interval_s=_FIRST_INTERVAL_S)
+        self.member_id = str(uuid.uuid4())
+        self._backoff = cluster.backoff()
+        self._told: _Standing | None = None  # None: the next heartbeat tells everything
+        self._target: IdPartitions | None = None
+        self._reached: IdPartitions | None = None  # the target that was taken on last
+        self._owned: IdPartitions = frozenset()
+        self._may_be_member = False  # A heartbeat was sent since the last goodbye.
+        self._has_lost_join = False  # The coordinator may have let us in without our knowing.
+        self._reign = 0  # Grows when the membership ends: later answers are to another.
+        self._moved = asyncio.Event()  # set and replaced with every new epoch
+
+    # --- called by the consumer ---
+
+    def on_subscription(self) -> None:
+        """Tell the coordinator now."""
+        self._hurry.set()
+
+    async def on_metadata(self) -> None:
+        """Tell the coordinator now where a pattern that is matched here matches others."""
+        told = self._told
+        if told is not None and await self._member.topics() != told.topics:
+            self._hurry.set()
+
+    def note_commit_error(self, code: ErrorCode) -> None:
+        """Take note of what the coordinator answered to a commit."""
+        if code in _FENCED:
+            self._lose(code)
+
+    async def has_moved_on(self, generation: int, *, timeout_s: float) -> bool:
+        """Whether this member, still one, gets beyond the epoch within the time."""
+        if self._is_stopped:
+            # The answer to the last heartbeat may have been lost with it. All that it told
+            # has to be told again, or the coordinator takes the old epoch for a wrong one.
+            self._told = None
+            await self._beat_once()
+            return self.generation not in (generation, NO_GENERATION)
+        self._hurry.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.generation == generation:
+                    await self._moved.wait()
+        return self.generation not in (generation, NO_GENERATION)
+
+    async def leave(self, reason: str) -> None:  # noqa: ARG002 — the protocol has no room for it
+        """Leave the group; a static member's place is kept for it, for a while."""
+        self._end()
+        if not self._may_be_member:
+            return
+        self._may_be_member = False
+        instance_id = self._options.group_instance_id
+        request = build(
+            ConsumerGroupHeartbeatRequest,
+            group_id=self._coordinator.group_id,
+            member_id=self.member_id,
+            member_epoch=_LEAVE_EPOCH if instance_id is None else _LEAVE_FOR_NOW_EPOCH,
+            instance_id=instance_id,
+            topic_partitions=None,
+        )
+        await self._say_goodbye(CONSUMER_GROUP_HEARTBEAT, request)
+
+    # --- heartbeats ---
+
+    async def _beat_once(self) -> None:
+        standing = _Standing(
+            await self._member.topics(), self._member.server_pattern(), self._owned
+        )
+        reign, is_joining = self._reign, self.generation == NO_GENERATION
+        request = self._request(standing, is_joining=is_joining)
+        self._may_be_member = True
+        try:
+            response = await self._coordinator.request(
+                CONSUMER_GROUP_HEARTBEAT, request, lane=Lane.GROUP
+            )
+        except TidelogError as error:
+            if reign == self._reign:
+                self._has_lost_join |= is_joining
+                self._on_failure(error)
+            return
+        if reign != self._reign:
+            return
+        code = response.error_code
+        if code is not ErrorCode.none:
+            self._coordinator.note(code)
+            about = f"group {self._coordinator.group_id!r}"
+            self._on_failure(error_for(code, response.error_message, about=about))
+            return
+        self._has_lost_join = False
+        self._told = standing
+        self._on_answer(response)
+
+    def _request(self, standing: _Standing, *, is_joining: bool) -> ConsumerGroupHeartbeatRequest:
+        options, told = self._options, self._told
+        is_full = is_joining or told is None
+        owned: IdPartitions | None = None
+        if is_joining:
+            owned = frozenset()
+        elif told is None or standing.owned != told.owned:
+            owned = standing.owned
+        rebalance_timeout_ms = options.max_poll_interval_ms if is_full else -1
+        names = regex = None
+        if told is None or standing.topics != told.topics:
+            names = tuple(sorted(standing.topics))
+        if told is None or standing.pattern != told.pattern:
+            regex = standing.pattern or ""
+        return build(
+            ConsumerGroupHeartbeatRequest,
+            group_id=self._coordinator.group_id,
+            member_id=self.member_id,
+            member_epoch=_JOIN_EPOCH if is_joining else self.generation,
+            instance_id=options.group_instance_id,
+            rack_id=options.rack if is_full else None,
+            rebalance_timeout=rebalance_timeout_ms * _MILLISECOND,
+            subscribed_topic_names=names,
+            subscribed_topic_regex=regex,
+            server_assignor=options.group_remote_assignor if is_full else None,
+            topic_partitions=None if owned is None else _by_topic(owned),
+        )
+
+    def _on_answer(self, response: Any) -> None:
+        self._backoff.reset()
+        self._interval_s = response.heartbeat_interval / datetime.timedelta(seconds=1)
+        self.member_id = response.member_id or self.member_id
+        self._set_generation(int(response.member_epoch))
+        if response.assignment is not None:
+            target = frozenset(
+                (topic.topic_id, int(number))
+                for topic in response.assignment.topic_partitions
+                for number in topic.partitions
+            )
+            if target != self._target:
+                self._target = target
+        if not self._has_reached_target():
+            self._start_rebalance()
+
+    def _on_failure(self, error: TidelogError) -> None:
+        self._told = None
+        code = error.code
+        if code in _FENCED:
+            self._lose(code)
+            return
+        # The place that our own join took, whose answer was lost, is free after its session.
+        is_own_place = code is ErrorCode.unreleased_instance_id and self._has_lost_join
+        if error.retriable or is_own_place:
+            self._interval_s = self._backoff.next_s()
+            logger.info(
+                "heartbeat failed, will retry",
+                extra={"group": self._coordinator.group_id, "error": str(error)},
+            )
+            return
+        self._error = error
+        self._lose(code)
+
+    def _set_generation(self, generation: int) -> None:
+        if generation != self.generation:
+            self.generation = generation
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
+
+    def _lose(self, code: ErrorCode) -> None:
+        self._end()
+        super()._lose(code)
+
+    def _end(self) -> None:
+        self._is_stable = False
+        self._told = None
+        self._reign += 1
+        self._set_generation(NO_GENERATION)
+
+    def _fail(self, error: BaseException) -> None:
+        super()._fail(error)
+        # The group goes on with us: who polls after the error has its partitions again.
+        self._is_rebalance_due = True
+
+    # --- the rebalance ---
+
+    async def _rebalance(self) -> None:
+        """Give up what was lost and have heartbeats sent, or follow the coordinator's target."""
+        if self.is_lost:
+            self.is_lost = False
+            await self._member.let_go(self._member.owned(), is_lost=True)
+            self._owned, self._target, self._reached = frozenset(), None, None
+        if not self._is_stable:
+            self._told = None
+            self._is_stable = True
+            self._hurry.set()
+            return
+        while not self.is_lost and not self._has_reached_target():
+            target = self._target
+            assert target is not None
+            topic_ids = await self._assigned(target)
+            await self._follow(target, topic_ids)
+            if len(topic_ids) < len(target):
+                return  # Some topics are not known yet: the next heartbeat tries again.
+
+    def _on_rebalanced(self, task: asyncio.Task[None]) -> None:
+        super()._on_rebalanced(task)
+        if self._is_stable and self._reached is not self._target:
+            self._start_rebalance()  # The target has changed in the last moment.
+
+    def _has_reached_target(self) -> bool:
+        return self._target is None or (
+            self._reached is self._target and self._owned == self._target
+        )
+
+    async def _assigned(self, target: IdPartitions) -> Mapping[TopicPartition, UUID]:
+        """Return the target's partitions by name, without those of topics that are not found."""
+        wanted = {topic_id for topic_id, _ in target}
+        backoff = self._cluster.backoff()
+        for attempt in range(1, _LOOKUPS_MAX + 1):
+            names: Mapping[UUID, str] = {}
+            with contextlib.suppress(TidelogError):
+                names = await names_of_topics(self._cluster, wanted)
+            if len(names) == len(wanted) or attempt == _LOOKUPS_MAX:
+                break
+            await asyncio.sleep(backoff.next_s())
+        return {
+            TopicPartition(names[topic_id], number): topic_id
+            for topic_id, number in target
+            if topic_id in names
+        }
+
+    async def _follow(self, target: IdPartitions, assigned: Mapping[TopicPartition, UUID]) -> None:
+        """Have exactly the assigned partitions, unless the membership ends meanwhile."""
+        owned = self._member.owned()
+        reached = frozenset((topic_id, p.partition) for p, topic_id in assigned.items())
+        # A topic that was deleted and made anew has the same name and other records.
+        gone = {p for p in owned if (assigned.get(p), p.partition) not in self._owned}
+        if gone:
+            await self._member.let_go(gone, is_lost=False)
+            if self.is_lost:
+                return
+            self._owned &= reached
+            self._hurry.set()
+        added = [partition for partition in assigned if partition not in owned - gone]
+        if added or gone or self._reached is not target:
+            await self._member.take_on(assigned, added)
+        if self.is_lost:
+            return
+        self._reached = target
+        if self._owned != reached:
+            self._owned = reached
+            self._hurry.set()
+
+
+def _by_topic(owned: IdPartitions) -> tuple[TopicPartitions, ...]:
+    numbers: dict[UUID, list[int]] = {}
+    for topic_id, number in sorted(owned):
+        numbers.setdefault(topic_id, []).append(number)
+    return tuple(
+        build(TopicPartitions, topic_id=topic_id, partitions=tuple(some))
+        for topic_id, some in numbers.items()
+    )
