@@ -9,6 +9,7 @@ runtime client, and none of the packages that the tests have.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from tests.ports import free_port
 from tools import lambda_python, sam
@@ -32,12 +33,20 @@ class BuiltFunction:
     """One function's process behind the runtime interface emulator."""
 
     def __init__(
-        self, build_dir: Path, name: str, handler: str, environment: Mapping[str, str]
+        self,
+        build_dir: Path,
+        name: str,
+        handler: str,
+        environment: Mapping[str, str],
+        *,
+        log: Path | None = None,
     ) -> None:
+        """``log`` is a file for what the function and the emulator write."""
         self._function = build_dir / name
         self._packages = [self._function, build_dir / "CoreLayer" / "python", sam.runtime_client()]
         self._handler = handler
         self._environment = environment
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._port = free_port()
 
@@ -55,7 +64,18 @@ class BuiltFunction:
         # Without site-packages: a package that the layer lacks must be missed.
         python = str(lambda_python.closest().program)
         client = [python, "-S", "-m", "awslambdaric", self._handler]
-        self._process = subprocess.Popen(
+        with contextlib.ExitStack() as stack:
+            output = None if self._log is None else stack.enter_context(self._log.open("wb"))
+            self._process = self._started(client, output)
+        try:
+            self._await_listening()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _started(self, client: list[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [
                 str(sam.runtime_emulator()),
                 *("--runtime-interface-emulator-address", f"127.0.0.1:{self._port}"),
@@ -72,14 +92,10 @@ class BuiltFunction:
                 **self._environment,
             },
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
-        try:
-            self._await_listening()
-        except BaseException:
-            self._end()
-            raise
-        return self
 
     def __exit__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -139,6 +140,32 @@ def test_a_built_function_answers_under_lambdas_runtime_client(
     with function:
         answer = function.invoke(event)
     assert expected.items() <= answer.items(), answer
+
+
+def test_lines_of_a_functions_log_have_their_fields(built_template: Path, tmp_path: Path) -> None:
+    """As the template has Lambda write them; the runtime client hears of it by variables."""
+    logging = read_template(sam.TEMPLATE)["Globals"]["Function"]["LoggingConfig"]
+    log = tmp_path / "log"
+    environment = {
+        "AWS_LAMBDA_LOG_FORMAT": logging["LogFormat"],
+        "AWS_LAMBDA_LOG_LEVEL": logging["ApplicationLogLevel"],
+        "TIDELOG_METADATA": f"sqlite://{tmp_path}/metadata.db",
+        "TIDELOG_OBJECTS": "s3://bucket/prefix",
+        "AWS_REGION": "eu-central-1",
+    }
+    created = {
+        "source": "aws.s3",
+        "detail-type": "Object Created",
+        "detail": {"bucket": {"name": "bucket"}, "object": {"key": "prefix/a-strangers.txt"}},
+    }
+    function = BuiltFunction(
+        built_template.parent, "RetentionFunction", handler_of("retention"), environment, log=log
+    )
+    with function:
+        function.invoke(created)
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    (ignored,) = [line for line in lines if line["message"] == "event of a foreign object ignored"]
+    assert (ignored["level"], ignored["key"]) == ("INFO", "prefix/a-strangers.txt")
 
 
 EVENTS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
