@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -79,10 +79,11 @@ class Coordinator:
         member_id: str = "",
         group_instance_id: str | None = None,
         timeout_s: float,
+        gives_up_on: Collection[ErrorCode] = (),
     ) -> None:
         """Commit the offsets, retrying for the time given while the coordinator moves.
 
-        Raises the first partition's error that will not pass.
+        Raises the first partition's error that will not pass, or is one to give up on.
         """
         if not offsets:
             return
@@ -111,7 +112,13 @@ class Coordinator:
             group_instance_id=group_instance_id,
             topics=topics,
         )
-        await self.retried(OFFSET_COMMIT, request, _raise_commit_errors, timeout_s=timeout_s)
+        await self.retried(
+            OFFSET_COMMIT,
+            request,
+            _raise_commit_errors,
+            timeout_s=timeout_s,
+            gives_up_on=gives_up_on,
+        )
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float
@@ -157,6 +164,7 @@ class Coordinator:
         check: Callable[[Any, str], None],
         *,
         timeout_s: float,
+        gives_up_on: Collection[ErrorCode] = (),
     ) -> Any:
         """Send again and again while errors are retriable, for the time given.
 
@@ -173,7 +181,7 @@ class Coordinator:
                     except TidelogError as error:
                         failure = error
                         self.note(error.code)
-                        if not error.retriable:
+                        if not error.retriable or error.code in gives_up_on:
                             raise
                         await asyncio.sleep(backoff.next_s())
                     else:

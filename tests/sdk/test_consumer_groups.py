@@ -24,6 +24,7 @@ from tidelog.errors import (
     InvalidRequest,
     UnreleasedInstanceId,
 )
+from tidelog.options import GroupProtocol
 from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 from tidelog_core.wire_messages import build
 
@@ -376,9 +377,12 @@ def test_offsets_go_with_a_transaction_under_the_members_epoch(address: str, nam
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_what_a_listener_raises_comes_out_of_poll_and_the_next_poll_goes_on(
-    node: NodeProcess, topic: str, name: str
+    node: NodeProcess, topic: str, name: str, protocol: GroupProtocol
 ) -> None:
+    """As a member: without heartbeats another would get the partitions."""
+
     class Fails(RebalanceListener):
         count = 0
 
@@ -390,7 +394,12 @@ def test_what_a_listener_raises_comes_out_of_poll_and_the_next_poll_goes_on(
     async def main() -> None:
         listener = Fails()
         async with (
-            Consumer(node.address, group_id=name, auto_offset_reset="earliest", **CONSUMER) as one,
+            Consumer(
+                node.address,
+                group_id=name,
+                auto_offset_reset="earliest",
+                group_protocol=protocol,
+            ) as one,
             Producer(node.address) as producer,
         ):
             one.subscribe([topic], listener=listener)
@@ -398,6 +407,40 @@ def test_what_a_listener_raises_comes_out_of_poll_and_the_next_poll_goes_on(
                 await one.poll(timeout_ms=10_000)
             await producer.send_and_wait(topic, b"v")
             assert [record.value for record in await one.poll(timeout_ms=10_000)] == [b"v"]
+            await until(lambda: listener.count > 1, "it has joined once more")
+            await one.commit()
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
+    node: NodeProcess, topic: str, name: str
+) -> None:
+    """It has the name of the one before, and that one's position is not its own."""
+
+    async def main() -> None:
+        options = {**CONSUMER, "group_id": name, "auto_offset_reset": "earliest"}
+        async with (
+            Admin(node.address) as admin,
+            Producer(node.address) as producer,
+            Consumer(node.address, topics=topic, metadata_max_age_ms=300, **options) as consumer,
+        ):
+            for _ in range(3):
+                await producer.send_and_wait(topic, b"old")
+            got: list[bytes | None] = []
+            async with asyncio.timeout(10):
+                while len(got) < 3:
+                    got += [record.value for record in await consumer.poll(timeout_ms=100)]
+            await admin.delete_topics([topic])
+            async with asyncio.timeout(10):
+                while consumer.assignment():
+                    await consumer.poll(timeout_ms=100)
+            await admin.create_topic(topic, partition_count=1)
+            await producer.send_and_wait(topic, b"new")
+            async with asyncio.timeout(10):
+                while len(got) < 4:
+                    got += [record.value for record in await consumer.poll(timeout_ms=100)]
+            assert got == [b"old"] * 3 + [b"new"]
 
     asyncio.run(main())
 

@@ -127,20 +127,6 @@ def test_a_listener_may_seek_and_commit(node: NodeProcess, topic: str, name: str
     asyncio.run(main())
 
 
-def test_what_a_listener_raises_comes_out_of_poll(node: NodeProcess, topic: str, name: str) -> None:
-    class Fails(RebalanceListener):
-        def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-            raise LookupError("no room")
-
-    async def main() -> None:
-        async with Consumer(node.address, group_id=name) as consumer:
-            consumer.subscribe([topic], listener=Fails())
-            with pytest.raises(LookupError, match="no room"):
-                await consumer.poll(timeout_ms=10_000)
-
-    asyncio.run(main())
-
-
 def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     node: NodeProcess, new_topic: Callable[..., str], name: str
 ) -> None:
@@ -180,8 +166,9 @@ def test_the_second_of_one_name_fences_the_first(node: NodeProcess, topic: str, 
                 for _ in range(100):
                     await first.poll(timeout_ms=100)
 
-            with pytest.raises(FencedInstanceId):
-                await poll_on()
+            for _ in range(2):  # and it stays so
+                with pytest.raises(FencedInstanceId):
+                    await poll_on()
 
     asyncio.run(main())
 

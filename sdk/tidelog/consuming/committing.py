@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tidelog_core.model import TopicPartition
 
@@ -47,20 +47,28 @@ class Commits:
         self._last: dict[TopicPartition, int] = {}  # As committed by itself; not repeated.
         self.membership: Membership | None = None  # None: partitions were assigned by hand
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit; retries for the request timeout.
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        gives_up_on: Collection[ErrorCode] = (),
+    ) -> None:
+        """Commit; retries for the request timeout, but for errors to give up on.
 
         Raises ``CommitFailed`` if the partitions may belong to another member now,
         ``RebalanceInProgress`` if they will be divided anew.
         """
         group = self.group_metadata()
         async with self._lock:
-            while not await self._commit_as(group, offsets):
+            while not await self._commit_as(group, offsets, gives_up_on):
                 group = self.group_metadata()
             self._last.update((partition, given.offset) for partition, given in offsets.items())
 
     async def _commit_as(
-        self, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        group: GroupMetadata,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        gives_up_on: Collection[ErrorCode],
     ) -> bool:
         """Commit as this member; return false if it is in a later epoch and may try again."""
         membership, timeout_s = self.membership, self._cluster.request_timeout_s
@@ -71,6 +79,7 @@ class Commits:
                 member_id=group.member_id,
                 group_instance_id=group.group_instance_id,
                 timeout_s=timeout_s,
+                gives_up_on=gives_up_on,
             )
         except TidelogError as error:
             if membership is not None and group.generation == membership.generation:
@@ -119,7 +128,9 @@ class Commits:
         if not offsets:
             return
         try:
-            await self.commit(offsets)
+            # Of a topic that was deleted nothing is left to commit; one of the same name that
+            # came meanwhile has other records.
+            await self.commit(offsets, gives_up_on=(ErrorCode.unknown_topic_or_partition,))
         except TidelogError as error:
             logger.warning(
                 "automatic commit failed",

@@ -102,6 +102,8 @@ class ConsumerMembership(Membership):
     async def has_moved_on(self, generation: int, *, timeout_s: float) -> bool:
         """Whether this member, still one, gets beyond the epoch within the time."""
         if self._is_stopped:
+            if self.generation == NO_GENERATION:
+                return False
             # The answer to the last heartbeat may have been lost with it. All that it told
             # has to be told again, or the coordinator takes the old epoch for a wrong one.
             self._told = None
@@ -239,11 +241,6 @@ class ConsumerMembership(Membership):
         self._reign += 1
         self._set_generation(NO_GENERATION)
 
-    def _fail(self, error: BaseException) -> None:
-        super()._fail(error)
-        # The group goes on with us: who polls after the error has its partitions again.
-        self._is_rebalance_due = True
-
     # --- the rebalance ---
 
     async def _rebalance(self) -> None:
@@ -296,12 +293,14 @@ class ConsumerMembership(Membership):
         """Have exactly the assigned partitions, unless the membership ends meanwhile."""
         owned = self._member.owned()
         reached = frozenset((topic_id, p.partition) for p, topic_id in assigned.items())
-        # A topic that was deleted and made anew has the same name and other records.
         gone = {p for p in owned if (assigned.get(p), p.partition) not in self._owned}
-        if gone:
-            await self._member.let_go(gone, is_lost=False)
+        # A topic that was deleted and made anew has the same name, and offsets of its own.
+        replaced = gone & assigned.keys()
+        for partitions, is_lost in ((replaced, True), (gone - replaced, False)):
+            await self._member.let_go(partitions, is_lost=is_lost)
             if self.is_lost:
                 return
+        if gone:
             self._owned &= reached
             self._hurry.set()
         added = [partition for partition in assigned if partition not in owned - gone]

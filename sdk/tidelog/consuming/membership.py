@@ -24,7 +24,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
 from tidelog.consuming.group_protocol import NO_GENERATION
-from tidelog.errors import TidelogError
+from tidelog.errors import FencedInstanceId, TidelogError
 from tidelog.groups import Coordinator
 from tidelog.options import ConsumerOptions
 from tidelog.wire.requests import Api
@@ -101,11 +101,15 @@ class Membership(ABC):
     def on_rest(self) -> None:
         """Note that the user is inside poll; start a rebalance if one is wanted.
 
-        Raises what ended the last one, if that was an error.
+        Raises what ended the last one, if that was an error: once, as whoever polls on tries
+        again, but always where another consumer has our name, or the two would fence each
+        other for ever.
         """
         self._left_rest_s = None
         if self._error is not None:
-            error, self._error = self._error, None
+            error = self._error
+            if not isinstance(error, FencedInstanceId):
+                self._error = None
             raise error
         if self._heartbeats is None:
             self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
@@ -210,7 +214,9 @@ class Membership(ABC):
         self._request_rebalance(code.name)
 
     def _fail(self, error: BaseException) -> None:
+        # Without heartbeats what we hold will be another's: have it again before going on.
         self._is_stable = False
+        self._is_rebalance_due = True
         self._error = error
         self._member.notify()
 
