@@ -19,7 +19,15 @@ PARTITIONS = 3
 QUICK: dict[str, Any] = {"retry_backoff_ms": 20, "retry_backoff_max_ms": 200}
 
 
-async def transform(cluster: ReplicatedCluster, name: str, done: asyncio.Event) -> Counter[str]:
+OF_PROTOCOL: dict[str, dict[str, Any]] = {
+    "classic": {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 500},
+    "consumer": {"group_protocol": "consumer"},
+}
+
+
+async def transform(
+    cluster: ReplicatedCluster, name: str, done: asyncio.Event, protocol: str
+) -> Counter[str]:
     outcomes: Counter[str] = Counter()
     async with (
         Consumer(
@@ -29,8 +37,7 @@ async def transform(cluster: ReplicatedCluster, name: str, done: asyncio.Event) 
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=6_000,
-            heartbeat_interval_ms=500,
+            **OF_PROTOCOL[protocol],
             **QUICK,
         ) as consumer,
         Producer(cluster.addresses, transactional_id=name, **QUICK) as producer,
@@ -73,7 +80,10 @@ async def count_out(cluster: ReplicatedCluster, done: asyncio.Event) -> Counter[
 
 
 @pytest.mark.slow
-def test_records_are_transformed_once_though_nodes_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", OF_PROTOCOL)
+def test_records_are_transformed_once_though_nodes_are_killed(
+    tmp_path: Path, protocol: str
+) -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
     draw = random.Random(seed)
@@ -105,7 +115,8 @@ def test_records_are_transformed_once_though_nodes_are_killed(tmp_path: Path) ->
                 group.create_task(write())
                 kills = group.create_task(kill_nodes(cluster, done))
                 workers = [
-                    group.create_task(transform(cluster, f"worker-{n}", done)) for n in range(2)
+                    group.create_task(transform(cluster, f"worker-{n}", done, protocol))
+                    for n in range(2)
                 ]
                 counted = group.create_task(count_out(cluster, done))
             print(kills.result(), [worker.result() for worker in workers])
