@@ -7,7 +7,7 @@ created again. A partition that nobody can read now stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tidelog_core.model import TopicPartition
@@ -35,11 +35,17 @@ class BatchRanges:
     problems: tuple[str, ...]
 
 
-def available(start: Positions, catalog: Catalog, *, until: Positions | None = None) -> Ranges:
+def available(
+    start: Positions,
+    catalog: Catalog,
+    *,
+    until: Positions | None = None,
+    cut: Collection[TopicPartition] = (),
+) -> Ranges:
     """Return what there is to read after ``start``, up to ``until`` where that is given.
 
     Every partition of the next positions is there, also with nothing to read. Deleted
-    ones are not.
+    ones are not. Those whose log was ``cut`` end before they start.
     """
     found: dict[TopicPartition, OffsetRange] = {}
     for log in catalog.logs:
@@ -53,16 +59,26 @@ def available(start: Positions, catalog: Catalog, *, until: Positions | None = N
         if until is not None:
             end = min(end, until.offsets.get(partition, begin))
         # The log's end may be below: its nodes were asked before, and are not now.
-        found[partition] = OffsetRange(begin, max(begin, end))
+        found[partition] = OffsetRange(begin, end if partition in cut else max(begin, end))
     for partition, offset in start.offsets.items():
         if partition not in found and catalog.problem_of(partition) is not None:
             found[partition] = OffsetRange(offset, offset)
     return found
 
 
+def behind(start: Positions, catalog: Catalog) -> set[TopicPartition]:
+    """Return the partitions whose logs end before they were read to."""
+    return {
+        log.partition
+        for log in catalog.logs
+        if not _is_other_topic(start, catalog, log.partition.topic)
+        and log.end_offset < start.offsets.get(log.partition, 0)
+    }
+
+
 def offset_count(ranges: Ranges) -> int:
     """Return how many offsets there are to read."""
-    return sum(one.end - one.start for one in ranges.values())
+    return sum(max(0, one.end - one.start) for one in ranges.values())
 
 
 def advance(

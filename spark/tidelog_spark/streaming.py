@@ -23,16 +23,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 from tidelog_core.errors import InvalidRequest
+from tidelog_core.model import TopicPartition
 
 from tidelog_spark.catalog import Catalog
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.positions import Positions
 from tidelog_spark.session import read_rows
 from tidelog_spark.stream_planner import StreamPlanner
-from tidelog_spark.stream_progress import advance, available, offset_count
+from tidelog_spark.stream_progress import advance, available, behind, offset_count
 
 INITIAL = "@initial"
 START = "@start"
+CUT_AFTER_S = 10.0  # A log that ends before it was read to is taken to be cut after this.
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -44,6 +46,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: StreamPlanner | None = None
         self._until: Positions | None = None  # of Trigger.AvailableNow
         self._last_batch_s: float | None = None
+        self._behind_since: dict[TopicPartition, float] = {}
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Return what a task needs."""
@@ -69,7 +72,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next micro-batch ends; ``start`` itself where there is none yet."""
         positions = Positions.from_json(start)
         catalog = self._planner.look(positions.offsets.keys())
-        ranges = available(positions, catalog, until=self._until)
+        cut = self._cut_logs(positions, catalog)
+        ranges = available(positions, catalog, until=self._until, cut=cut)
         if self._is_delayed(limit, offset_count(ranges)):
             return start
         end = advance(positions, catalog, ranges, offsets_max=_offsets_max(limit))
@@ -122,6 +126,17 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._opened is None:
             self._opened = StreamPlanner(self._options, look_interval_s=self._look_interval_s)
         return self._opened
+
+    def _cut_logs(self, positions: Positions, catalog: Catalog) -> set[TopicPartition]:
+        """Return the partitions whose logs the nodes have cut, as an unclean election does.
+
+        A leader that has just come may not know its end yet, and a tier may be behind what
+        the nodes had: those are waited for.
+        """
+        now_s = monotonic()
+        found = behind(positions, catalog) if self._options.nodes is not None else set()
+        self._behind_since = {p: self._behind_since.get(p, now_s) for p in found}
+        return {p for p, since in self._behind_since.items() if now_s - since >= CUT_AFTER_S}
 
     def _is_delayed(self, limit: ReadLimit, offsets: int) -> bool:
         """Return whether the batch waits for more rows.

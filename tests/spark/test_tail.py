@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from tidelog import Admin, Producer, SyncProducer
 from tidelog.errors import ConnectionFailed
+from tidelog_spark import nodes
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.planning import DataLost, Split
 from tidelog_spark.schema import arrow_schema
@@ -174,7 +175,57 @@ def test_a_stream_reads_each_offset_once_while_segments_go_to_the_tier(node, top
     assert taken == {0: list(range(600)), 1: list(range(600))}
 
 
-def test_read_committed_ends_at_the_last_stable_offset_and_leaves_out_what_was_aborted(node, topic):
+def test_a_log_that_was_cut_is_a_loss_once_it_does_not_come_back(
+    node, topic, producer, monkeypatch
+):
+    """An unclean election may cut it; a new leader that is still behind must not seem to."""
+    now = 100.0
+    monkeypatch.setattr("tidelog_spark.streaming.monotonic", lambda: now)
+    send(producer, topic, 0, 20)
+    stream = MicroBatches(options(node, topic))
+    try:
+        stream.checkpoint.append(json.dumps({topic: {"0": 50, "1": 0}}))
+        assert stream.plan() is True, "the topic's id is news"
+        assert stream.read() == {}
+        now += 9
+        assert stream.plan() is False
+        now += 2
+        assert stream.plan() is True
+        with pytest.raises(DataLost, match=r"the end of .*-0 went back from 50 to 20"):
+            stream.read()
+        stream.restart(failOnDataLoss="false")
+        assert stream.read() == {}
+        send(producer, topic, 20, 25)
+        assert list((stream.next_offsets() or {}).values()) == [[20, 21, 22, 23, 24]]
+    finally:
+        stream.stop()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_stream_takes_transactions_as_its_isolation_says(node, topic, isolation):
+    stream = MicroBatches(options(node, topic, isolation=isolation, startingOffsets="earliest"))
+    found: list[int] = []
+    try:
+        with Producer(node.address, transactional_id=f"s-{topic}").sync() as sender:
+            for number in range(6):
+                with suppress(GivenUp), sender.transaction():
+                    sender.send(topic, b"%d" % number, partition=0).result()
+                    found += (stream.next_offsets() or {}).get(f"{topic}-0", [])
+                    if number % 2:
+                        raise GivenUp
+        found += (stream.next_offsets() or {}).get(f"{topic}-0", [])
+    finally:
+        stream.stop()
+    # Each record has a marker after it.
+    assert found == ([0, 4, 8] if isolation == "read_committed" else [0, 2, 4, 6, 8, 10])
+
+
+@pytest.mark.parametrize("fetch_size_bytes", [nodes.FETCH_SIZE_BYTES_MAX, 1])
+def test_read_committed_ends_at_the_last_stable_offset_and_leaves_out_what_was_aborted(
+    node, topic, monkeypatch, fetch_size_bytes
+):
+    """Also where each batch comes in an answer of its own, apart from its marker."""
+    monkeypatch.setattr(nodes, "FETCH_SIZE_BYTES_MAX", fetch_size_bytes)
     with Producer(node.address, transactional_id=f"a-{topic}").sync() as first:
         with first.transaction():
             first.send(topic, b"0", partition=0).result()  # offset 0, its marker 1

@@ -1,0 +1,64 @@
+"""A Spark driver of its own, to be killed: a stream into a table of files and a journal.
+
+    python -m tests.spark.stream_driver OPTIONS_JSON FOLDER
+
+Writes ``FOLDER/table`` and appends each batch's number and rows to ``FOLDER/journal``,
+a line a batch, as ``foreachBatch`` sees them. Ends when it has read what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from tidelog_spark import register
+
+
+def main(options: dict[str, str], folder: Path) -> None:
+    """Run the two streams side by side until both have read what is there."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.local.dir", str(folder / "local"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    register(spark)
+    table = spark.readStream.format("tidelog").options(**options).load()
+    files = (
+        table.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "files-checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "table"))
+    )
+    # One after the other: two Python processes that start at once on a busy machine may both be
+    # too late for Spark.
+    while files.isActive and not files.recentProgress:
+        files.awaitTermination(0.1)
+    journal = (folder / "journal").open("a")
+
+    def note(batch: DataFrame, number: int) -> None:
+        rows = sorted(map(list, batch.select("partition", "offset").collect()))
+        journal.write(json.dumps([number, rows]) + "\n")
+        journal.flush()
+
+    noted = (
+        table.writeStream.foreachBatch(note)
+        .option("checkpointLocation", str(folder / "journal-checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    files.awaitTermination()
+    noted.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]))
