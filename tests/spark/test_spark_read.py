@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tidelog_core.records.batch import CompressionType, Record, build_batch
-from tidelog_spark import scan
+from tidelog_spark import bookmark, scan
 
 from tests.spark.tiered import TieredCluster
 
@@ -147,6 +147,16 @@ def test_ranges_of_offsets_and_times(spark, cluster):
     }
     found = load(spark, cluster, **by_time).select("offset").collect()
     assert [row.offset for row in found] == [100, 101, 102]
+
+
+def test_bookmarks_and_keys_mean_the_same_to_the_data_source_and_to_scan(spark, cluster):
+    saved = bookmark({**cluster.options, "subscribe": "events"})
+    given = {"asOf": saved, "keys": '["k13", "k999", "none"]'}
+    for table in (load(spark, cluster, **given), scan(spark, {**cluster.options, **given})):
+        found = sorted(tuple(row) for row in table.select("partition", "offset", "key").collect())
+        assert found == [
+            (partition, offset, b"k%d" % offset) for partition in range(2) for offset in (13, 999)
+        ]
 
 
 def test_a_partition_without_segments_is_empty(spark, cluster):

@@ -291,3 +291,25 @@ def test_nodes_that_do_not_answer_are_named(node, topic):
     given = options(node, topic, **{"kafka.bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(ConnectionFailed, match=r"no node answers at 127\.0\.0\.1:1"):
         rows({**given, "kafka.request.timeout.ms": "500"})
+
+
+def test_spark_reads_tier_and_tail_as_a_table_and_as_a_stream(
+    spark, node, topic, producer, tmp_path
+):
+    given = options(node, topic, startingOffsets="earliest")
+    send(producer, topic, 0, 200)
+    wait_until(lambda: tiered_end(given) > 50, "nothing is tiered")
+    table = spark.read.format("tidelog").options(**given).load()
+    assert sorted(row.offset for row in table.select("offset").collect()) == list(range(200))
+    query = (
+        spark.readStream.format("tidelog")
+        .options(**given)
+        .load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "table"))
+    )
+    assert query.awaitTermination(120)
+    written = spark.read.parquet(str(tmp_path / "table")).select("offset").collect()
+    assert sorted(row.offset for row in written) == list(range(200))
