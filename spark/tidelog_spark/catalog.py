@@ -1,7 +1,7 @@
 """Loads what planning needs to know of partitions from the metadata store.
 
-Nothing is ever listed in the object store. A partition's segments are read before its
-log start offset: retention moves the log start first and deletes after, so a segment
+Nothing is ever listed in the object store. The partitions' segments are read before their
+log start offsets: retention moves the log start first and deletes after, so a segment
 that is gone from the listing lies below the log start that is read.
 """
 
@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar
 from uuid import UUID
 
@@ -22,11 +23,12 @@ from tidelog_core.metadata.records import (
     SegmentMeta,
     Topic,
     cluster_key,
+    partition_collection,
     partition_key,
     segment_collection,
     topic_key,
 )
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.keys import segment_keys
 
@@ -37,6 +39,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CALLS_AT_ONCE_MAX = 16
+GETS_OF_ONE_TOPIC_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +106,29 @@ async def load_catalog(
     ]
     if absent:
         raise UnknownTopicOrPartition(f"there is no partition {', '.join(absent)}")
+    there = [(topic, p) for topic, p in wanted if p < topic.partition_count]
+    segments: list[list[Item]] = [[]] * len(there)
+    if is_tier_wanted:
+        keys = [segment_collection(topic.topic_id, number) for topic, number in there]
+        segments = await gather(metadata.list, keys)
+    items = await _partition_items(metadata, there)
+    logs: list[PartitionLog] = []
     unreadable: dict[TopicPartition, CorruptItem] = {}
-
-    async def load(one: tuple[Topic, int]) -> PartitionLog | None:
-        try:
-            return await _load_log(metadata, *one, is_tier_wanted=is_tier_wanted)
-        except CorruptItem as error:
-            if not isinstance(selection, SubscribePattern):
-                raise
-            unreadable[TopicPartition(one[0].name, one[1])] = error
-            return None
-
-    loaded = await gather(load, [(topic, p) for topic, p in wanted if p < topic.partition_count])
-    if not known and None in loaded and not isinstance(selection, SubscribePattern):
-        raise UnknownTopicOrPartition("a topic was deleted while its partitions were looked up")
+    for (topic, number), of_segments in zip(there, segments, strict=True):
+        name = TopicPartition(topic.name, number)
+        found = items.get(partition_key(topic.topic_id, number))
+        if found is not None:
+            try:
+                logs.append(_log(topic, name, found, of_segments))
+            except CorruptItem as error:
+                if not isinstance(selection, SubscribePattern):
+                    raise
+                unreadable[name] = error
+        elif not isinstance(selection, SubscribePattern) and name not in known:
+            raise UnknownTopicOrPartition(f"topic {topic.name!r} was deleted just now")
     return Catalog(
         cluster_id,
-        tuple(log for log in loaded if log is not None),
+        tuple(logs),
         {topic.name: topic.topic_id for topic in topics},
         unreadable_topics,
         unreadable,
@@ -156,20 +165,33 @@ async def _selected_topics(
     return topics, unreadable
 
 
-async def _load_log(
-    metadata: MetadataStore, topic: Topic, number: int, *, is_tier_wanted: bool
-) -> PartitionLog | None:
-    """Return the log, ``None`` where the topic was deleted just now."""
-    items = []
-    if is_tier_wanted:
-        items = await metadata.list(segment_collection(topic.topic_id, number))
-    partition = await metadata.get(partition_key(topic.topic_id, number))
-    if partition is None:
-        return None
+async def _partition_items(
+    metadata: MetadataStore, wanted: Iterable[tuple[Topic, int]]
+) -> dict[ItemKey, Item]:
+    """Return the partitions' items, those of a topic with one query if they are many."""
+    numbers: dict[UUID, list[int]] = {}
+    for topic, number in wanted:
+        numbers.setdefault(topic.topic_id, []).append(number)
+    many = [one for one, some in numbers.items() if len(some) > GETS_OF_ONE_TOPIC_MAX]
+    few = [
+        partition_key(one, number)
+        for one, some in numbers.items()
+        if len(some) <= GETS_OF_ONE_TOPIC_MAX
+        for number in some
+    ]
+    lists = await gather(metadata.list, map(partition_collection, many))
+    found = [*chain.from_iterable(lists), *await gather(metadata.get, few)]
+    return {item.id: item for item in found if item is not None}
+
+
+def _log(
+    topic: Topic, partition: TopicPartition, item: Item, segments: Iterable[Item]
+) -> PartitionLog:
+    """Return the partition's log. Raises ``CorruptItem``."""
     log = partition_log(
-        TopicPartition(topic.name, number),
-        Partition.from_item(partition).log_start_offset,
-        [SegmentMeta.from_item(item) for item in items],
+        partition,
+        Partition.from_item(item).log_start_offset,
+        [SegmentMeta.from_item(segment) for segment in segments],
     )
     return replace(log, topic_id=topic.topic_id)
 

@@ -335,9 +335,7 @@ def _is_read_committed(reader: _OptionReader, *, is_bookmarked: bool) -> bool:
         if reader.has(name)
     }
     if len(set(found.values())) > 1:
-        reader.problems.append(
-            "options 'isolation' and 'kafka.isolation.level' say different things"
-        )
+        reader.problems.append("options 'isolation' and 'kafka.isolation.level' disagree")
     if bookmarked is None:
         return any(found.values())
     if found and bookmarked not in found.values():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from uuid import UUID
 
 import pytest
 from tidelog_core.errors import InvalidConfig
@@ -16,7 +18,8 @@ from tidelog_spark.option_values import (
     SubscribePattern,
     TimestampLimit,
 )
-from tidelog_spark.options import ReadOptions, parse_options
+from tidelog_spark.options import NodeOptions, ReadOptions, check_options, parse_options
+from tidelog_spark.positions import Positions
 
 STORES = {"metadata": "sqlite:///m.db", "objects": "file:///o"}
 
@@ -174,3 +177,71 @@ def test_a_read_that_ends_before_it_starts_is_refused():
     found = problem(startingOffsets='{"a": {"0": 5}}', endingOffsets='{"a": {"0": 4}}')
     assert found == "the read of a-0 ends at 4 and starts at 5"
     assert "ends at time 1" in problem(startingTimestamp="2", endingTimestamp="1")
+
+
+def test_a_stream_starts_at_the_end_and_has_its_own_options():
+    options = parse_options(
+        {
+            **STORES,
+            "subscribe": "a",
+            "maxOffsetsPerTrigger": "500",
+            "minOffsetsPerTrigger": "100",
+            "maxTriggerDelay": "2m",
+        },
+        is_stream=True,
+    )
+    assert options.start == OffsetLimit(LATEST, {})
+    assert options.max_offsets_per_trigger == 500
+    assert options.min_offsets_per_trigger == 100
+    assert options.max_trigger_delay_ms == 120_000
+    given = {**STORES, "subscribe": "a", "startingOffsets": '{"a": {"0": -1, "1": -2, "2": 7}}'}
+    limit = parse_options(given, is_stream=True).start
+    assert isinstance(limit, OffsetLimit)
+    assert list(limit.by_partition.values()) == [LATEST, EARLIEST, 7]
+
+
+def test_columns_are_known_before_it_is_said_whether_it_is_a_stream():
+    """A problem of one kind of read alone is said when it is known which it is."""
+    for given in ({"endingOffsets": "latest"}, {"maxOffsetsPerTrigger": "5"}, {}):
+        both = {**STORES, "subscribe": "a", "includeHeaders": "true", **given}
+        assert check_options(both).include_headers
+    neither = {**STORES, "subscribe": "a", "endingOffsets": "latest", "maxTriggerDelay": "1s"}
+    with pytest.raises(InvalidConfig, match="'endingOffsets' is for batch reads"):
+        check_options(neither)
+
+
+def test_nodes_are_named_as_for_sparks_kafka_source():
+    servers = "a:9092,[::1]:9093"
+    options = parsed(**{"kafka.bootstrap.servers": servers, "kafka.request.timeout.ms": "500"})
+    assert options.nodes == NodeOptions(servers, request_timeout_ms=500)
+    assert parsed().nodes is None
+    assert "must be host:port" in problem(**{"kafka.bootstrap.servers": "a:b"})
+    secure = {"kafka.bootstrap.servers": servers, "kafka.security.protocol": "SASL_SSL"}
+    assert "it must be one of plaintext" in problem(**secure)
+
+
+def test_isolation_has_the_name_of_a_consumers_option_too():
+    name = "kafka.isolation.level"
+    assert parsed(**{name: "read_committed"}).is_read_committed
+    assert "disagree" in problem(**{name: "read_committed", "isolation": "read_uncommitted"})
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("500", 500), ("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("2h", 7_200_000)],
+)
+def test_delays_are_written_as_spark_writes_times(text, milliseconds):
+    given = {**STORES, "subscribe": "a", "maxTriggerDelay": text}
+    assert parse_options(given, is_stream=True).max_trigger_delay_ms == milliseconds
+
+
+def test_positions_are_the_same_text_whatever_their_order():
+    topic_id = UUID(int=7)
+    offsets = {TopicPartition("b", 10): 5, TopicPartition("b", 2): 6, TopicPartition("a", 0): 0}
+    found = Positions(offsets, {"b": topic_id})
+    text = json.dumps(found.to_json())
+    ids = f'"@topicIds": {{"b": "{topic_id}"}}'
+    assert text == '{"a": {"0": 0}, "b": {"2": 6, "10": 5}, ' + ids + "}"
+    assert Positions.from_json(json.loads(text)) == found
+    other = Positions(dict(sorted(offsets.items())), {"b": topic_id})
+    assert json.dumps(other.to_json()) == text

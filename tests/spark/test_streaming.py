@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
 from tidelog_core.errors import CorruptItem, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from tidelog_core.metadata.records import partition_key, topic_key
 from tidelog_core.records.batch import Record, build_batch
+from tidelog_spark.limits import OtherTopic
 from tidelog_spark.options import parse_options
 from tidelog_spark.planning import DataLost
 
@@ -123,6 +124,27 @@ def test_starts_are_offsets_and_times_of_each_partition(cluster, stream):
     assert late.next_offsets() == {}
     fill(cluster, 50, 60)
     assert late.next_offsets() == {"t-0": list(range(50, 60))}
+
+
+def test_the_text_of_a_checkpoint_is_where_another_stream_starts(cluster, stream):
+    cluster.create_topic("t")
+    fill(cluster, 0, 30)
+    first = stream()
+    first.next_rows()
+    fill(cluster, 30, 50)
+    second = stream(startingOffsets=first.checkpoint[-1])
+    assert second.next_offsets() == {"t-0": list(range(30, 50))}
+    cluster.delete_topic("t")
+    cluster.create_topic("t")
+    with pytest.raises(OtherTopic, match="topic 't' was deleted and created again"):
+        stream(startingOffsets=first.checkpoint[-1]).plan()
+
+
+def test_a_topic_of_many_partitions_is_read_like_one_of_few(cluster, stream):
+    cluster.create_topic("t", partition_count=9)
+    for partition in range(9):
+        fill(cluster, 0, 10, partition=partition)
+    assert stream().next_offsets() == {f"t-{p}": list(range(10)) for p in range(9)}
 
 
 def test_a_limit_is_shared_by_what_the_partitions_have(cluster, stream):
