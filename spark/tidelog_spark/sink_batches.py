@@ -8,19 +8,19 @@ their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from tidelog.producing.encoded import EncodedRecords
 from tidelog_core.errors import MessageTooLarge
 from tidelog_core.model import TopicPartition
-from tidelog_core.records.batch import HEADER_SIZE, CompressionType
+from tidelog_core.records.batch import HEADER_SIZE
 from tidelog_core.records.codecs import compress
 from tidelog_core.records.record import record_size_bytes_max
 
 from tidelog_spark.kernels import Longs
 from tidelog_spark.sink_kernels import encode_records, order_by_group
+from tidelog_spark.sink_options import BatchOptions
 from tidelog_spark.sink_rows import COLUMNS, Rows, assign_partitions, read_rows
 
 GATHERED_SIZE_BYTES = 16 * 1024 * 1024
@@ -28,18 +28,6 @@ _RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
 
 PartitionCount = Callable[[str], int]
 """Returns how many partitions the topic has; raises ``TidelogError`` if there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
-    """What the record batches of a write are like."""
-
-    topic: str | None = None  # goes before the rows' own
-    include_headers: bool = True  # of rows that have a column of them
-    compression: CompressionType = CompressionType.NONE
-    compression_level: int | None = None
-    batch_size_bytes: int = 512 * 1024  # before compression; a larger record goes alone
-    record_size_bytes_max: int = 1024 * 1024  # with all that a batch needs around it
 
 
 class BatchBuilder:

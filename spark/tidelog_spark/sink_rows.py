@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from tidelog_core.errors import InvalidConfig
 from tidelog_core.model import TopicPartition
 
 from tidelog_spark.kernels import Bytes, Ints, Longs
+from tidelog_spark.sink_errors import InvalidRow
 from tidelog_spark.sink_kernels import (
     NULL_HEADER,
     NULL_HEADER_KEY,
@@ -32,16 +32,8 @@ from tidelog_spark.sink_kernels import (
 )
 
 COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")  # that are looked at
-HEADERS_SHAPE = "array<struct<key:string,value:binary>>"
 
 _PROBLEMS = {NULL_HEADER: "is null", NULL_HEADER_KEY: "has no key"}
-
-
-class InvalidRow(InvalidConfig):
-    """A row cannot be a record of the topics: nothing of its task is committed."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__([problem])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +150,7 @@ def _topics(array: pa.Array) -> tuple[Ints, tuple[str, ...]]:
     if array.null_count:
         raise InvalidRow("a row has no topic: give the option 'topic', or a topic in every row")
     encoded = pc.dictionary_encode(array)
-    return np.asarray(encoded.indices, np.int32), tuple(encoded.dictionary.to_pylist())
+    return np.array(encoded.indices, np.int32), tuple(encoded.dictionary.to_pylist())
 
 
 def _partitions(array: pa.Array) -> Longs:

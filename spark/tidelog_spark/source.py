@@ -10,6 +10,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -19,6 +21,7 @@ from tidelog_spark.options import ReadOptions, check_options, parse_options
 from tidelog_spark.planning import Split
 from tidelog_spark.schema import spark_schema
 from tidelog_spark.session import plan_read, read_rows
+from tidelog_spark.sink_writers import batch_writer, stream_writer
 
 
 class TidelogDataSource(DataSource):
@@ -46,6 +49,15 @@ class TidelogDataSource(DataSource):
         return TidelogStreamReader(
             _with_columns(parse_options(self.options, is_stream=True), schema)
         )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the batch writer. Raises ``InvalidConfig`` for options and columns."""
+        return batch_writer(self.options, schema, is_overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the stream writer. Raises ``InvalidConfig`` for options and columns."""
+        del overwrite  # A topic is only ever added to.
+        return stream_writer(self.options, schema)
 
 
 class TidelogReader(DataSourceReader):

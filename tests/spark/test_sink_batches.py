@@ -15,8 +15,9 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType, Record, build_batch, decode_records
 from tidelog_core.records.murmur2 import partition_for_key
 from tidelog_spark import sink_batches
-from tidelog_spark.sink_batches import BatchBuilder, BatchOptions
-from tidelog_spark.sink_rows import InvalidRow
+from tidelog_spark.sink_batches import BatchBuilder
+from tidelog_spark.sink_errors import InvalidRow
+from tidelog_spark.sink_options import BatchOptions
 
 NOW_MS = 1_700_000_000_123
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

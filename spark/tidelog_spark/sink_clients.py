@@ -1,0 +1,75 @@
+"""The SDK's clients as the sink uses them, and the names that it goes by in a cluster."""
+
+from __future__ import annotations
+
+import re
+
+from tidelog import Admin, Producer
+from tidelog.errors import ErrorCode, TidelogError
+
+from tidelog_spark.sink_options import SinkOptions
+
+PREFIX = "tidelog-spark"
+# How long a reader waits for a transaction's end before it sees to the end itself.
+UNSTABLE_TIMEOUT_MS = 2_000
+
+
+class SinkNames:
+    """What a stream, or a batch write, is called in the cluster."""
+
+    def __init__(self, sink_id: str) -> None:
+        """``sink_id`` is a query's id, or that of a write."""
+        self.group_id = f"{PREFIX}-{sink_id}"  # keeps what has been decided
+        self.deciding_id = f"{self.group_id}-commit"  # the driver's transactional id
+
+    def task_id(self, task: int, attempt: int) -> str:
+        """Return the transactional id of an attempt of a stream's task."""
+        return f"{self.group_id}-{task}-{attempt}"
+
+    def whole_task_id(self, task: int) -> str:
+        """Return the transactional id, and the group, of all attempts of a batch write's task."""
+        return f"{self.group_id}-{task}"
+
+    def owns_attempt(self, transactional_id: str) -> bool:
+        """Whether the transactional id is that of an attempt of this stream's tasks."""
+        return re.fullmatch(rf"{re.escape(self.group_id)}-\d+-\d+", transactional_id) is not None
+
+    def owns_whole_task(self, transactional_id: str) -> bool:
+        """Whether the transactional id is that of a task of this batch write."""
+        return re.fullmatch(rf"{re.escape(self.group_id)}-\d+", transactional_id) is not None
+
+
+def open_producer(options: SinkOptions, *, transactional_id: str | None = None) -> Producer:
+    """Return a producer, not started."""
+    return Producer(
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=options.transaction_timeout_ms,
+        request_size_bytes_max=options.batches.record_size_bytes_max,
+        buffer_memory_bytes=options.buffer_memory_bytes,
+        max_block_ms=options.max_block_ms,
+        request_timeout_ms=options.request_timeout_ms,
+        delivery_timeout_ms=max(options.delivery_timeout_ms, options.request_timeout_ms + 5),
+    )
+
+
+def open_admin(options: SinkOptions, *, timeout_ms: int | None = None) -> Admin:
+    """Return an admin, not started."""
+    return Admin(
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        timeout_ms=options.max_block_ms if timeout_ms is None else timeout_ms,
+        request_timeout_ms=options.request_timeout_ms,
+    )
+
+
+async def fence_off(options: SinkOptions, transactional_id: str) -> None:
+    """Abort what the transactional id has open, or wait until its commit is done."""
+    async with open_producer(options, transactional_id=transactional_id):
+        pass
+
+
+def is_unstable(error: TidelogError) -> bool:
+    """Whether an offset could not be told because a transaction on it is still open."""
+    return error.code is ErrorCode.unstable_offset_commit

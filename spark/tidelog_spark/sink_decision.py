@@ -1,0 +1,146 @@
+"""What a stream's driver has decided: that a micro-batch is committed, and by what.
+
+The decision is the offset that the stream's own group has committed for a partition that
+every cluster has, with the transactions of the batch in the offset's metadata. The offset
+is the number of the batch after it. A metadata text has a limit, so a long decision goes
+on in further groups; all are committed by one transaction.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog import Admin, GroupMetadata, OffsetAndMetadata, Producer
+from tidelog.errors import TidelogError
+from tidelog.producing.prepared import PreparedTransaction
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+
+from tidelog_spark.sink_clients import (
+    UNSTABLE_TIMEOUT_MS,
+    SinkNames,
+    fence_off,
+    is_unstable,
+    open_admin,
+)
+from tidelog_spark.sink_errors import CorruptDecision
+from tidelog_spark.sink_options import SinkOptions
+
+MARKED = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
+TEXT_SIZE_MAX = 4000  # characters; ``offset.metadata.max.bytes`` is 4096 by default
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTask:
+    """The transaction that holds the rows of one task."""
+
+    task: int
+    attempt: int
+    row_count: int
+    prepared: PreparedTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A micro-batch that is committed, or about to be: whoever finds this sees to it."""
+
+    batch_id: int
+    task_count: int  # also of tasks without rows
+    tasks: Mapping[int, WrittenTask]  # by number
+
+    def texts(self) -> list[str]:
+        """Return the decision as texts of at most ``TEXT_SIZE_MAX``."""
+        document = {
+            "batch": self.batch_id,
+            "tasks": self.task_count,
+            "written": [
+                [
+                    written.task,
+                    written.attempt,
+                    written.row_count,
+                    written.prepared.producer_id,
+                    written.prepared.epoch,
+                    int(written.prepared.adds_itself),
+                ]
+                for written in self.tasks.values()
+            ],
+        }
+        packed = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 9)
+        text = base64.b64encode(packed).decode()
+        size = TEXT_SIZE_MAX - 8  # for the count before the first
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        return [f"{len(pieces)}:{pieces[0]}", *pieces[1:]]
+
+    @classmethod
+    def from_text(cls, text: str, names: SinkNames) -> Decision:
+        """Return the decision of the texts, joined. Raises ``CorruptDecision``."""
+        try:
+            document = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+            tasks = {
+                task: WrittenTask(
+                    task,
+                    attempt,
+                    row_count,
+                    PreparedTransaction(
+                        names.task_id(task, attempt), producer_id, epoch, bool(adds_itself)
+                    ),
+                )
+                for task, attempt, row_count, producer_id, epoch, adds_itself in document["written"]
+            }
+            return cls(document["batch"], document["tasks"], tasks)
+        except (ValueError, KeyError, TypeError, zlib.error) as error:
+            raise CorruptDecision(names.group_id, repr(error)) from None
+
+
+async def record(decision: Decision, names: SinkNames, decider: Producer) -> None:
+    """Make the decision. Raises ``ProducerFenced`` if another driver has taken over.
+
+    ``decider`` is the producer of ``names.deciding_id``.
+    """
+    async with decider.transaction() as transaction:
+        for number, text in enumerate(decision.texts()):
+            await transaction.send_offsets(
+                {MARKED: OffsetAndMetadata(decision.batch_id + 1, metadata=text)},
+                GroupMetadata(_group(names, number)),
+            )
+
+
+async def read(names: SinkNames, admin: Admin) -> Decision | None:
+    """Return the last decision, None if there is none.
+
+    Raises an error of which ``is_unstable`` is true while one is being made.
+    """
+    while True:
+        first = await _text(names, admin, 0)
+        if first is None:
+            return None
+        count, _, text = first[1].partition(":")
+        rest = [await _text(names, admin, number) for number in range(1, int(count))]
+        if all(found is not None and found[0] == first[0] for found in rest):
+            return Decision.from_text(text + "".join(f[1] for f in rest if f is not None), names)
+        # The next decision was made meanwhile.
+
+
+async def read_settled(options: SinkOptions, names: SinkNames) -> Decision | None:
+    """Return the last decision; one that a driver was about to make when it died is settled."""
+    try:
+        async with open_admin(options, timeout_ms=UNSTABLE_TIMEOUT_MS) as admin:
+            return await read(names, admin)
+    except TidelogError as error:
+        if not is_unstable(error):
+            raise
+    await fence_off(options, names.deciding_id)
+    async with open_admin(options) as admin:
+        return await read(names, admin)
+
+
+async def _text(names: SinkNames, admin: Admin, number: int) -> tuple[int, str] | None:
+    found = (await admin.list_group_offsets(_group(names, number), [MARKED])).get(MARKED)
+    return None if found is None else (found.offset, found.metadata)
+
+
+def _group(names: SinkNames, number: int) -> str:
+    return names.group_id if number == 0 else f"{names.group_id}.{number}"

@@ -1,0 +1,65 @@
+"""What the sink raises besides the SDK's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.errors import ErrorCode, InvalidRecord, TidelogError
+
+
+class InvalidRow(InvalidRecord):
+    """A row cannot be a record of the topics; nothing of its task is committed."""
+
+
+class CorruptDecision(TidelogError):
+    """What a group has committed is not what a stream's driver writes there."""
+
+    def __init__(self, group_id: str, problem: str) -> None:
+        super().__init__(f"the offsets of group {group_id!r} are no decision: {problem}")
+        self.group_id = group_id
+
+
+class BatchSuperseded(TidelogError):
+    """Another run of the query has written this micro-batch, or one after it."""
+
+    code = ErrorCode.producer_fenced
+
+    def __init__(self, batch_id: int, decided_batch_id: int) -> None:
+        super().__init__(
+            f"micro-batch {batch_id} is not written: another run of the query is at"
+            f" {decided_batch_id}. Two must not share a checkpoint"
+        )
+        self.batch_id, self.decided_batch_id = batch_id, decided_batch_id
+
+
+class TransactionsEnded(TidelogError):
+    """Transactions of a micro-batch ended before it was decided: nothing of it is committed."""
+
+    code = ErrorCode.transaction_abortable
+
+    def __init__(self, batch_id: int, tasks: Iterable[int], timeout_ms: int) -> None:
+        numbers = sorted(tasks)
+        super().__init__(
+            f"micro-batch {batch_id} is not committed: the transactions of tasks {numbers} have"
+            f" ended before it. It took longer than 'kafka.transaction.timeout.ms',"
+            f" {timeout_ms}, or another run of the query has begun it anew"
+        )
+        self.batch_id, self.tasks = batch_id, numbers
+
+
+class BatchIncomplete(TidelogError):
+    """A micro-batch was decided, and transactions of it were aborted before their commit.
+
+    Run with as many tasks as before, the query writes the rows of these tasks once more.
+    """
+
+    code = ErrorCode.transaction_abortable
+
+    def __init__(self, batch_id: int, tasks: Iterable[int], task_count: int) -> None:
+        numbers = sorted(tasks)
+        super().__init__(
+            f"the rows of tasks {numbers} of micro-batch {batch_id} are missing: the driver ended"
+            " between the decision and their commit, and their transactions have timed out."
+            f" Start the query again so that the batch has {task_count} tasks with the same rows"
+        )
+        self.batch_id, self.tasks, self.task_count = batch_id, numbers, task_count

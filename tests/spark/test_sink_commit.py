@@ -1,0 +1,372 @@
+"""Micro-batches through every way to die: their rows are there once, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tidelog import GroupMetadata, OffsetAndMetadata
+from tidelog.errors import ProducerFenced
+from tidelog.producing.prepared import PreparedTransaction
+from tidelog_spark import sink_decision
+from tidelog_spark.sink_clients import SinkNames, open_producer
+from tidelog_spark.sink_commit import abort_batch, commit_batch
+from tidelog_spark.sink_decision import MARKED, Decision, WrittenTask, record
+from tidelog_spark.sink_errors import (
+    BatchIncomplete,
+    BatchSuperseded,
+    CorruptDecision,
+    TransactionsEnded,
+)
+from tidelog_spark.sink_options import SinkOptions, parse_sink_options
+from tidelog_spark.sink_task import RowWriter, write_stream_task, write_whole_task
+
+from tests.node.node_process import NodeProcess
+from tests.spark.sinks import make_topic, open_transactions, values
+
+CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A node that the tests of this file share."""
+    folder: Path = tmp_path_factory.mktemp("sink-commit")
+    with NodeProcess(folder / "node", config=CONFIG) as node:
+        yield node.address
+
+
+class Query:
+    """A stream's sink, driven by hand: what Spark would call, and where it might die."""
+
+    def __init__(self, address: str, **options: str) -> None:
+        self.address = address
+        self.topic = make_topic(address)
+        given = {"kafka.bootstrap.servers": address, "topic": self.topic}
+        self.options: SinkOptions = parse_sink_options({**given, **options})
+        self.names = SinkNames(str(uuid4()))
+
+    def task(
+        self, batch: int, numbers: Sequence[int], *, task: int = 0, attempt: int = 0
+    ) -> WrittenTask | None:
+        rows = pa.RecordBatch.from_pydict({"value": [str(n).encode() for n in numbers]})
+        return write_stream_task(
+            self.options, self.names, [rows], batch_id=batch, task=task, attempt=attempt
+        )
+
+    def tasks(self, batch: int, numbers: Sequence[int], *, count: int = 3) -> list[WrittenTask]:
+        """Run all tasks of a batch; return what they leave to commit."""
+        done = [self.task(batch, numbers[task::count], task=task) for task in range(count)]
+        return [written for written in done if written is not None]
+
+    def commit(self, batch: int, written: Sequence[WrittenTask], *, count: int = 3) -> None:
+        asyncio.run(commit_batch(self.options, self.names, batch, written, task_count=count))
+
+    def abort(self, batch: int, written: Sequence[WrittenTask]) -> None:
+        asyncio.run(abort_batch(self.options, self.names, batch, written))
+
+    def decide(self, batch: int, written: Sequence[WrittenTask], *, count: int = 3) -> None:
+        """Do what a driver does up to the decision, and die."""
+        decision = Decision(batch, count, {task.task: task for task in written})
+
+        async def main() -> None:
+            async with open_producer(
+                self.options, transactional_id=self.names.deciding_id
+            ) as decider:
+                await record(decision, self.names, decider)
+
+        asyncio.run(main())
+
+    def complete(self, written: Sequence[WrittenTask], *, is_commit: bool = True) -> None:
+        async def main() -> None:
+            async with open_producer(self.options) as producer:
+                for task in written:
+                    await producer.complete(task.prepared, is_commit=is_commit)
+
+        asyncio.run(main())
+
+    def values(self) -> list[int]:
+        """Return what readers of committed data see, once nothing is open."""
+        return values(self.address, self.topic)
+
+
+def test_batches_are_committed_one_after_the_other(address):
+    query = Query(address)
+    for batch in range(3):
+        query.commit(batch, query.tasks(batch, range(batch * 10, batch * 10 + 10)))
+    assert query.values() == list(range(30))
+
+
+def test_a_batch_that_was_committed_is_not_written_again(address):
+    """The driver died between the sink's commit and that of the checkpoint."""
+    query = Query(address)
+    query.commit(0, query.tasks(0, range(10)))
+    for count in (3, 5, 1):
+        again = query.tasks(0, range(10), count=count)
+        assert again == []
+        query.commit(0, again, count=count)
+    query.commit(1, query.tasks(1, range(10, 20)))
+    assert query.values() == list(range(20))
+
+
+@pytest.mark.parametrize("count", [3, 2, 7])
+def test_a_batch_that_was_not_decided_is_written_anew_in_whatever_tasks(address, count):
+    query = Query(address)
+    query.tasks(0, range(10))
+    query.commit(0, query.tasks(0, range(10), count=count), count=count)
+    assert query.values() == list(range(10))
+    assert open_transactions(address) == []
+
+
+@pytest.mark.parametrize("completed", [0, 1, 3])
+@pytest.mark.parametrize("count", [3, 2, 7])
+def test_a_batch_that_was_decided_is_completed_by_the_next_driver(address, completed, count):
+    query = Query(address)
+    written = query.tasks(0, range(10))
+    query.decide(0, written)
+    query.complete(written[:completed])
+    again = query.tasks(0, range(10), count=count)
+    assert again == []
+    query.commit(0, again, count=count)
+    assert query.values() == list(range(10))
+
+
+def test_a_decision_that_was_never_made_is_settled_by_the_next_tasks(address):
+    """The driver died while it made it: its transaction is open, and holds the offset."""
+    query = Query(address)
+    written = query.tasks(0, range(10))
+    decision = Decision(0, 3, {task.task: task for task in written})
+
+    async def die_deciding() -> None:
+        decider = open_producer(query.options, transactional_id=query.names.deciding_id)
+        await decider.start()
+        transaction = await decider.transaction().__aenter__()
+        await transaction.send_offsets(
+            {MARKED: OffsetAndMetadata(1, metadata=decision.texts()[0])},
+            GroupMetadata(query.names.group_id),
+        )
+        await transaction.prepare()  # so that closing does not abort it
+        await decider.close()
+
+    asyncio.run(die_deciding())
+    query.commit(0, query.tasks(0, range(10), count=2), count=2)
+    assert query.values() == list(range(10))
+
+
+def test_a_driver_that_comes_back_late_does_no_harm(address):
+    query = Query(address)
+    late = query.tasks(0, range(10))
+    query.commit(0, query.tasks(0, range(10), count=2), count=2)
+    query.commit(0, late)
+    query.abort(0, late)
+    assert query.values() == list(range(10))
+    query.commit(1, query.tasks(1, range(10, 20)))
+    with pytest.raises(BatchSuperseded, match="another run of the query is at 1"):
+        query.commit(0, late)
+    with pytest.raises(BatchSuperseded):
+        query.task(0, [7])
+    query.abort(0, late)
+    assert query.values() == list(range(20))
+
+
+def test_a_driver_whose_tasks_were_fenced_off_decides_nothing(address):
+    query = Query(address)
+    late = query.tasks(0, range(10))
+    begun = query.task(0, range(5), task=1)
+    with pytest.raises(TransactionsEnded, match=r"the transactions of tasks \[1\] have ended"):
+        query.commit(0, late)
+    query.abort(0, late)
+    assert begun is not None
+    query.abort(0, [begun])
+    assert query.values() == []
+    query.commit(0, query.tasks(0, range(10)))
+    assert query.values() == list(range(10))
+
+
+def test_a_batch_that_takes_longer_than_its_transactions_is_not_committed(address):
+    query = Query(address, **{"kafka.transaction.timeout.ms": "300"})
+    written = query.tasks(0, range(10))
+    assert query.values() == []  # Waits until all are timed out.
+    with pytest.raises(TransactionsEnded, match=r"kafka\.transaction\.timeout\.ms"):
+        query.commit(0, written)
+    assert query.values() == []
+
+
+def test_rows_that_time_out_behind_the_decision_are_written_again(address):
+    """No driver came for so long that the coordinator aborted a part of a decided batch."""
+    query = Query(address)
+    written = query.tasks(0, range(10))
+    query.decide(0, written)
+    query.complete(written[:1])
+    query.complete(written[1:2], is_commit=False)
+    with pytest.raises(BatchIncomplete, match=r"rows of tasks \[1\] of micro-batch 0"):
+        query.commit(0, [])
+    with pytest.raises(BatchIncomplete):  # Other tasks may have other rows.
+        query.commit(0, query.tasks(0, range(10), count=2), count=2)
+    again = query.tasks(0, range(10))
+    assert [task.task for task in again] == [1]
+    query.commit(0, again)
+    assert query.values() == list(range(10))
+    assert query.tasks(0, range(10)) == []
+
+
+def test_attempts_run_side_by_side_and_one_counts(address):
+    query = Query(address)
+    query.task(0, range(10), attempt=0)
+    chosen = query.task(0, range(10), attempt=1)
+    query.task(0, range(10), attempt=2)
+    assert chosen is not None
+    query.commit(0, [chosen], count=1)
+    assert query.values() == list(range(10))
+    assert open_transactions(address) == []
+
+
+def test_an_aborted_batch_leaves_nothing_unless_it_was_decided(address):
+    query = Query(address)
+    query.abort(0, query.tasks(0, range(10)))
+    assert query.values() == []
+    written = query.tasks(0, range(10))
+    query.decide(0, written)
+    query.abort(0, written)
+    query.commit(0, query.tasks(0, range(10)))
+    assert query.values() == list(range(10))
+
+
+def test_a_batch_without_rows_commits_nothing(address):
+    query = Query(address)
+    assert query.tasks(0, []) == []
+    query.commit(0, [])
+    query.commit(1, query.tasks(1, range(2)))  # One of three tasks has none.
+    assert query.values() == [0, 1]
+
+
+deaths = st.lists(
+    st.tuples(
+        st.sampled_from(["in tasks", "before decision", "after decision", "while completing"]),
+        st.integers(1, 4),
+    ),
+    max_size=3,
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(batches=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), deaths), max_size=3))
+def test_whatever_dies_where_every_row_is_there_once(address, batches):
+    query = Query(address)
+    expected: list[int] = []
+    for batch, (size, count, ends) in enumerate(batches):
+        rows = range(batch * 10, batch * 10 + size)
+        for end, tasks in ends:
+            if end == "in tasks":
+                query.tasks(batch, rows[: size // 2], count=tasks)
+                continue
+            written = query.tasks(batch, rows, count=tasks)
+            if end == "before decision" or not written:
+                continue
+            query.decide(batch, written, count=tasks)
+            query.complete(written[: len(written) // 2] if end == "while completing" else [])
+        query.commit(batch, query.tasks(batch, rows, count=count), count=count)
+        expected += rows
+    assert query.values() == expected
+
+
+# -- tasks of a batch write
+
+
+def whole(query: Query, numbers: Sequence[int], *, task: int = 0) -> int:
+    rows = pa.RecordBatch.from_pydict({"value": [str(n).encode() for n in numbers]})
+    return write_whole_task(query.options, query.names, task, [rows])
+
+
+def test_a_task_that_has_committed_is_not_written_again(address):
+    query = Query(address)
+    assert [whole(query, range(10)) for _ in range(3)] == [10, 10, 10]
+    assert whole(query, range(10, 15), task=1) == 5
+    assert whole(query, [], task=2) == 0
+    assert query.values() == list(range(15))
+
+
+@contextmanager
+def dying_attempt(query: Query, numbers: Sequence[int]) -> Iterator[None]:
+    """An attempt that is about to commit: its rows are written, its transaction is open."""
+    rows = pa.RecordBatch.from_pydict({"value": [str(n).encode() for n in numbers]})
+    name = query.names.whole_task_id(0)
+    with RowWriter(query.options, name, 0) as writer, writer.transaction():
+        writer.write([rows])
+        yield
+
+
+def test_a_later_attempt_fences_off_one_that_is_still_about(address):
+    query = Query(address)
+    with (
+        pytest.raises(ProducerFenced, match="another producer has begun"),
+        dying_attempt(query, range(10)),
+    ):
+        assert whole(query, range(10)) == 10
+    assert query.values() == list(range(10))
+    assert whole(query, range(10)) == 10
+    assert query.values() == list(range(10))
+
+
+# -- the record of a decision
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda task, attempt, rows, id_, epoch: (task, attempt, rows, id_, epoch),
+            st.integers(0, 10**6),
+            st.integers(0, 20),
+            st.integers(1, 2**40),
+            st.integers(0, 2**50),
+            st.integers(0, 32766),
+        ),
+        unique_by=lambda task: task[0],
+        max_size=300,
+    )
+)
+def test_a_decision_of_any_size_comes_back_from_its_texts(tasks):
+    names = SinkNames("q")
+    decision = Decision(
+        5,
+        len(tasks),
+        {
+            task: WrittenTask(
+                task,
+                attempt,
+                rows,
+                PreparedTransaction(names.task_id(task, attempt), producer_id, epoch, True),
+            )
+            for task, attempt, rows, producer_id, epoch in tasks
+        },
+    )
+    texts = decision.texts()
+    assert all(len(text) <= sink_decision.TEXT_SIZE_MAX for text in texts)
+    count, _, first = texts[0].partition(":")
+    assert int(count) == len(texts)
+    assert Decision.from_text("".join([first, *texts[1:]]), names) == decision
+
+
+def test_a_decision_that_takes_several_texts_is_read_back(address, monkeypatch):
+    monkeypatch.setattr(sink_decision, "TEXT_SIZE_MAX", 60)
+    query = Query(address)
+    written = query.tasks(0, range(10))
+    query.decide(0, written)
+    assert query.tasks(0, range(10)) == []
+    query.commit(0, [])
+    assert query.values() == list(range(10))
+
+
+def test_an_offset_that_is_no_decision_is_told():
+    with pytest.raises(CorruptDecision, match="group 'tidelog-spark-q'"):
+        Decision.from_text("nothing", SinkNames("q"))
