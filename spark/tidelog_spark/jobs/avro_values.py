@@ -1,0 +1,164 @@
+"""Avro values by a schema: the fields of a record become columns.
+
+Values are encoded with the schema given, without a container. With Confluent's framing
+the id before each is passed over: the schema given must then be the one they were
+written with. Types become Arrow's as Avro's specification gives them; a union may be of
+one type and null.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+
+import fastavro
+import pyarrow as pa
+from fastavro.schema import SchemaParseException
+from tidelog_core.errors import InvalidConfig
+
+from tidelog_spark.jobs.decoding import (
+    Decoded,
+    UnreadableValue,
+    decode_each,
+    require_columns,
+    unframed,
+)
+
+DEPTH_MAX = 32  # of a schema, which may name itself
+_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_LOGICAL_TYPES = {
+    "date": pa.date32(),
+    "time-millis": pa.time64("us"),
+    "time-micros": pa.time64("us"),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+}
+# What the reader raises for bytes that are not of the schema: it has no error of its own.
+_UNREADABLE = (
+    UnreadableValue,
+    EOFError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    StopIteration,
+    TypeError,
+    ValueError,
+    MemoryError,
+)
+
+
+class AvroValues:
+    """Reads records of one schema."""
+
+    def __init__(self, schema: bytes, *, is_framed: bool) -> None:
+        try:
+            parsed = json.loads(schema)
+            self._schema = fastavro.parse_schema(_without_uuids(parsed))
+        except (ValueError, SchemaParseException, KeyError, TypeError) as error:
+            raise InvalidConfig([f"the Avro schema cannot be used: {error}"]) from None
+        if not isinstance(parsed, dict) or parsed.get("type") != "record":
+            raise InvalidConfig(["the Avro schema must be of a record"])
+        self._struct = _TypeReader().type_of(parsed, "the value", DEPTH_MAX)
+        self.fields = tuple(self._struct)
+        require_columns(self.fields)
+        self._is_framed = is_framed
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """Return the records' fields as columns."""
+        return decode_each(values, self._read, self._struct, _UNREADABLE)
+
+    def _read(self, value: bytes) -> Mapping[str, object]:
+        stream = io.BytesIO(unframed(value) if self._is_framed else value)
+        found = fastavro.schemaless_reader(stream, self._schema, None)
+        if stream.tell() != len(stream.getbuffer()):
+            raise UnreadableValue("bytes follow the record")
+        assert isinstance(found, dict)
+        return found
+
+
+def _without_uuids(schema: object) -> object:
+    """Return the schema with UUIDs as the text that they are written as."""
+    if isinstance(schema, list):
+        return [_without_uuids(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without_uuids(value)
+        for name, value in schema.items()
+        if not (name == "logicalType" and value == "uuid")
+    }
+
+
+class _TypeReader:
+    """Arrow's types of Avro's, named ones remembered."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, object] = {}
+
+    def type_of(self, schema: object, where: str, depth: int) -> pa.DataType:
+        """Return the type. Raises ``InvalidConfig`` for what has none."""
+        if depth == 0:
+            raise InvalidConfig([f"the Avro schema of {where} is nested too deep, or in itself"])
+        if isinstance(schema, list):
+            others = [one for one in schema if one != "null"]
+            if len(others) != 1:
+                raise InvalidConfig([f"{where} is a union of several types, which is no column"])
+            return self.type_of(others[0], where, depth - 1)
+        if isinstance(schema, str):
+            if schema in _TYPES:
+                return _TYPES[schema]
+            if schema in self._named:
+                return self.type_of(self._named[schema], where, depth - 1)
+            raise InvalidConfig([f"{where} has the type {schema!r}, which is no column's"])
+        assert isinstance(schema, dict)
+        return self._complex(schema, where, depth)
+
+    def _complex(self, schema: dict[str, object], where: str, depth: int) -> pa.DataType:
+        if "name" in schema:
+            self._remember(schema)
+        kind, logical = schema["type"], schema.get("logicalType")
+        if logical == "decimal":
+            return pa.decimal128(schema["precision"], schema.get("scale", 0))
+        if logical in _LOGICAL_TYPES:
+            return _LOGICAL_TYPES[str(logical)]
+        match kind:
+            case "record":
+                fields = schema["fields"]
+                assert isinstance(fields, list)
+                found = pa.struct(
+                    [
+                        (
+                            one["name"],
+                            self.type_of(one["type"], f"{where}.{one['name']}", depth - 1),
+                        )
+                        for one in fields
+                    ]
+                )
+            case "array":
+                found = pa.list_(self.type_of(schema["items"], f"{where}[]", depth - 1))
+            case "map":
+                values = self.type_of(schema["values"], f"{where}[]", depth - 1)
+                found = pa.map_(pa.string(), values)
+            case "fixed":
+                found = pa.binary()  # Delta has none of a fixed size
+            case _:
+                found = self.type_of(kind, where, depth - 1)
+        return found
+
+    def _remember(self, schema: dict[str, object]) -> None:
+        name, space = str(schema["name"]), schema.get("namespace")
+        self._named[name] = schema
+        if space and "." not in name:
+            self._named[f"{space}.{name}"] = schema

@@ -1,0 +1,269 @@
+"""An export's run: from where the table has got to, to where the tiered log ends.
+
+One run: prepare the table, read what it has, plan from there, write files in Spark's
+tasks, commit files and offsets together. A run that breaks off anywhere before the
+commit has changed nothing that is seen, and the next one does the same work again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+from pyspark.sql import SparkSession
+from tidelog_core.errors import UnknownTopicOrPartition
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.records import Topic, topic_key
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+
+from tidelog_spark.catalog import load_catalog
+from tidelog_spark.jobs.decoding import RAW, DecoderSpec
+from tidelog_spark.jobs.export_table import (
+    ExportConflict,
+    ExportTable,
+    Offsets,
+    TimePartitions,
+    WrittenFile,
+    partition_id,
+)
+from tidelog_spark.jobs.export_tasks import (
+    WriteSettings,
+    WriteTask,
+    exported_schema,
+    write_tasks,
+)
+from tidelog_spark.options import Subscribe, parse_options
+from tidelog_spark.planning import DataLost, Split
+from tidelog_spark.session import plan_read
+
+logger = logging.getLogger(__name__)
+
+# A task's files are about as large as what it reads, if that compresses alike.
+TASK_SIZE_BYTES = 128 << 20
+TASKS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """What is to be exported, and how."""
+
+    metadata: str
+    objects: str
+    topics: tuple[str, ...]
+    decoder: DecoderSpec = RAW
+    partitions: TimePartitions = TimePartitions.DAY
+    include_headers: bool = False
+    keeps_bad_records: bool = False
+    is_read_committed: bool = True
+    fail_on_data_loss: bool = True
+    offsets_per_partition_max: int | None = None  # in one run; None: all there are
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePartition:
+    """A partition as it is to be exported from."""
+
+    name: TopicPartition
+    id: str
+    log_start_offset: int
+    tiered_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """The offsets ``[start, end)`` of a partition that a run exports."""
+
+    partition: SourcePartition
+    start: int
+    end: int
+
+    @property
+    def name(self) -> TopicPartition:
+        """The partition's name."""
+        return self.partition.name
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """What a run has done."""
+
+    run_id: str
+    row_count: int
+    size_bytes: int
+    file_count: int
+    ranges: tuple[PartitionRange, ...]  # those with something to export
+
+
+def export(spark: SparkSession, request: ExportRequest, table: ExportTable) -> ExportResult:
+    """Bring the table up to the end of the tiered log, each record once.
+
+    Raises ``ExportConflict`` where another export was faster, ``SchemaConflict``,
+    ``DataLost`` where retention has removed what was not yet exported, ``BadRecord``
+    (in a task) and what the stores raise. In every case the table is as it was.
+    """
+    # In a thread of its own: a notebook's driver already runs an event loop in this one.
+    with ThreadPoolExecutor(1, thread_name_prefix="export") as executor:
+        return executor.submit(_export, spark, request, table).result()
+
+
+def _export(spark: SparkSession, request: ExportRequest, table: ExportTable) -> ExportResult:
+    decoder = request.decoder.open()
+    schema = table.prepare(
+        exported_schema(
+            decoder,
+            include_headers=request.include_headers,
+            keeps_bad_records=request.keeps_bad_records and request.decoder.format != "raw",
+        )
+    )
+    partitions = asyncio.run(_partitions(request))
+    exported = table.offsets([one.id for one in partitions])
+    ranges = _ranges(request, partitions, exported)
+    run_id = str(uuid4())
+    if not ranges:
+        return ExportResult(run_id, 0, 0, 0, ())
+    files = write_files(spark, request, table, schema=schema, ranges=ranges, run_id=run_id)
+    offsets = {one.partition.id: one.end for one in ranges}
+    try:
+        table.commit(files, offsets, run_id=run_id)
+    except ExportConflict:
+        _remove(table.location, files)
+        raise
+    return ExportResult(
+        run_id,
+        sum(one.row_count for one in files),
+        sum(one.size_bytes for one in files),
+        len(files),
+        tuple(ranges),
+    )
+
+
+def write_files(
+    spark: SparkSession,
+    request: ExportRequest,
+    table: ExportTable,
+    *,
+    schema: pa.Schema,
+    ranges: Sequence[PartitionRange],
+    run_id: str,
+) -> list[WrittenFile]:
+    """Write what the ranges hold. Nobody sees the files before they are committed."""
+    read = parse_options(
+        {
+            "metadata": request.metadata,
+            "objects": request.objects,
+            "assign": json.dumps(_by_topic({one.name: 0 for one in ranges}, as_list=True)),
+            "startingOffsets": json.dumps(_by_topic({one.name: one.start for one in ranges})),
+            "endingOffsets": json.dumps(_by_topic({one.name: one.end for one in ranges})),
+            "includeHeaders": str(request.include_headers).lower(),
+            "failOnDataLoss": str(request.fail_on_data_loss).lower(),
+            "isolation": "read_committed" if request.is_read_committed else "read_uncommitted",
+        }
+    )
+    tasks = grouped(plan_read(read).splits)
+    if not tasks:
+        return []
+    settings = WriteSettings(
+        read=read,
+        decoder=request.decoder,
+        keeps_bad_records=request.keeps_bad_records,
+        location=table.location,
+        schema=schema,
+        partitions=request.partitions,
+        run_folder=f"run={run_id}" if table.has_partition_columns else f"data/{run_id}",
+    )
+    written: list[WrittenFile] = (
+        spark.sparkContext.parallelize(tasks, min(len(tasks), TASKS_MAX))
+        .mapPartitions(partial(write_tasks, settings=settings))
+        .collect()
+    )
+    return written
+
+
+def grouped(splits: Sequence[Split], size_bytes: int = TASK_SIZE_BYTES) -> list[WriteTask]:
+    """Return tasks of about the size: many small splits become a few files; pure."""
+    groups: list[list[Split]] = []
+    filled_bytes = size_bytes
+    for split in splits:
+        split_bytes = sum(part.size_bytes for part in split.slices)
+        if filled_bytes + split_bytes > size_bytes:
+            groups.append([])
+            filled_bytes = 0
+        groups[-1].append(split)
+        filled_bytes += split_bytes
+    return [WriteTask(number, tuple(group)) for number, group in enumerate(groups)]
+
+
+async def _partitions(request: ExportRequest) -> list[SourcePartition]:
+    store = open_metadata_store(request.metadata)
+    try:
+        ids = {name: await _topic_id(store, name) for name in request.topics}
+        catalog = await load_catalog(store, Subscribe(request.topics))
+    finally:
+        await store.close()
+    return [
+        SourcePartition(
+            log.partition,
+            partition_id(ids[log.partition.topic], log.partition.partition),
+            log.log_start_offset,
+            log.tiered_end_offset,
+        )
+        for log in catalog.logs
+    ]
+
+
+def _ranges(
+    request: ExportRequest, partitions: Sequence[SourcePartition], exported: Offsets
+) -> list[PartitionRange]:
+    """Return what there is to export of every partition that has something."""
+    ranges: list[PartitionRange] = []
+    lost: list[str] = []
+    for one in partitions:
+        start = exported.get(one.id, one.log_start_offset)
+        if start < one.log_start_offset:
+            lost.append(
+                f"offsets [{start}, {one.log_start_offset}) of {one.name} were deleted"
+                " before they were exported"
+            )
+            start = one.log_start_offset
+        end = one.tiered_end_offset
+        if request.offsets_per_partition_max is not None:
+            end = min(end, start + request.offsets_per_partition_max)
+        if start < end:
+            ranges.append(PartitionRange(one, start, end))
+    if lost and request.fail_on_data_loss:
+        raise DataLost(lost)
+    for problem in lost:
+        logger.warning("skipped lost offsets", extra={"problem": problem})
+    return ranges
+
+
+async def _topic_id(store: MetadataStore, name: str) -> UUID:
+    item = await store.get(topic_key(name))
+    if item is None:
+        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+    return Topic.from_item(item).topic_id
+
+
+def _by_topic(numbers: Mapping[TopicPartition, int], *, as_list: bool = False) -> dict[str, object]:
+    found: dict[str, dict[str, int]] = {}
+    for name, number in numbers.items():
+        found.setdefault(name.topic, {})[str(name.partition)] = number
+    if as_list:
+        return {topic: [int(one) for one in of] for topic, of in found.items()}
+    return dict(found)
+
+
+def _remove(location: str, files: Sequence[WrittenFile]) -> None:
+    """Remove files that will never be committed."""
+    filesystem, root = fs.FileSystem.from_uri(location)
+    for file in files:
+        filesystem.delete_file(f"{root}/{file.path}")
