@@ -48,6 +48,7 @@ tier = typer.Typer(cls=CommandGroup, help="What lies in the object store.")
 tier.command("status")(status)
 
 job.command("audit", context_settings=spark_jobs.HANDED_ON)(spark_jobs.audit)
+job.command("export", context_settings=spark_jobs.HANDED_ON)(spark_jobs.export)
 
 app.command("up")(up)
 app.add_typer(topic, name="topic")

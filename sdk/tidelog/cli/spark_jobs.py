@@ -29,3 +29,8 @@ Submit = Annotated[
 def audit(context: typer.Context, *, submit: Submit = "") -> None:
     """Check CRCs, offsets, hashes and producers' sequences over all of the tiered history."""
     raise typer.Exit(run_spark_job("audit", context.args, submit=shlex.split(submit)))
+
+
+def export(context: typer.Context, *, submit: Submit = "") -> None:
+    """Bring Parquet files, an Iceberg or a Delta table up to date, each record once."""
+    raise typer.Exit(run_spark_job("export", context.args, submit=shlex.split(submit)))

@@ -1,0 +1,184 @@
+"""An Iceberg table to export to, through ``pyiceberg``.
+
+A run's files are appended by one commit, which also sets a property of the table for
+each partition: its next offset. The same offsets are in the summary of the snapshot, for
+whoever reads the history. The property is what counts: snapshots expire. A commit is
+made for the snapshot that the offsets were read with; where another has come between,
+the offsets are read again, and only if they are the same is it made anew.
+Source: Iceberg table spec, optimistic concurrency and snapshot summaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.transforms import DayTransform, HourTransform
+from tidelog_core.errors import InvalidConfig
+
+from tidelog_spark.jobs.export_table import (
+    DATE_COLUMN,
+    HOUR_COLUMN,
+    TIMESTAMP_COLUMN,
+    CorruptExport,
+    ExportConflict,
+    Offsets,
+    SchemaConflict,
+    TimePartitions,
+    WrittenFile,
+    merged_schema,
+    offsets_to_text,
+)
+
+PROPERTY = "tidelog.export."
+SUMMARY_OFFSETS = "tidelog.offsets"
+SUMMARY_RUN = "tidelog.run"
+COMMIT_ATTEMPTS_MAX = 10
+
+_TRANSFORMS = {
+    TimePartitions.DAY: (DayTransform(), DATE_COLUMN),
+    TimePartitions.HOUR: (HourTransform(), HOUR_COLUMN),
+}
+
+
+def open_catalog(properties: Mapping[str, str]) -> Catalog:
+    """Return the catalog that pyiceberg's properties name. Raises ``InvalidConfig``."""
+    try:
+        return load_catalog("tidelog", **properties)
+    except ValueError as error:
+        raise InvalidConfig([f"the Iceberg catalog cannot be opened: {error}"]) from None
+
+
+class IcebergTable:
+    """An Iceberg table, made at the first export. Partitions are hidden, by the timestamp."""
+
+    has_partition_columns = False
+
+    def __init__(self, catalog: Catalog, name: str, partitions: TimePartitions) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._partitions = partitions
+        self._table: Table | None = None
+
+    @property
+    def location(self) -> str:
+        """The table's location, as its metadata says."""
+        assert self._table is not None
+        location: str = self._table.location().rstrip("/")
+        return location
+
+    def prepare(self, schema: pa.Schema) -> pa.Schema:
+        """Make the table or add columns to it, each a commit of its own without files."""
+        table = self._load() or self._create(schema)
+        known = _plain_schema(table)
+        merged = merged_schema(known, schema)
+        if merged != known:
+            with table.update_schema() as update:
+                update.union_by_name(merged)
+        self._table = table
+        return merged
+
+    def offsets(self, partitions: Collection[str]) -> Offsets:
+        """Return what the table's properties say."""
+        assert self._table is not None
+        return _offsets(self._table, partitions)
+
+    def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
+        """Append the files and set the properties, again where others commit meanwhile."""
+        assert self._table is not None
+        expected = _offsets(self._table, offsets)
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            try:
+                self._commit_once(self._table, files, offsets, run_id)
+            except CommitFailedException:
+                self._table = self._catalog.load_table(self._name)
+                if _offsets(self._table, offsets) != expected:
+                    break
+            else:
+                return
+        raise ExportConflict(f"another commit to {self._name} was faster")
+
+    def _commit_once(
+        self, table: Table, files: Sequence[WrittenFile], offsets: Offsets, run_id: str
+    ) -> None:
+        # Not pyiceberg's own retries: they would append to whatever another export has
+        # committed meanwhile. The setting is this object's alone, it is not written.
+        settings = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": settings})
+        with table.transaction() as transaction:
+            transaction.set_properties(
+                {PROPERTY + partition: str(offset) for partition, offset in offsets.items()}
+            )
+            transaction.add_files(
+                [f"{self.location}/{one.path}" for one in files],
+                snapshot_properties={
+                    SUMMARY_OFFSETS: offsets_to_text(offsets),
+                    SUMMARY_RUN: run_id,
+                },
+                # Their names are new with every run: there is nothing to look for.
+                check_duplicate_files=False,
+            )
+
+    def _load(self) -> Table | None:
+        try:
+            table = self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            return None
+        has = [
+            (table.schema().find_column_name(field.source_id), str(field.transform))
+            for field in table.spec().fields
+        ]
+        wanted = []
+        if self._partitions in _TRANSFORMS:
+            wanted = [(TIMESTAMP_COLUMN, str(_TRANSFORMS[self._partitions][0]))]
+        if has != wanted:
+            raise SchemaConflict([f"the table is partitioned by {has}, not by {wanted}"])
+        return table
+
+    def _create(self, schema: pa.Schema) -> Table:
+        namespace = self._name.rpartition(".")[0]
+        if not namespace:
+            raise InvalidConfig([f"the table {self._name!r} must be NAMESPACE.NAME"])
+        self._catalog.create_namespace_if_not_exists(namespace)
+        with self._catalog.create_table_transaction(self._name, schema=schema) as transaction:
+            if self._partitions in _TRANSFORMS:
+                transform, name = _TRANSFORMS[self._partitions]
+                with transaction.update_spec() as spec:
+                    spec.add_field(TIMESTAMP_COLUMN, transform, name)
+        return self._catalog.load_table(self._name)
+
+
+def _offsets(table: Table, partitions: Collection[str]) -> dict[str, int]:
+    found = {}
+    for partition in partitions:
+        text = table.metadata.properties.get(PROPERTY + partition)
+        if text is None:
+            continue
+        if not text.isdecimal():
+            raise CorruptExport(f"the property {PROPERTY}{partition} is {text!r}, no offset")
+        found[partition] = int(text)
+    return found
+
+
+def _plain_schema(table: Table) -> pa.Schema:
+    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def _plain(arrow: pa.DataType) -> pa.DataType:
+    """Return the type as decoders have it: pyiceberg calls every string a large one."""
+    if pa.types.is_large_string(arrow):
+        return pa.string()
+    if pa.types.is_large_binary(arrow):
+        return pa.binary()
+    if pa.types.is_large_list(arrow) or pa.types.is_list(arrow):
+        return pa.list_(_plain(arrow.value_type))
+    if pa.types.is_map(arrow):
+        return pa.map_(_plain(arrow.key_type), _plain(arrow.item_type))
+    if pa.types.is_struct(arrow):
+        return pa.struct([(field.name, _plain(field.type)) for field in arrow])
+    return arrow
