@@ -41,7 +41,8 @@ from tidelog_spark.jobs.export_tasks import (
     exported_schema,
     write_tasks,
 )
-from tidelog_spark.options import Subscribe, parse_options
+from tidelog_spark.option_values import Subscribe
+from tidelog_spark.options import parse_options
 from tidelog_spark.planning import DataLost, Split
 from tidelog_spark.session import plan_read
 
