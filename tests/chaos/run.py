@@ -127,7 +127,8 @@ async def run_chaos(options: ChaosOptions) -> ChaosResult:
         except* NodeWontStart as group:
             # Nothing more can be learned from this cluster; the report says why.
             found += [Anomaly(Kind.NODE_DIED, "", str(error)) for error in group.exceptions]
-    save(history, options.directory / "history.jsonl")
+        finally:
+            save(history, options.directory / "history.jsonl")
     found += [Anomaly(Kind.NODE_DIED, text.split(" ended")[0], text) for text in cluster.died]
     rules = Rules(is_acks_one_kept=options.replication_factor == 1)
     found += await asyncio.to_thread(check, history, rules)

@@ -29,7 +29,7 @@ class StoredBatch:
     producer_id: int  # -1: none
     producer_epoch: int
     digest: str  # of all its bytes
-    values: tuple[str, ...]
+    values: tuple[str, ...]  # none of a marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ def parse_log(holder: str, content: bytes) -> StoredLog:
         for position, header in iter_headers(content):
             whole = content[position : position + header.size_bytes]
             digest = hashlib.sha256(whole).hexdigest()
-            values = tuple((r.value or b"").decode() for r in decode_records(content, position))
+            records = () if header.is_control else decode_records(content, position)
+            values = tuple((record.value or b"").decode() for record in records)
             batches.append(
                 StoredBatch(
                     header.base_offset,

@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidelog_core.records.batch import Record, build_batch
+from tidelog_core.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_end_transaction_marker,
+)
 
 from tests.chaos.checker import Kind
 from tests.chaos.history import FinalLog, Resent
@@ -111,3 +116,15 @@ def test_segments_of_a_directory_are_read_back_to_back(tmp_path: Path) -> None:
     log = read_local_log("node 1", tmp_path)
     assert [b.values for b in log.batches] == [("a", "b"), ("c",)]
     assert read_local_log("node 2", tmp_path / "absent").batches == ()
+
+
+def test_a_marker_has_no_value_of_a_client() -> None:
+    marker = build_end_transaction_marker(
+        EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=130),
+        producer_id=1,
+        producer_epoch=0,
+        timestamp_ms=1,
+        base_offset=2,
+    )
+    log = node(1, ONE, marker)
+    assert [batch.values for batch in log.batches] == [("a", "b"), ()]
