@@ -58,6 +58,7 @@ class _Standing:
     topics: frozenset[str]
     pattern: str | None
     owned: IdPartitions
+    reached_count: int  # of targets: each is owned up to, or the coordinator waits for it
 
 
 class ConsumerMembership(Membership):
@@ -76,6 +77,8 @@ class ConsumerMembership(Membership):
         self._told: _Standing | None = None  # None: the next heartbeat tells everything
         self._target: IdPartitions | None = None
         self._reached: IdPartitions | None = None  # the target that was taken on last
+        self._reached_count = 0
+        self._following: IdPartitions = frozenset()  # the target that is being taken on
         self._owned: IdPartitions = frozenset()
         self._may_be_member = False  # A heartbeat was sent since the last goodbye.
         self._has_lost_join = False  # The coordinator may have let us in without our knowing.
@@ -136,9 +139,7 @@ class ConsumerMembership(Membership):
     # --- heartbeats ---
 
     async def _beat_once(self) -> None:
-        standing = _Standing(
-            await self._member.topics(), self._member.server_pattern(), self._owned
-        )
+        standing = await self._standing()
         reign, is_joining = self._reign, self.generation == NO_GENERATION
         request = self._request(standing, is_joining=is_joining)
         self._may_be_member = True
@@ -163,13 +164,23 @@ class ConsumerMembership(Membership):
         self._told = standing
         self._on_answer(response)
 
+    async def _standing(self) -> _Standing:
+        topics = await self._member.topics()
+        # Also what we have just been told to have: it may be ours by the time that this is
+        # read, and what is not named the coordinator gives to another if it wants it back.
+        owned = self._owned | self._following | (self._target or frozenset())
+        return _Standing(topics, self._member.server_pattern(), owned, self._reached_count)
+
     def _request(self, standing: _Standing, *, is_joining: bool) -> ConsumerGroupHeartbeatRequest:
         options, told = self._options, self._told
         is_full = is_joining or told is None
         owned: IdPartitions | None = None
         if is_joining:
             owned = frozenset()
-        elif told is None or standing.owned != told.owned:
+        elif told is None or (standing.owned, standing.reached_count) != (
+            told.owned,
+            told.reached_count,
+        ):
             owned = standing.owned
         rebalance_timeout_ms = options.max_poll_interval_ms if is_full else -1
         names = regex = None
@@ -249,6 +260,7 @@ class ConsumerMembership(Membership):
             self.is_lost = False
             await self._member.let_go(self._member.owned(), is_lost=True)
             self._owned, self._target, self._reached = frozenset(), None, None
+            self._following = frozenset()
         if not self._is_stable:
             self._told = None
             self._is_stable = True
@@ -257,6 +269,7 @@ class ConsumerMembership(Membership):
         while not self.is_lost and not self._has_reached_target():
             target = self._target
             assert target is not None
+            self._following = target
             topic_ids = await self._assigned(target)
             await self._follow(target, topic_ids)
             if len(topic_ids) < len(target):
@@ -308,10 +321,10 @@ class ConsumerMembership(Membership):
             await self._member.take_on(assigned, added)
         if self.is_lost:
             return
-        self._reached = target
-        if self._owned != reached:
-            self._owned = reached
+        if self._owned != reached or self._reached is not target:
+            self._reached_count += 1
             self._hurry.set()
+        self._owned, self._reached, self._following = reached, target, frozenset()
 
 
 def _by_topic(owned: IdPartitions) -> tuple[TopicPartitions, ...]:

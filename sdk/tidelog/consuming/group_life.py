@@ -93,13 +93,13 @@ class GroupLife:
         await self._hold_at_rest(states)
         listener = self._subscription.listener
         dropped = frozenset(state.partition for state in states)
+        if not is_lost and self._commits is not None and self._options.enable_auto_commit:
+            # Who ends the rebalance here has to let go of them anew: nobody was told yet.
+            await self._commits.commit_safely(states)
         try:
-            if is_lost:
-                await call(listener.on_partitions_lost, dropped)
-            else:
-                if self._commits is not None and self._options.enable_auto_commit:
-                    await self._commits.commit_safely(states)
-                await call(listener.on_partitions_revoked, dropped)
+            await call(
+                listener.on_partitions_lost if is_lost else listener.on_partitions_revoked, dropped
+            )
         finally:
             # Whatever the listener raises, the group has decided that they are not ours.
             self._positions.replace(p for p in self.owned() if p not in dropped)
