@@ -18,7 +18,7 @@ from tests.spark.tiered import TieredCluster
 
 STARTS_MAX = 12
 DEADLINE_SECONDS = 240.0
-ROWS = 4000
+ROWS = 2000
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_each_row_is_there_once_after_a_driver_was_killed_again_and_again(tmp_pa
     killed = 0
     for start in range(STARTS_MAX):
         # Each time a batch or two further than the last.
-        if run_driver(options, tmp_path, kill_after=None if start >= 5 else 2):
+        if run_driver(options, tmp_path, kill_after=None if start >= 3 else 2):
             break
         killed += 1
     assert killed >= 2, "nothing was killed"

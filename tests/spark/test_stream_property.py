@@ -141,5 +141,5 @@ def test_micro_batches_over_growing_logs_read_each_offset_once_and_in_order():
 @pytest.mark.timeout(1200)
 def test_many_more_sequences_of_micro_batches():
     run_state_machine_as_test(
-        GrowingLogs, settings=settings(max_examples=400, stateful_step_count=25, deadline=None)
+        GrowingLogs, settings=settings(max_examples=150, stateful_step_count=25, deadline=None)
     )
