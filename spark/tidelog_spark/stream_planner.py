@@ -8,10 +8,10 @@ sealed, and a look at it lists the segments' metadata.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from time import monotonic
 from typing import Any, TypeVar
 
 from tidelog_core.errors import InvalidConfig, ObjectNotFound
@@ -71,10 +71,10 @@ class StreamPlanner:
 
         ``known`` may have been deleted. Raises as ``load_catalog``.
         """
-        is_old = time.monotonic() - self._looked_at_s >= self._look_interval_s
+        is_old = monotonic() - self._looked_at_s >= self._look_interval_s
         if self._catalog is None or is_fresh or is_old:
             self._catalog = self._run(self._look(known))
-            self._looked_at_s = time.monotonic()
+            self._looked_at_s = monotonic()
         return self._catalog
 
     def initial(self) -> Positions:

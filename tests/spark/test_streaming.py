@@ -19,6 +19,7 @@ from tidelog_core.records.batch import Record, build_batch
 from tidelog_spark.limits import OtherTopic
 from tidelog_spark.options import parse_options
 from tidelog_spark.planning import DataLost
+from tidelog_spark.stream_planner import StreamPlanner
 
 from tests.spark.micro_batches import MicroBatches
 from tests.spark.tiered import TieredCluster
@@ -176,6 +177,24 @@ def test_few_rows_wait_for_more_but_not_longer_than_the_delay(cluster, stream, m
     assert found.next_offsets() is None
     now += 2
     assert found.next_offsets() == {"t-0": [25]}
+
+
+def test_the_metadata_is_looked_at_once_a_second_at_the_most(cluster, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("tidelog_spark.stream_planner.monotonic", lambda: now)
+    cluster.create_topic("t")
+    fill(cluster, 0, 10)
+    options = parse_options({**cluster.options, "subscribe": "t"}, is_stream=True)
+    planner = StreamPlanner(options)
+    try:
+        assert [log.end_offset for log in planner.look().logs] == [10]
+        fill(cluster, 10, 20)
+        now += 0.9
+        assert [log.end_offset for log in planner.look().logs] == [10]
+        now += 0.2
+        assert [log.end_offset for log in planner.look().logs] == [20]
+    finally:
+        planner.close()
 
 
 def test_available_now_ends_where_the_logs_ended_when_it_began(cluster, stream):

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -275,9 +276,10 @@ def test_a_bookmark_reads_the_same_rows_again(node, topic, producer):
 
 
 def test_a_topic_that_is_deleted_after_planning_is_a_loss(node, topic, producer):
-    given = options(node, topic, **{"kafka.request.timeout.ms": "2000"})
     send(producer, topic, 0, 20)
-    splits = plan_read(parse_options(given)).splits
+    splits = plan_read(parse_options(options(node, topic))).splits
+    # A node that does not know the topic may come to know it: that is waited for.
+    given = options(node, topic, **{"kafka.request.timeout.ms": "2000"})
     with Admin(node.address).sync() as admin:
         admin.delete_topics([topic])
         admin.create_topic(topic, partition_count=2)
@@ -285,6 +287,29 @@ def test_a_topic_that_is_deleted_after_planning_is_a_loss(node, topic, producer)
     with pytest.raises(DataLost, match=r"offsets \[0, 20\) of .* are gone"):
         rows(given, splits)
     assert rows({**given, "failOnDataLoss": "false"}, splits).num_rows == 0
+
+
+def test_a_task_waits_for_a_leader_that_was_killed_and_comes_back(tmp_path):
+    node = NodeProcess(
+        tmp_path / "node",
+        metadata_store=f"sqlite://{tmp_path}/metadata.db",
+        object_store=f"file://{tmp_path}/objects",
+    ).start()
+    try:
+        with Admin(node.address).sync() as admin:
+            admin.create_topic("t", partition_count=1)
+        with Producer(node.address).sync() as sender:
+            send(sender, "t", 0, 100)
+        given = options(node, "t", **{"kafka.request.timeout.ms": "60000"})
+        splits = plan_read(parse_options(given)).splits
+        node.kill()
+        with ThreadPoolExecutor(1) as beside:
+            found = beside.submit(rows, given, splits)
+            node.start()
+            assert found.result()["offset"].to_pylist() == list(range(100))
+    finally:
+        if node.process is not None:
+            node.stop()
 
 
 def test_nodes_that_do_not_answer_are_named(node, topic):
