@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.share_offsets import begin_at, is_begun, read_share_partitions
+from tidelog_core.admin.share_offsets import (
+    Standing,
+    begin_at,
+    is_begun,
+    read_share_partitions,
+)
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.share_partitions import NO_START_OFFSET, SharePartitionRecord
+from tidelog_core.metadata.share_partitions import NO_START_OFFSET
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 
@@ -45,16 +50,17 @@ class ShareOffsets:
 
     async def describe(
         self, group_id: str, wanted: Mapping[str, Collection[int]] | None
-    ) -> dict[TopicPartition, SharePartitionRecord | None]:
+    ) -> dict[TopicPartition, Standing | None]:
         """Return the share partitions asked for, or with ``None`` all that are or may be read.
 
-        ``None`` for one that nobody has read. Raises ``NotCoordinator``, ``InvalidGroupId``.
+        ``None`` for one that nobody has read, the error for one that is damaged. Raises
+        ``NotCoordinator``, ``InvalidGroupId``.
         """
         group = await self._coordinator.describe(group_id)
         known = await read_share_partitions(self._store, group_id)
         image = self._view.image
         if wanted is None:
-            begun: dict[TopicPartition, SharePartitionRecord | None] = {}
+            begun: dict[TopicPartition, Standing | None] = {}
             if isinstance(group, ShareGroup) and not group.is_empty:
                 begun = {
                     TopicPartition(name, partition): None
@@ -67,7 +73,7 @@ class ShareOffsets:
                 if topic_id in image.topic_names and is_begun(record)
             }
             return begun
-        found: dict[TopicPartition, SharePartitionRecord | None] = {}
+        found: dict[TopicPartition, Standing | None] = {}
         for name, partitions in wanted.items():
             topic = image.topic(name)
             for partition in partitions:
@@ -116,17 +122,17 @@ class ShareOffsets:
             for name in topics:
                 topic = image.topic(name)
                 begun = [
-                    record
-                    for record in known.values()
-                    if topic is not None and record.topic_id == topic.topic_id and is_begun(record)
+                    at
+                    for at, standing in known.items()
+                    if topic is not None and at[0] == topic.topic_id and is_begun(standing)
                 ]
                 if topic is None:
                     outcomes[name] = NOT_HOSTED
                 else:
                     outcomes[name] = DONE if begun else NOTHING_TO_DELETE
                 writes += [
-                    begin_at(known, group_id, r.topic_id, r.partition, NO_START_OFFSET)
-                    for r in begun
+                    begin_at(known, group_id, topic_id, partition, NO_START_OFFSET)
+                    for topic_id, partition in begun
                 ]
             await storage.write_in_parts(writes)
             return outcomes

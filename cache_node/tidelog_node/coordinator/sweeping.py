@@ -11,6 +11,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.groups import GroupOffsets
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.share_partitions import share_partition_of
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.coordinator.consumer_group import ConsumerGroup
@@ -83,8 +84,11 @@ class Sweeper:
         image = await self._view.refresh()
         if image.unreadable:
             return  # Nobody knows which topics there are.
-        topic_ids = {str(topic_id) for topic_id in image.topic_names}
-        gone = [item for item in items if item.id.key.partition("/")[0] not in topic_ids]
+        gone = [
+            item
+            for item in items
+            if (at := share_partition_of(item.id)) is not None and at[0] not in image.topic_names
+        ]
         await loaded.storage.write_in_parts([forget(item) for item in gone])
 
     async def _expire_offsets(

@@ -14,9 +14,10 @@ from kio.schema.delete_share_group_offsets.v0 import request as delete_request
 from kio.schema.delete_share_group_offsets.v0 import response as delete_response
 from kio.schema.describe_share_group_offsets.v0 import request as describe_request
 from kio.schema.describe_share_group_offsets.v0 import response as describe_response
-from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.admin.share_offsets import Standing
+from tidelog_core.errors import CorruptItem, ErrorCode, TidelogError
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.share_partitions import NO_START_OFFSET, SharePartitionRecord
+from tidelog_core.metadata.share_partitions import NO_START_OFFSET
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
@@ -136,8 +137,8 @@ class ShareOffsetHandlers:
                 error_message=str(error),
             )
         answers: dict[str, list[describe_response.DescribeShareGroupOffsetsResponsePartition]] = {}
-        for name, record in found.items():
-            answers.setdefault(name.topic, []).append(_described(name.partition, record))
+        for name, standing in found.items():
+            answers.setdefault(name.topic, []).append(_described(name.partition, standing))
         return build(
             describe_response.DescribeShareGroupOffsetsResponseGroup,
             group_id=group.group_id,
@@ -158,11 +159,19 @@ class ShareOffsetHandlers:
 
 
 def _described(
-    partition: int, record: SharePartitionRecord | None
+    partition: int, standing: Standing | None
 ) -> describe_response.DescribeShareGroupOffsetsResponsePartition:
+    if isinstance(standing, CorruptItem):
+        return build(
+            describe_response.DescribeShareGroupOffsetsResponsePartition,
+            partition_index=partition,
+            start_offset=NO_START_OFFSET,
+            error_code=standing.code,
+            error_message=str(standing),
+        )
     return build(
         describe_response.DescribeShareGroupOffsetsResponsePartition,
         partition_index=partition,
-        start_offset=NO_START_OFFSET if record is None else record.start_offset,
-        leader_epoch=0 if record is None else max(0, record.leader_epoch),
+        start_offset=NO_START_OFFSET if standing is None else standing.start_offset,
+        leader_epoch=0 if standing is None else max(0, standing.leader_epoch),
     )

@@ -8,7 +8,6 @@ leader has written meanwhile, and the leader's next write loses.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -18,25 +17,26 @@ from tidelog_core.metadata.share_partitions import (
     NO_START_OFFSET,
     SharePartitionRecord,
     share_collection,
+    share_partition_of,
 )
 from tidelog_core.metadata.store import ANY_VERSION, Item, MetadataStore, Write
 
-logger = logging.getLogger(__name__)
+Standing = SharePartitionRecord | CorruptItem
+"""Where a group stands with a partition, or why nobody can tell."""
 
-SharePartitions = Mapping[tuple[UUID, int], SharePartitionRecord]
+SharePartitions = Mapping[tuple[UUID, int], Standing]
 
 
 async def read_share_partitions(store: MetadataStore, group_id: str) -> SharePartitions:
-    """Return the group's share partitions that can be read."""
-    found = {}
+    """Return the group's share partitions by topic and number, the damaged ones too."""
+    found: dict[tuple[UUID, int], Standing] = {}
     for item in await list_share_partitions(store, group_id):
-        try:
-            record = SharePartitionRecord.from_item(item)
-        except CorruptItem as error:
-            # One that is damaged must not hide the others.
-            logger.warning("share partition cannot be read", extra={"problem": str(error)})
-        else:
-            found[(record.topic_id, record.partition)] = record
+        at = share_partition_of(item.id)
+        if at is not None:  # A stranger's item is nobody's share partition.
+            try:
+                found[at] = SharePartitionRecord.from_item(item)
+            except CorruptItem as error:
+                found[at] = error
     return found
 
 
@@ -53,9 +53,9 @@ def begin_at(
     At -1 it begins where ``share.auto.offset.reset`` says when it is next read. Such an item
     is kept rather than deleted: made anew it could come to a version that a leader knows.
     """
-    record = known.get((topic_id, partition)) or SharePartitionRecord(
-        group_id=group_id, topic_id=topic_id, partition=partition
-    )
+    record = known.get((topic_id, partition))
+    if not isinstance(record, SharePartitionRecord):
+        record = SharePartitionRecord(group_id=group_id, topic_id=topic_id, partition=partition)
     record = dataclasses.replace(
         record, state_epoch=record.state_epoch + 1, start_offset=start_offset, batches=()
     )
@@ -67,6 +67,6 @@ def forget(item: Item) -> Write:
     return Write(item.id, None, ANY_VERSION)
 
 
-def is_begun(record: SharePartitionRecord) -> bool:
-    """Return whether it is known where the group begins."""
-    return record.start_offset != NO_START_OFFSET
+def is_begun(standing: Standing) -> bool:
+    """Return whether the group has begun with the partition."""
+    return isinstance(standing, CorruptItem) or standing.start_offset != NO_START_OFFSET

@@ -75,6 +75,15 @@ def share_partition_key(group_id: str, topic_id: UUID, partition: int) -> ItemKe
     return ItemKey(share_collection(group_id), f"{topic_id}/{partition:010d}")
 
 
+def share_partition_of(id: ItemKey) -> tuple[UUID, int] | None:
+    """Return the topic and partition that an item is of, or ``None`` where it is of none."""
+    topic_id, _, partition = id.key.partition("/")
+    try:
+        return UUID(topic_id), int(partition)
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePartitionRecord:
     """A share partition as the next leader would find it."""

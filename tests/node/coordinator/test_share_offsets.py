@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.groups import GroupAdmin
+from tidelog_core.admin.share_offsets import Standing
 from tidelog_core.errors import (
+    CorruptItem,
     GroupIdNotFound,
     InvalidGroupId,
     NonEmptyGroup,
@@ -24,8 +26,9 @@ from tidelog_core.metadata.share_partitions import (
     SharePartitionRecord,
     StateBatch,
     share_collection,
+    share_partition_key,
 )
-from tidelog_core.metadata.store import ItemKey, Write
+from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.share_offsets import (
     DONE,
@@ -87,6 +90,14 @@ async def has_read(
     await store.commit([put(record, is_logged=False)])
 
 
+def starts(found: Mapping[TopicPartition, Standing | None]) -> dict[TopicPartition, int | None]:
+    """Return where each partition begins; ``None`` where nobody has read it."""
+    return {
+        name: standing.start_offset if isinstance(standing, SharePartitionRecord) else None
+        for name, standing in found.items()
+    }
+
+
 async def stored(store: MemoryMetadataStore, group: str = "g") -> dict[int, SharePartitionRecord]:
     items = await store.list(share_collection(group))
     records = [SharePartitionRecord.from_item(item) for item in items]
@@ -96,11 +107,9 @@ async def stored(store: MemoryMetadataStore, group: str = "g") -> dict[int, Shar
 def test_partitions_tell_where_they_begin_or_that_nobody_has_read_them() -> None:
     async def scenario(_: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
         everything = await offsets.describe("g", None)
-        assert {name: record and record.start_offset for name, record in everything.items()} == {
-            T0: 4
-        }
+        assert starts(everything) == {T0: 4}
         some = await offsets.describe("g", {"t": [0, 1], "nowhere": [0]})
-        assert {name: record and record.start_offset for name, record in some.items()} == {
+        assert starts(some) == {
             T0: 4,
             T1: None,
             TopicPartition("nowhere", 0): None,
@@ -203,6 +212,25 @@ def test_what_is_deleted_begins_anew_and_can_be_deleted_once() -> None:
         assert (record.start_offset, record.batches, record.state_epoch) == (-1, (), 3)
         assert await offsets.alter("g", {T0: 7}) == {T0: DONE}
         assert (await offsets.describe("g", None)).keys() == {T0}
+
+    play(scenario)
+
+
+def test_a_damaged_share_partition_hides_no_other_and_is_mended_by_moving_it() -> None:
+    async def scenario(store: MemoryMetadataStore, _: Node, offsets: ShareOffsets) -> None:
+        damaged = share_partition_key("g", topic_id("t"), 1)
+        stranger = ItemKey(share_collection("g"), "of someone else")
+        await store.commit([Write(damaged, {"start_offset": "?"}, 0), Write(stranger, {}, 0)])
+        found = await offsets.describe("g", None)
+        assert found.keys() == {T0, T1}
+        assert isinstance(found[T1], CorruptItem)
+        assert await offsets.alter("g", {T1: 3}) == {T1: DONE}
+        mended = (await offsets.describe("g", {"t": [1]}))[T1]
+        assert isinstance(mended, SharePartitionRecord)
+        assert mended.start_offset == 3
+        await store.commit([Write(damaged, {"start_offset": "?"}, ANY_VERSION)])
+        assert await offsets.delete("g", ["t"]) == {"t": DONE}
+        assert await offsets.describe("g", None) == {}
 
     play(scenario)
 
