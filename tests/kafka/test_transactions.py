@@ -345,7 +345,7 @@ def test_offsets_in_transactions(peer: Peer) -> Observations:
 @compared
 def test_a_deleted_group_loses_what_transactions_hold_for_it(peer: Peer) -> Observations:
     """And what the same transaction commits after that, the group gets."""
-    peer.create_topic("txn-g")
+    peer.create_topic("txn-dropped")
     for goes_on in (False, True):
         name = group = f"deleted-{goes_on}"
         peer.await_coordinator(group)
@@ -355,11 +355,11 @@ def test_a_deleted_group_loses_what_transactions_hold_for_it(peer: Peer) -> Obse
 
         def commit(offset: int, ids: dict[str, Any] = ids, group: str = group) -> Any:
             part = {"partition_index": 0, "committed_offset": offset}
-            topics = [{"name": "txn-g", "partitions": [part]}]
+            topics = [{"name": "txn-dropped", "partitions": [part]}]
             return peer.call("txn_offset_commit", 3, **ids, group_id=group, topics=topics)
 
         def fetched(group: str = group) -> Any:
-            wanted = {"group_id": group, "topics": [{"name": "txn-g", "partition_indexes": [0]}]}
+            wanted = {"group_id": group, "topics": [{"name": "txn-dropped", "partition_indexes": [0]}]}
             return peer.call("offset_fetch", 8, groups=[wanted], require_stable=True)["groups"]
 
         yield f"committed {goes_on}", commit(5)
