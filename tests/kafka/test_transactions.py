@@ -359,7 +359,10 @@ def test_a_deleted_group_loses_what_transactions_hold_for_it(peer: Peer) -> Obse
             return peer.call("txn_offset_commit", 3, **ids, group_id=group, topics=topics)
 
         def fetched(group: str = group) -> Any:
-            wanted = {"group_id": group, "topics": [{"name": "txn-dropped", "partition_indexes": [0]}]}
+            wanted = {
+                "group_id": group,
+                "topics": [{"name": "txn-dropped", "partition_indexes": [0]}],
+            }
             return peer.call("offset_fetch", 8, groups=[wanted], require_stable=True)["groups"]
 
         yield f"committed {goes_on}", commit(5)

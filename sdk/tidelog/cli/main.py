@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.cli import groups, spark_jobs, topics, transactions
+from tidelog.cli import group_offsets, groups, spark_jobs, topics, transactions
 from tidelog.cli.consume import consume
 from tidelog.cli.failures import CommandGroup
 from tidelog.cli.jobs import job
@@ -35,7 +35,8 @@ topic.command("delete")(topics.delete)
 group = typer.Typer(cls=CommandGroup, help="Groups, their lag and where they stand.")
 group.command("list")(groups.list_)
 group.command("describe")(groups.describe)
-group.command("reset-offsets")(groups.reset_offsets)
+group.command("reset-offsets")(group_offsets.reset_offsets)
+group.command("delete-offsets")(group_offsets.delete_offsets)
 group.command("delete")(groups.delete)
 
 transaction = typer.Typer(cls=CommandGroup, help="Transactions that are open, and ending them.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.cli.failures import UsageError
-from tidelog.cli.groups import parse_topic
+from tidelog.cli.group_offsets import parse_topic
 from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog.cli.output import note, print_json, print_table
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from tidelog.cli.failures import UsageError
-from tidelog.cli.groups import parse_topic
+from tidelog.cli.group_offsets import parse_topic
 from tidelog.cli.offset_targets import Target, new_offset, parse_time
 
 from tests.kafka.peer import Peer
@@ -261,6 +261,14 @@ def test_share_group_is_shown_moved_and_deleted(sharers: Peer, bootstrap: str) -
     topic, partition, start, end, lag, seconds, members = lines[2].split()
     assert (topic, partition, start, end, lag, members) == ("g-shared", "0", "6", "10", "4", "0")
     assert float(seconds) > 0
+    forget = ("group", "delete-offsets", "g-share", "--topic")
+    outcome = called(*forget, "g-shared:0", bootstrap=bootstrap, status=2)
+    assert "whole topics" in outcome.errors
+    forgotten = called(*forget, "g-shared", bootstrap=bootstrap)
+    assert forgotten.lines == ["group g-share has forgotten g-shared"]
+    (found,) = called("group", "describe", "g-share", "--json", bootstrap=bootstrap).document
+    assert found["partitions"] == []
+    assert "g-shared" in called(*forget, "g-shared", bootstrap=bootstrap, status=1).errors
     deleted = called("group", "delete", "g-share", bootstrap=bootstrap)
     assert deleted.lines == ["group g-share deleted"]
     outcome = called("group", "delete", "g-share", bootstrap=bootstrap, status=1)
@@ -268,10 +276,17 @@ def test_share_group_is_shown_moved_and_deleted(sharers: Peer, bootstrap: str) -
     assert called("group", "delete", "g-share", "--if-exists", bootstrap=bootstrap).lines == []
 
 
-def test_group_that_committed_is_deleted_with_its_offsets(bootstrap: str) -> None:
-    tidelog("produce", "g-deleted", bootstrap=bootstrap, given=b"x\n")
-    begin = ("--topic", "g-deleted", "--to-earliest", "--execute")
-    called("group", "reset-offsets", "g-over", *begin, bootstrap=bootstrap)
+def test_group_that_committed_forgets_a_topic_and_is_deleted(bootstrap: str) -> None:
+    for topic in ("g-deleted", "g-forgotten"):
+        tidelog("produce", topic, bootstrap=bootstrap, given=b"x\n")
+        begin = ("--topic", topic, "--to-earliest", "--execute")
+        called("group", "reset-offsets", "g-over", *begin, bootstrap=bootstrap)
+    forget = ("group", "delete-offsets", "g-over", "--topic", "g-forgotten:0")
+    assert called(*forget, bootstrap=bootstrap).lines == [
+        "group g-over has forgotten g-forgotten:0"
+    ]
+    (found,) = called("group", "describe", "g-over", "--json", bootstrap=bootstrap).document
+    assert [row["topic"] for row in found["partitions"]] == ["g-deleted"]
     assert called("group", "delete", "g-over", bootstrap=bootstrap).lines == [
         "group g-over deleted"
     ]
