@@ -11,6 +11,7 @@ from tests.kafka.peer import Peer
 from tests.kafka.test_consumer_groups import STARTING, beat, delete_offsets, enter, make_pair
 from tests.kafka.test_consumer_groups import seen as seen_consumers
 from tests.kafka.test_groups import commit, described, heartbeat, join, stable, sync
+from tests.kafka.test_transactions import end, producer
 
 Observations = Iterator[tuple[str, Any]]
 
@@ -315,3 +316,24 @@ def test_start_offsets_are_altered(peer: Peer) -> Observations:
     yield "deleted", forget(peer, "s-alter", "pair", "s-nonesuch")
     yield "described when deleted", start_offsets(peer, "s-alter")
     yield "deleted again", forget(peer, "s-alter", "pair")
+
+
+@compared
+def test_transactions_commit_no_offsets_of_share_groups(peer: Peer) -> Observations:
+    make_pair(peer)
+    settled(peer, "s-txn", "one", "pair")
+    who = producer(peer, "s-txn")
+    ids = {"transactional_id": "s-txn", "producer_id": who[0], "producer_epoch": who[1]}
+    yield "added", peer.call("add_offsets_to_txn", 3, **ids, group_id="s-txn")
+    part = {"partition_index": 0, "committed_offset": 1}
+    topics = [{"name": "pair", "partitions": [part]}]
+    for version in (2, 3, 5):
+        for fields in ({}, {"member_id": "one", "generation_id": 1}):
+            given = fields if version >= 3 else {}
+            yield (
+                f"committed {version} {len(fields)}",
+                peer.call(
+                    "txn_offset_commit", version, **ids, **given, group_id="s-txn", topics=topics
+                ),
+            )
+    yield "ended", end(peer, "s-txn", who)
