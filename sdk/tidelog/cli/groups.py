@@ -40,7 +40,21 @@ SHARE_COLUMNS = {
 }
 
 
-def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def list_(
+    *,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only these, for instance Empty; may be repeated."),
+    ] = None,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", metavar="TYPE", help="Only classic, consumer or share; may be repeated."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
     """List the groups."""
 
     async def run() -> list[dict[str, Any]]:
@@ -52,7 +66,7 @@ def list_(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> No
                     "type": g.type,
                     "protocol_type": g.protocol_type,
                 }
-                for g in await admin.list_groups()
+                for g in await admin.list_groups(states=state or (), types=type_ or ())
             ]
 
     rows = asyncio.run(run())

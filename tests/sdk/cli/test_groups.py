@@ -235,6 +235,13 @@ def test_share_group_is_shown_moved_and_deleted(sharers: Peer, bootstrap: str) -
         "type": "share",
         "protocol_type": "share",
     } in listed
+    for chosen, is_listed in (("share", True), ("consumer", False)):
+        lines = called("group", "list", "--type", chosen, bootstrap=bootstrap).lines
+        assert any(line.startswith("g-share ") for line in lines) == is_listed
+    lines = called(
+        "group", "list", "--type", "share", "--state", "empty", bootstrap=bootstrap
+    ).lines
+    assert len(lines) == 1, "only the names of the columns"
     (found,) = called("group", "describe", "g-share", "--json", bootstrap=bootstrap).document
     assert (found["type"], found["assignor"], found["epoch"]) == ("share", "simple", 2)
     (row,) = found["partitions"]
