@@ -103,7 +103,7 @@ def write_whole_task(
             return found
         with writer.transaction() as transaction:
             row_count = writer.write(batches)
-            if row_count:
+            if row_count or options.write_id is not None:
                 mark = {MARKED: OffsetAndMetadata(row_count)}
                 writer.thread.run(transaction.send_offsets(mark, GroupMetadata(name)))
     return row_count

@@ -50,6 +50,7 @@ tier.command("status")(status)
 
 job.command("audit", context_settings=spark_jobs.HANDED_ON)(spark_jobs.audit)
 job.command("export", context_settings=spark_jobs.HANDED_ON)(spark_jobs.export)
+job.command("backfill", context_settings=spark_jobs.HANDED_ON)(spark_jobs.backfill)
 
 app.command("up")(up)
 app.add_typer(topic, name="topic")

@@ -34,3 +34,8 @@ def audit(context: typer.Context, *, submit: Submit = "") -> None:
 def export(context: typer.Context, *, submit: Submit = "") -> None:
     """Bring Parquet files, an Iceberg or a Delta table up to date, each record once."""
     raise typer.Exit(run_spark_job("export", context.args, submit=shlex.split(submit)))
+
+
+def backfill(context: typer.Context, *, submit: Submit = "") -> None:
+    """Write a table into a topic, each row once; interrupted, go on where it was."""
+    raise typer.Exit(run_spark_job("backfill", context.args, submit=shlex.split(submit)))
