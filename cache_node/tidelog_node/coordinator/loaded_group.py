@@ -39,7 +39,6 @@ from tidelog_node.coordinator.consumer_events import (
     Refused,
 )
 from tidelog_node.coordinator.consumer_group import ConsumerGroup
-from tidelog_node.coordinator.consumer_protocol import MalformedProtocol
 from tidelog_node.coordinator.events import (
     GroupLimits,
     JoinAnswer,
@@ -52,11 +51,11 @@ from tidelog_node.coordinator.events import (
 )
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_state import ClassicGroup
-from tidelog_node.coordinator.migration import upgraded
 from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
 from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.storage import GroupStorage
 from tidelog_node.coordinator.subscribed_topics import TopicsByName
+from tidelog_node.coordinator.upgrading import as_consumer_group
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +71,6 @@ class Surroundings:
     settings: Callable[[str], ConsumerGroupSettings]  # of the group of this id
     share_settings: Callable[[str], ShareGroupSettings]
     topics: Callable[[], TopicsByName]
-
-
-class _NotUpgraded(Exception):
-    """A classic group's members cannot become a consumer group's."""
 
 
 class Unloaded(Exception):
@@ -369,49 +364,22 @@ class LoadedGroup:
 
     def _consumer_heartbeat(self, request: ConsumerHeartbeat) -> tuple[HeartbeatAnswer, Step]:
         now_ms, settings = self._now_ms(), self._settings()
+        topics = self._surroundings.topics()
         try:
-            group = self._consumer_group(request, settings)
+            group = as_consumer_group(
+                self.group, request, now_ms=now_ms, settings=settings, topics=topics
+            )
         except Refused as refusal:
             refused = HeartbeatAnswer(error=refusal.error, message=refusal.message)
             return refused, Step()
         answer, step = group.consumer_heartbeat(
-            request, now_ms=now_ms, settings=settings, topics=self._surroundings.topics()
+            request, now_ms=now_ms, settings=settings, topics=topics
         )
         if isinstance(self.group, ClassicGroup) and answer.error is ErrorCode.none:
             abandoned = self.group.abandon(now_ms)
             step.joins, step.syncs = abandoned.joins, abandoned.syncs
             self.group = group
         return answer, step
-
-    def _consumer_group(
-        self, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
-    ) -> ConsumerGroup:
-        """Return the group, or what it becomes if the caller joins. Raises ``Refused``."""
-        classic = self.group
-        if isinstance(classic, ConsumerGroup):
-            return classic
-        group_id, is_joining = classic.group_id, request.member_epoch == JOIN_EPOCH
-        if isinstance(classic, ShareGroup) or not is_joining or classic.is_dead:
-            raise Refused(
-                ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group."
-            )
-        group = ConsumerGroup(group_id, now_ms=self._now_ms(), epoch=classic.generation)
-        if classic.is_empty:
-            return group
-        try:
-            if not settings.can_upgrade:
-                raise _NotUpgraded("the online upgrade is disabled")
-            if not classic.uses_consumer_protocol:
-                raise _NotUpgraded("the group does not use the consumer embedded protocol")
-            if len(classic.roster) > settings.members_max:
-                raise _NotUpgraded("the group size exceeds the consumer group maximum size")
-            group.take_in(upgraded(classic, self._surroundings.topics()), settings)
-        except (_NotUpgraded, MalformedProtocol) as problem:
-            raise Refused(
-                ErrorCode.group_id_not_found,
-                f"Cannot upgrade classic group {group_id} to consumer group because {problem}.",
-            ) from None
-        return group
 
     def _share_heartbeat(self, request: ShareHeartbeat) -> tuple[HeartbeatAnswer, Step]:
         group, now_ms = self.group, self._now_ms()
