@@ -205,6 +205,30 @@ class InvalidRequest(TidelogError):
     code = ErrorCode.invalid_request
 
 
+class InvalidRecordState(TidelogError):
+    """The member has not acquired the records that it acknowledges, or has no more."""
+
+    code = ErrorCode.invalid_record_state
+
+
+class ShareSessionNotFound(TidelogError):
+    """There is no such share session: it was closed, or never opened."""
+
+    code = ErrorCode.share_session_not_found
+
+
+class InvalidShareSessionEpoch(TidelogError):
+    """The request does not follow the last one of its share session."""
+
+    code = ErrorCode.invalid_share_session_epoch
+
+
+class ShareSessionLimitReached(TidelogError):
+    """This node keeps as many share sessions as it may."""
+
+    code = ErrorCode.share_session_limit_reached
+
+
 class UnsupportedVersion(TidelogError):
     """The request asks for something that its version of the API does not have."""
 

@@ -168,11 +168,12 @@ def merge_batches(batches: Sequence[StateBatch]) -> tuple[StateBatch, ...]:
     merged: list[StateBatch] = []
     for batch in batches:
         last = merged[-1] if merged else None
-        if last is not None and last.last_offset + 1 == batch.first_offset:
-            is_alike = last.delivery_count == batch.delivery_count or batch.state.is_terminal
-            if last.state is batch.state and is_alike:
-                count = max(last.delivery_count, batch.delivery_count)
-                merged[-1] = last._replace(last_offset=batch.last_offset, delivery_count=count)
-                continue
-        merged.append(batch)
+        if (
+            last is not None
+            and last.last_offset + 1 == batch.first_offset
+            and last[2:] == batch[2:]
+        ):
+            merged[-1] = last._replace(last_offset=batch.last_offset)
+        else:
+            merged.append(batch)
     return tuple(merged)

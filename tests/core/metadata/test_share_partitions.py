@@ -73,8 +73,7 @@ def test_merged_batches_say_the_same_of_every_record_in_fewer_rows(
 
     def states(rows: tuple[StateBatch, ...]) -> dict[int, object]:
         return {
-            # How often a record was delivered says nothing once it is done with.
-            offset: row.state if row.state.is_terminal else (row.state, row.delivery_count)
+            offset: (row.state, row.delivery_count)
             for row in rows
             for offset in range(row.first_offset, row.last_offset + 1)
         }

@@ -1,0 +1,428 @@
+"""What a share group has done with one partition: events and times in, answers out (KIP-932).
+
+    start offset (SPSO) ≤ … in flight … ≤ end offset (SPEO)
+
+Everything before the start offset is done with; nothing from the end offset on was ever
+delivered. Between the two, records are available, acquired by a member until a deadline, or
+in a terminal state: acknowledged, or archived. What is terminal at the front moves the start.
+
+An acquisition counts as a delivery. Records that come back, because they were released or
+because their deadline passed, are available again, or archived once they were delivered as
+often as they may be. Offsets that hold no record, for compaction has removed it, are archived
+when a read shows that; those inside what is delivered are acquired, and the client that does
+not find them acknowledges them as gaps.
+
+No acquisition is stored: ``stored`` shows acquired records as they were before, and whoever
+begins from it may deliver them again. Nothing here has a clock, a socket or a store.
+Source: ``SharePartition`` of Kafka.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from tidelog_core.errors import InvalidRecordState, InvalidRequest
+from tidelog_core.metadata.share_partitions import (
+    STORED_BATCHES_MAX,
+    RecordState,
+    StateBatch,
+    merge_batches,
+)
+
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)  # as clients send them
+NOBODY = ""
+# Of records that are delivered at once, beyond what limits the records in flight: more
+# would not fit what is stored of them, should each end in another way.
+NEW_RECORDS_MAX = STORED_BATCHES_MAX // 2
+
+
+class LogBatch(NamedTuple):
+    """The offsets that a record batch of the log stands for."""
+
+    base_offset: int
+    last_offset: int  # inclusive
+
+
+class Acquired(NamedTuple):
+    """Records that a member has been given, and how often that has happened."""
+
+    first_offset: int
+    last_offset: int  # inclusive
+    delivery_count: int
+
+
+class Acknowledgement(NamedTuple):
+    """What a member says of records: one type for all, or one for each."""
+
+    first_offset: int
+    last_offset: int  # inclusive
+    types: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcquireLimits:
+    """How much one acquisition may take."""
+
+    records_max: int  # exceeded up to the end of a batch, unless ``is_exact``
+    batch_size: int  # of records in one of the answer's ranges, if batches can be cut so
+    in_flight_max: int  # no new records from here on: group.share.partition.max.record.locks
+    is_exact: bool = False
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records next to each other of which the same holds."""
+
+    first: int
+    last: int  # inclusive
+    state: RecordState
+    delivery_count: int
+    member_id: str = NOBODY  # who has acquired them
+    deadline_ms: int = 0  # until when
+
+    @property
+    def was_never_delivered(self) -> bool:
+        """Whether they were archived without being shown to anyone: they cost no lock."""
+        return self.state is RecordState.ARCHIVED and self.delivery_count == 0
+
+    def is_like(self, other: _Run) -> bool:
+        return (
+            self.state is other.state
+            and self.delivery_count == other.delivery_count
+            and self.member_id == other.member_id
+            and self.deadline_ms == other.deadline_ms
+        )
+
+
+class SharePartitionState:
+    """One share partition. Times are of any clock that never goes back, in milliseconds."""
+
+    __slots__ = ("_delivery_count_limit", "_runs", "_start")
+
+    def __init__(
+        self, start_offset: int, batches: Sequence[StateBatch] = (), *, delivery_count_limit: int
+    ) -> None:
+        """Begin from what is stored; see ``stored``."""
+        self._delivery_count_limit = delivery_count_limit
+        self._start = start_offset
+        # Without a hole from the start offset to the end offset.
+        self._runs: list[_Run] = []
+        for first, last, state, count in batches:
+            if first > self.end_offset:
+                self._append(first - 1, RecordState.AVAILABLE, 0)
+            self._append(last, state, count)
+        self._settle()
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is not done with."""
+        return self._start
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that was never delivered, nor any after it."""
+        return self._runs[-1].last + 1 if self._runs else self._start
+
+    @property
+    def next_fetch_offset(self) -> int:
+        """From where on there may be records to deliver."""
+        for run in self._runs:
+            if run.state is RecordState.AVAILABLE:
+                return run.first
+        return self.end_offset
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the next acquisition ends by itself, ``None`` where nothing is acquired."""
+        deadlines = [r.deadline_ms for r in self._runs if r.state is RecordState.ACQUIRED]
+        return min(deadlines, default=None)
+
+    def can_acquire(self, in_flight_max: int) -> bool:
+        """Whether records from ``next_fetch_offset`` on may be delivered."""
+        return self.next_fetch_offset < self.end_offset or self._in_flight_count() < in_flight_max
+
+    def stored(self) -> tuple[int, tuple[StateBatch, ...]]:
+        """Return the start offset and what is to be stored of the records from it on."""
+        batches = []
+        for run in self._runs:
+            state, count = run.state, run.delivery_count
+            if state is RecordState.ACQUIRED:
+                state, count = RecordState.AVAILABLE, count - 1
+            if state.is_terminal or count > 0:
+                batches.append(StateBatch(run.first, run.last, state, count))
+        return self._start, merge_batches(batches)
+
+    # -- events
+
+    def acquire(
+        self,
+        member_id: str,
+        batches: Sequence[LogBatch],
+        limits: AcquireLimits,
+        *,
+        deadline_ms: int,
+        aborted: Sequence[LogBatch] = (),
+    ) -> list[Acquired]:
+        """Give available records of the batches to the member; return which, ascending.
+
+        ``batches`` are what the log holds from ``next_fetch_offset`` on, without exception.
+        ``aborted`` are those of them that nobody is to see; they are archived.
+        """
+        offset = self.next_fetch_offset
+        batches = [batch for batch in batches if batch.last_offset >= offset]
+        if not batches or limits.records_max <= 0:
+            return []
+        first, last = max(offset, batches[0].base_offset), batches[-1].last_offset
+        self._archive_missing(offset, first)
+        taken: list[Acquired] = []
+        left = limits.records_max
+        for run in self._available(first, last):
+            if left <= 0:
+                break
+            low, high = max(run.first, first), min(run.last, last)
+            high = _cut(low, high, left, batches, is_exact=limits.is_exact)
+            left -= high - low + 1
+            taken.append(Acquired(low, high, run.delivery_count + 1))
+        room = min(left, limits.in_flight_max - self._in_flight_count())
+        low = max(first, self.end_offset)
+        if room > 0 and low <= last:
+            self._archive_missing(self.end_offset, low)
+            high = min(last, low + NEW_RECORDS_MAX - 1)
+            high = _cut(low, high, room, batches, is_exact=limits.is_exact)
+            self._append(high, RecordState.AVAILABLE, 0)
+            taken.append(Acquired(low, high, 1))
+        shown: list[Acquired] = []
+        for some in taken:
+            self._set(
+                _Run(*some[:2], RecordState.ACQUIRED, some.delivery_count, member_id, deadline_ms)
+            )
+            for hidden in _overlaps(some, aborted):
+                self._set(_Run(*hidden, RecordState.ARCHIVED, 0))
+            for low, high in _outside(some, aborted):
+                shown += _in_batches(
+                    Acquired(low, high, some.delivery_count), batches, limits.batch_size
+                )
+        self._settle()
+        return shown
+
+    def acknowledge(
+        self,
+        member_id: str,
+        acknowledgements: Sequence[Acknowledgement],
+        *,
+        deadline_ms: int,
+        may_renew: bool = False,
+    ) -> None:
+        """Take note of what the member says of records that it has acquired: all or nothing.
+
+        ``deadline_ms`` is the new one of what is renewed. What lies before the start offset
+        is passed over. Raises ``InvalidRequest``, ``InvalidRecordState``.
+        """
+        _require_valid(acknowledgements, RENEW if may_renew else REJECT)
+        changes = self._changes(acknowledgements)
+        for low, high, _ in changes:
+            self._require_acquired(member_id, low, high)
+        for low, high, kind in changes:
+            self._split(low, high)
+            for run in self._between(low, high):
+                if kind == RENEW:
+                    run.deadline_ms = deadline_ms
+                elif kind == RELEASE:
+                    self._give_back(run)
+                else:
+                    is_done = kind == ACCEPT
+                    _end(run, RecordState.ACKNOWLEDGED if is_done else RecordState.ARCHIVED)
+        self._settle()
+
+    def _changes(self, acknowledgements: Sequence[Acknowledgement]) -> list[tuple[int, int, int]]:
+        """Return first and last offset, in flight, and type of what is acknowledged alike."""
+        changes = []
+        for first, last, types in acknowledgements:
+            if last < self._start:
+                continue
+            if last >= self.end_offset:
+                raise InvalidRequest(f"offset {last} is past the records that were acquired")
+            changes += [
+                (max(low, self._start), high, kind)
+                for low, high, kind in _of_one_type(first, last, types)
+                if high >= self._start
+            ]
+        return changes
+
+    def _require_acquired(self, member_id: str, first: int, last: int) -> None:
+        for run in self._between(first, last):
+            if run.state is not RecordState.ACQUIRED:
+                raise InvalidRecordState(f"offset {max(first, run.first)} is not acquired")
+            if run.member_id != member_id:
+                raise InvalidRecordState(f"another member has offset {max(first, run.first)}")
+
+    def release(self, member_id: str) -> None:
+        """Give back everything that the member has acquired."""
+        for run in self._runs:
+            if run.state is RecordState.ACQUIRED and run.member_id == member_id:
+                self._give_back(run)
+        self._settle()
+
+    def expire(self, now_ms: int) -> None:
+        """Give back what was acquired until now or before."""
+        for run in self._runs:
+            if run.state is RecordState.ACQUIRED and run.deadline_ms <= now_ms:
+                self._give_back(run)
+        self._settle()
+
+    def advance_log_start(self, log_start_offset: int) -> None:
+        """Be done with everything before the offset: the log has it no more."""
+        if log_start_offset <= self._start:
+            return
+        if log_start_offset < self.end_offset:
+            self._split(log_start_offset, log_start_offset)
+        self._runs = [run for run in self._runs if run.first >= log_start_offset]
+        self._start = log_start_offset
+        self._settle()
+
+    def cut_at(self, log_end_offset: int) -> None:
+        """Forget what is known of offsets that the log does not have, or has lost.
+
+        They will be given to other records. Only for a state that has just begun.
+        """
+        if log_end_offset < self.end_offset:
+            if log_end_offset > self._start:
+                self._split(log_end_offset, log_end_offset)
+            self._runs = [run for run in self._runs if run.last < log_end_offset]
+        self._start = min(self._start, log_end_offset)
+        self._settle()
+
+    # -- runs
+
+    def _in_flight_count(self) -> int:
+        return sum(run.last - run.first + 1 for run in self._runs if not run.was_never_delivered)
+
+    def _index(self, offset: int) -> int:
+        return bisect_right(self._runs, offset, key=attrgetter("first")) - 1
+
+    def _between(self, first: int, last: int) -> list[_Run]:
+        """Return the runs that overlap the offsets, both inclusive and in flight."""
+        return self._runs[self._index(first) : self._index(last) + 1]
+
+    def _available(self, first: int, last: int) -> list[_Run]:
+        last = min(last, self.end_offset - 1)
+        if first > last:
+            return []
+        return [r for r in self._between(first, last) if r.state is RecordState.AVAILABLE]
+
+    def _append(self, last: int, state: RecordState, delivery_count: int) -> None:
+        self._runs.append(_Run(self.end_offset, last, state, delivery_count))
+
+    def _split(self, first: int, last: int) -> None:
+        """Let runs begin at the first offset and end at the last, both in flight."""
+        for offset in (first, last + 1):
+            at = self._index(offset)
+            if at >= 0 and self._runs[at].first < offset <= self._runs[at].last:
+                run = self._runs[at]
+                self._runs.insert(at + 1, dataclasses.replace(run, first=offset))
+                run.last = offset - 1
+
+    def _set(self, run: _Run) -> None:
+        """Let this hold of offsets that are in flight."""
+        self._split(run.first, run.last)
+        self._runs[self._index(run.first) : self._index(run.last) + 1] = [run]
+
+    def _archive_missing(self, start: int, end: int) -> None:
+        """Archive what is available in ``[start, end)``, where the log holds nothing."""
+        for run in self._available(start, end - 1):
+            self._set(_Run(max(run.first, start), min(run.last, end - 1), RecordState.ARCHIVED, 0))
+        if self.end_offset < end:
+            self._append(end - 1, RecordState.ARCHIVED, 0)
+
+    def _give_back(self, run: _Run) -> None:
+        is_last = run.delivery_count >= self._delivery_count_limit
+        _end(run, RecordState.ARCHIVED if is_last else RecordState.AVAILABLE)
+
+    def _settle(self) -> None:
+        """Move the start past what is done with, and let like runs be one."""
+        kept: list[_Run] = []
+        for run in self._runs:
+            if not kept and run.state.is_terminal:
+                self._start = run.last + 1
+            elif kept and kept[-1].is_like(run):
+                kept[-1].last = run.last
+            else:
+                kept.append(run)
+        self._runs = kept
+
+
+def _end(run: _Run, state: RecordState) -> None:
+    run.state, run.member_id, run.deadline_ms = state, NOBODY, 0
+
+
+def _require_valid(acknowledgements: Sequence[Acknowledgement], type_max: int) -> None:
+    """Raise ``InvalidRequest`` for what no client means. Source: ``KafkaApis`` of Kafka."""
+    end = 0
+    for first, last, types in acknowledgements:
+        if first < end or last < first:
+            raise InvalidRequest(f"offsets {first} to {last} are out of order")
+        if len(types) not in (1, last - first + 1):
+            raise InvalidRequest(f"{len(types)} types for offsets {first} to {last}")
+        if max(types) > type_max:
+            raise InvalidRequest(f"{max(types)} is no type of acknowledgement")
+        end = last + 1
+
+
+def _of_one_type(first: int, last: int, types: bytes) -> Iterator[tuple[int, int, int]]:
+    if len(types) == 1:
+        yield first, last, types[0]
+        return
+    for kind, same in groupby(types):
+        count = sum(1 for _ in same)
+        yield first, first + count - 1, kind
+        first += count
+
+
+def _cut(
+    first: int, last: int, records_max: int, batches: Sequence[LogBatch], *, is_exact: bool
+) -> int:
+    """Return the last offset to take from ``first`` on, at most ``last``."""
+    wanted = first + records_max - 1
+    if wanted >= last or is_exact:
+        return min(wanted, last)
+    batch = batches[bisect_right(batches, wanted, key=attrgetter("base_offset")) - 1]
+    return min(max(wanted, batch.last_offset), last)
+
+
+def _in_batches(
+    acquired: Acquired, batches: Sequence[LogBatch], batch_size: int
+) -> Iterator[Acquired]:
+    """Yield the records in ranges that end where batches do, once they are large enough."""
+    first, last, count = acquired
+    at = bisect_right(batches, first, key=attrgetter("base_offset"))
+    for batch in batches[at:]:
+        if last - first < batch_size or batch.base_offset > last:
+            break
+        if batch.base_offset - first >= batch_size:
+            yield Acquired(first, batch.base_offset - 1, count)
+            first = batch.base_offset
+    yield Acquired(first, last, count)
+
+
+def _overlaps(acquired: Acquired, batches: Sequence[LogBatch]) -> Iterator[tuple[int, int]]:
+    for batch in batches:
+        low = max(batch.base_offset, acquired.first_offset)
+        high = min(batch.last_offset, acquired.last_offset)
+        if low <= high:
+            yield low, high
+
+
+def _outside(acquired: Acquired, batches: Sequence[LogBatch]) -> Iterator[tuple[int, int]]:
+    first = acquired.first_offset
+    for low, high in _overlaps(acquired, batches):
+        if first < low:
+            yield first, low - 1
+        first = high + 1
+    if first <= acquired.last_offset:
+        yield first, acquired.last_offset
