@@ -27,7 +27,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidelog_core.model import FileSlice
@@ -67,6 +67,18 @@ class Peer:
     client_host: str
     client_port: int
     listener_host: str
+    _on_close: dict[Callable[[Peer], None], None] = field(default_factory=dict, compare=False)
+
+    def on_close(self, callback: Callable[[Peer], None]) -> None:
+        """Have it called, once, when the connection is closed. It must not raise."""
+        self._on_close[callback] = None
+
+    def closed(self) -> None:
+        """Call those who want to know that the connection is closed."""
+        callbacks = tuple(self._on_close)
+        self._on_close.clear()
+        for callback in callbacks:
+            callback(self)
 
 
 class ConnectionOwner(Protocol):
@@ -213,6 +225,7 @@ class Connection:
         self._kept = None
         self._socket.close()
         self._start_control()
+        self.peer.closed()
         self._owner.forget(self)
 
     # -- receiving

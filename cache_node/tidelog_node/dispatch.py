@@ -44,8 +44,8 @@ _SIZE_CORRELATION = struct.Struct(">ii")
 
 HotParser = Callable[[memoryview, int, int], Any]
 """Takes the frame, where its body starts and the API version; raises ``PARSE_ERRORS``."""
-HotCall = Callable[[Any, int, int], "Reply | asyncio.Future[Reply] | None"]
-"""Takes what the parser made, the API version and the correlation id."""
+HotCall = Callable[..., "Reply | asyncio.Future[Reply] | None"]
+"""Takes what the parser made, the API version, the correlation id and, if it wants it, the peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class HotRoute:
     parse: HotParser
     handle: HotCall
     advertised_min_version: int
+    wants_peer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Dispatch:
         except PARSE_ERRORS as error:
             raise CloseConnection(f"malformed request: {error!r}") from error
         try:
+            if hot.wants_peer:
+                return hot.handle(request, version, correlation_id, peer)
             return hot.handle(request, version, correlation_id)
         except CloseConnection:
             raise

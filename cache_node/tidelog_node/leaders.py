@@ -39,11 +39,14 @@ class Leaders:
         found = _partition(image, topic, partition, is_id=is_id)
         if found is None or found.leader < 0:
             return None
-        broker = image.brokers.get(found.leader)
-        endpoint = None
-        if broker is not None:
-            endpoint = Endpoint(broker.broker_id, broker.host, broker.port, broker.rack)
-        return CurrentLeader(found.leader, found.leader_epoch, endpoint)
+        return CurrentLeader(found.leader, found.leader_epoch, self.endpoint(found.leader))
+
+    def endpoint(self, broker_id: int) -> Endpoint | None:
+        """Return where a broker listens, ``None`` where it is not registered."""
+        broker = self._view.image.brokers.get(broker_id)
+        if broker is None:
+            return None
+        return Endpoint(broker.broker_id, broker.host, broker.port, broker.rack)
 
     def refusal(self, topic: bytes, partition: int, *, is_id: bool) -> TidelogError:
         """Return the error that says why this node does not lead the partition."""

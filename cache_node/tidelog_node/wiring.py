@@ -46,6 +46,8 @@ from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.producers import ProducersHandler
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
+from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
+from tidelog_node.handlers.share_fetch import ShareFetchHandler
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.handlers.transactions import TransactionHandlers
 from tidelog_node.log_directories import LogDirectories
@@ -59,6 +61,8 @@ from tidelog_node.restore import Unrestored, restore_logs
 from tidelog_node.routes import Route
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
+from tidelog_node.share.partitions import SharePartitions
+from tidelog_node.share.service import ShareService
 from tidelog_node.tier.service import TierService
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
@@ -167,9 +171,15 @@ async def _start(
             view=view, broker_id=settings.broker_id, is_live=member.membership.is_live
         ),
     )
+    share_service = _start_share_service(stack, cluster, data)
+    share_fetch = ShareFetchHandler(
+        service=share_service, node_config=cluster.node_config, tier=data.tier
+    )
     control = _control_routes(settings, cluster, data, coordinator, transactions)
+    control += ShareAcknowledgeHandler(service=share_service).routes()
     control += ApiVersionsHandler(lambda: dispatch.advertised()).routes()  # noqa: PLW0108
-    dispatch = Dispatch([produce.hot_route(), fetch.hot_route()], control)
+    hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
+    dispatch = Dispatch(hot, control)
     server = Server(
         dispatch,
         request_bytes_max=static_config.socket_request_max_bytes,
@@ -186,6 +196,7 @@ async def _start(
     stack.push_async_callback(coordinator.close)
     stack.push_async_callback(transactions.coordinator.close)
     stack.push_async_callback(fetch.close)
+    stack.push_async_callback(share_fetch.close)
     stack.callback(produce.close)
     stack.callback(server.stop_accepting)
     tasks = _Background(stop)
@@ -377,6 +388,27 @@ async def _start_transactions(
     await coordinator.start()
     stack.push_async_callback(coordinator.close)
     return _Transactions(producer_ids, coordinator, verifier, writer, offsets)
+
+
+def _start_share_service(stack: AsyncExitStack, cluster: _Cluster, data: _Data) -> ShareService:
+    """Start to keep what share groups do with the partitions that this node leads."""
+    partitions = SharePartitions(
+        store=cluster.store,
+        view=cluster.view,
+        replicas=data.replicas,
+        node_config=cluster.node_config,
+        tier=data.tier,
+    )
+    partitions.start()
+    stack.push_async_callback(partitions.close)
+    service = ShareService(
+        replicas=data.replicas,
+        partitions=partitions,
+        node_config=cluster.node_config,
+        can_serve=cluster.member.membership.can_serve,
+    )
+    stack.push_async_callback(service.close)
+    return service
 
 
 def _control_routes(

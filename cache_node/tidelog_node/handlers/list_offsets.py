@@ -1,7 +1,5 @@
 """ListOffsets: offsets by time, and the named ones.
 
-The earliest record at or after a timestamp may lie in the tier: that is asked first,
-since it holds the older part of the log.
 A new leader's high watermark may lag behind what the last one has committed. Until it has
 reached the start of the leader's epoch nobody is told where the partition ends.
 Source: KIP-79, KIP-207, KIP-734 (max timestamp), KIP-405 (earliest local), KIP-1005 (latest
@@ -12,8 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
-from uuid import UUID
 
 from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
 from kio.schema.list_offsets.v11.response import (
@@ -34,6 +30,7 @@ from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.handlers.turns import Turn
+from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -48,20 +45,6 @@ READ_COMMITTED = 1
 OFFSET_NOT_AVAILABLE_FROM = 5
 CONSUMER = -1
 _NOT_FOUND = (-1, -1)
-
-
-class TierTimestamps(Protocol):
-    """Finds records by time among the tiered segments."""
-
-    async def offset_for_timestamp(
-        self, topic_id: UUID, partition: TopicPartition, timestamp_ms: int
-    ) -> tuple[int, int] | None:
-        """Return (timestamp, offset) of the first record that is not older."""
-
-    async def max_timestamp(
-        self, topic_id: UUID, partition: TopicPartition
-    ) -> tuple[int, int] | None:
-        """Return the greatest (timestamp, offset), of the first record that has it."""
 
 
 class ListOffsetsHandler:
@@ -157,7 +140,7 @@ class ListOffsetsHandler:
         if timestamp == MAX_TIMESTAMP:
             found = await self._find_newest(replica)
         else:
-            found = await self._find_by_time(replica, timestamp)
+            found = await find_by_time(replica, self._tier, timestamp)
         if found is None or found[1] >= bound:
             return _NOT_FOUND
         return found
@@ -171,16 +154,6 @@ class ListOffsetsHandler:
         if tiered is None or (local is not None and local[0] > tiered[0]):
             return local
         return tiered
-
-    async def _find_by_time(self, replica: Replica, timestamp: int) -> tuple[int, int] | None:
-        log = replica.log
-        if self._tier is not None and log.log_start_offset < log.local_log_start_offset:
-            found = await self._tier.offset_for_timestamp(
-                replica.topic_id, replica.partition, timestamp
-            )
-            if found is not None and found[1] < log.local_log_start_offset:
-                return found
-        return log.offset_for_timestamp(timestamp)
 
 
 def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:

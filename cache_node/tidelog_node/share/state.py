@@ -166,20 +166,22 @@ class SharePartitionState:
         batches: Sequence[LogBatch],
         limits: AcquireLimits,
         *,
+        read_offset: int,
         deadline_ms: int,
         aborted: Sequence[LogBatch] = (),
     ) -> list[Acquired]:
         """Give available records of the batches to the member; return which, ascending.
 
-        ``batches`` are what the log holds from ``next_fetch_offset`` on, without exception.
-        ``aborted`` are those of them that nobody is to see; they are archived.
+        ``batches`` are what the log holds from ``read_offset`` on, without exception, and
+        ``read_offset`` was the ``next_fetch_offset`` of this state, just now or earlier.
+        ``aborted`` are the batches that nobody is to see; they are archived.
         """
-        offset = self.next_fetch_offset
-        batches = [batch for batch in batches if batch.last_offset >= offset]
+        read_offset = max(read_offset, self._start)
+        batches = [batch for batch in batches if batch.last_offset >= read_offset]
         if not batches or limits.records_max <= 0:
             return []
-        first, last = max(offset, batches[0].base_offset), batches[-1].last_offset
-        self._archive_missing(offset, first)
+        first, last = max(read_offset, batches[0].base_offset), batches[-1].last_offset
+        self._archive_missing(read_offset, first)
         taken: list[Acquired] = []
         left = limits.records_max
         for run in self._available(first, last):

@@ -305,7 +305,7 @@ def _encode_plain(
                 out += b"\x00\x00\x00\x00"
                 continue
             out += INT32.pack(records.size_bytes)
-            segments.append(_segment(records))
+            segments.append(slice_segment(records))
             sent_size_bytes += len(out) + records.size_bytes
             out = bytearray()
             segments.append(out)
@@ -343,7 +343,7 @@ def _encode_flexible(
                 out.append(1)
             else:
                 write_uvarint(out, records.size_bytes + 1)
-                segments.append(_segment(records))
+                segments.append(slice_segment(records))
                 sent_size_bytes += len(out) + records.size_bytes
                 out = bytearray()
                 segments.append(out)
@@ -379,7 +379,8 @@ def _finish(
     return sent_size_bytes + len(out)
 
 
-def _segment(records: FileSlice) -> bytes | FileSlice:
+def slice_segment(records: FileSlice) -> bytes | FileSlice:
+    """Return what to send for the slice: its bytes if they are few. Raises ``OSError``."""
     if records.size_bytes >= SENDFILE_BYTES_MIN:
         return records
     data = os.pread(records.file.fileno(), records.size_bytes, records.position)

@@ -41,7 +41,8 @@ def acquire(
     batches: list[LogBatch] = BATCHES,
     **more: list[LogBatch],
 ) -> list[Acquired]:
-    return state.acquire(member, batches, limits, deadline_ms=1000, **more)
+    offset = state.next_fetch_offset
+    return state.acquire(member, batches, limits, read_offset=offset, deadline_ms=1000, **more)
 
 
 def say(state: SharePartitionState, first: int, last: int, *types: int, member: str = "a") -> None:
@@ -190,6 +191,17 @@ def test_a_hole_in_the_log_costs_no_locks() -> None:
     assert not state.can_acquire(6)
 
 
+def test_what_came_back_during_a_read_of_later_records_is_kept() -> None:
+    state = fresh()
+    acquire(state, limits=dataclasses.replace(PLENTY, records_max=10))
+    later = [LogBatch(12, 14)]  # read from offset 10 on
+    state.release("a")
+    given = state.acquire("b", later, PLENTY, read_offset=10, deadline_ms=1000)
+    assert given == [Acquired(12, 14, 1)]
+    assert (state.start_offset, state.next_fetch_offset) == (0, 0)
+    assert acquire(state, limits=dataclasses.replace(PLENTY, records_max=10)) == [Acquired(0, 9, 2)]
+
+
 def test_records_of_aborted_transactions_are_archived_unseen() -> None:
     state = fresh()
     assert acquire(state, aborted=[LogBatch(5, 9)]) == [Acquired(0, 4, 1), Acquired(10, 14, 1)]
@@ -279,7 +291,9 @@ class Life:
         )
         member, deadline = random.choice(self.MEMBERS), self.now + self.LOCK_MS
         may = self.state.can_acquire(limits.in_flight_max)
-        given = self.state.acquire(member, batches, limits, deadline_ms=deadline)
+        given = self.state.acquire(
+            member, batches, limits, read_offset=offset, deadline_ms=deadline
+        )
         in_reach = [
             row
             for batch in batches
@@ -412,7 +426,9 @@ class Life:
         while True:
             offset = self.state.next_fetch_offset
             batches = [batch for batch in self.log if batch.last_offset >= offset]
-            given = self.state.acquire("a", batches, PLENTY, deadline_ms=self.now + 1)
+            given = self.state.acquire(
+                "a", batches, PLENTY, read_offset=offset, deadline_ms=self.now + 1
+            )
             for some in given:
                 got = set(range(some.first_offset, some.last_offset + 1))
                 assert not got & self.accepted

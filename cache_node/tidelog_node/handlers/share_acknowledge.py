@@ -1,0 +1,118 @@
+"""ShareAcknowledge: take note of what a member of a share group says of its records (KIP-932).
+
+The last epoch closes the session, which gives back whatever the member has not spoken of.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from kio.schema.share_acknowledge.v2.request import (
+    AcknowledgementBatch,
+    ShareAcknowledgeRequest,
+)
+from kio.schema.share_acknowledge.v2.response import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+from tidelog_core.errors import ErrorCode, TidelogError
+
+from tidelog_node.leaders import CurrentLeader
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.share.service import ShareService
+from tidelog_node.share.sessions import FINAL_EPOCH
+from tidelog_node.share.state import Acknowledgement
+from tidelog_node.wire.messages import build
+from tidelog_node.wire.produce import Endpoint
+from tidelog_node.wire.share_fetch import PartitionKey
+
+API_KEY = 79
+_NO_TOPIC = bytes(16)
+
+
+class ShareAcknowledgeHandler:
+    """Serves ShareAcknowledge on the partitions that this node leads."""
+
+    def __init__(self, *, service: ShareService) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [Route(API_KEY, 1, 2, self.handle)]
+
+    async def handle(
+        self, request: ShareAcknowledgeRequest, _: RequestContext
+    ) -> ShareAcknowledgeResponse:
+        """Answer once what was said is stored."""
+        service, group_id = self._service, request.group_id or ""
+        said: dict[PartitionKey, list[Acknowledgement]] = {}
+        for topic in request.topics:
+            topic_id = _NO_TOPIC if topic.topic_id is None else topic.topic_id.bytes
+            for partition in topic.partitions:
+                batches = said.setdefault((topic_id, partition.partition_index), [])
+                batches += [_read(batch) for batch in partition.acknowledgement_batches]
+        try:
+            session = service.follow_session(
+                group_id, request.member_id or "", request.share_session_epoch
+            )
+        except TidelogError as error:
+            return build(ShareAcknowledgeResponse, error_code=error.code, error_message=str(error))
+        outcome = await service.acknowledge(session, said, may_renew=request.is_renew_ack)
+        if request.share_session_epoch == FINAL_EPOCH:
+            await service.end_session(session)
+        lock_ms = service.partitions.settings(group_id).share_record_lock_duration_ms
+        return self._response(outcome, lock_ms)
+
+    def _response(
+        self, outcome: dict[PartitionKey, TidelogError | None], lock_ms: int
+    ) -> ShareAcknowledgeResponse:
+        endpoints: dict[int, Endpoint] = {}
+        topics: dict[bytes, list[PartitionData]] = {}
+        for key, error in outcome.items():
+            leader = self._service.leader_hint(key, error)
+            if leader is not None and leader.endpoint is not None:
+                endpoints[leader.leader_id] = leader.endpoint
+            topics.setdefault(key[0], []).append(_partition(key[1], error, leader))
+        return build(
+            ShareAcknowledgeResponse,
+            error_code=ErrorCode.none,
+            responses=tuple(
+                build(
+                    ShareAcknowledgeTopicResponse,
+                    topic_id=UUID(bytes=topic),
+                    partitions=tuple(rows),
+                )
+                for topic, rows in topics.items()
+            ),
+            node_endpoints=tuple(
+                build(NodeEndpoint, node_id=e.broker_id, host=e.host, port=e.port, rack=e.rack)
+                for e in endpoints.values()
+            ),
+            acquisition_lock_timeout=timedelta(milliseconds=lock_ms),
+        )
+
+
+def _partition(
+    index: int, error: TidelogError | None, leader: CurrentLeader | None
+) -> PartitionData:
+    return build(
+        PartitionData,
+        partition_index=index,
+        error_code=ErrorCode.none if error is None else error.code,
+        error_message=None if error is None else str(error),
+        current_leader=build(
+            LeaderIdAndEpoch,
+            leader_id=-1 if leader is None else leader.leader_id,
+            leader_epoch=-1 if leader is None else leader.leader_epoch,
+        ),
+    )
+
+
+def _read(batch: AcknowledgementBatch) -> Acknowledgement:
+    # A type below 0 is none, as one above the last is.
+    types = bytes(kind & 0xFF for kind in batch.acknowledge_types)
+    return Acknowledgement(batch.first_offset, batch.last_offset, types)
