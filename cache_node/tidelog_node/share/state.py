@@ -8,7 +8,7 @@ in a terminal state: acknowledged, or archived. What is terminal at the front mo
 
 An acquisition counts as a delivery. Records that come back, because they were released or
 because their deadline passed, are available again, or archived once they were delivered as
-often as they may be. Offsets that hold no record, for compaction has removed it, are archived
+often as they may be. Those that come back because their member goes were not delivered. Offsets that hold no record, for compaction has removed it, are archived
 when a read shows that; those inside what is delivered are acquired, and the client that does
 not find them acknowledges them as gaps.
 
@@ -265,10 +265,11 @@ class SharePartitionState:
                 raise InvalidRecordState(f"another member has offset {max(first, run.first)}")
 
     def release(self, member_id: str) -> None:
-        """Give back everything that the member has acquired."""
+        """Give back everything that the member has acquired, for it goes: no delivery counts."""
         for run in self._runs:
             if run.state is RecordState.ACQUIRED and run.member_id == member_id:
-                self._give_back(run)
+                run.delivery_count -= 1
+                _end(run, RecordState.AVAILABLE)
         self._settle()
 
     def expire(self, now_ms: int) -> None:
@@ -364,16 +365,18 @@ def _end(run: _Run, state: RecordState) -> None:
 
 
 def _require_valid(acknowledgements: Sequence[Acknowledgement], type_max: int) -> None:
-    """Raise ``InvalidRequest`` for what no client means. Source: ``KafkaApis`` of Kafka."""
-    end = 0
-    for first, last, types in acknowledgements:
+    """Raise for what no client means. Source: ``KafkaApis`` of Kafka, whose codes are kept."""
+    end = 0  # the last offset before, inclusive
+    for number, (first, last, types) in enumerate(acknowledgements):
         if first < end or last < first:
             raise InvalidRequest(f"offsets {first} to {last} are out of order")
+        if number > 0 and first == end:
+            raise InvalidRecordState(f"offset {first} is acknowledged twice")
         if len(types) not in (1, last - first + 1):
             raise InvalidRequest(f"{len(types)} types for offsets {first} to {last}")
         if max(types) > type_max:
             raise InvalidRequest(f"{max(types)} is no type of acknowledgement")
-        end = last + 1
+        end = last
 
 
 def _of_one_type(first: int, last: int, types: bytes) -> Iterator[tuple[int, int, int]]:

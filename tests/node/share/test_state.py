@@ -113,7 +113,8 @@ def test_what_one_acknowledgement_gets_wrong_undoes_its_neighbours() -> None:
         (Acknowledgement(2, 4, bytes([ACCEPT, ACCEPT])), InvalidRequest),
         (Acknowledgement(2, 4, bytes([RENEW])), InvalidRequest),
         (Acknowledgement(2, 4, bytes([5])), InvalidRequest),
-        (Acknowledgement(1, 4, bytes([ACCEPT])), InvalidRequest),  # 1 twice
+        (Acknowledgement(0, 4, bytes([ACCEPT])), InvalidRequest),  # 0 and 1 twice
+        (Acknowledgement(1, 4, bytes([ACCEPT])), InvalidRecordState),  # 1 twice
     ):
         with pytest.raises(error):
             state.acknowledge("a", [Acknowledgement(0, 1, bytes([ACCEPT])), wrong], deadline_ms=0)
@@ -155,10 +156,20 @@ def test_acquisitions_end_at_their_deadline_unless_renewed() -> None:
 def test_a_record_delivered_too_often_is_archived() -> None:
     state = fresh(limit=2)
     acquire(state)
-    state.release("a")
+    say(state, 0, 14, RELEASE)
     assert acquire(state, "b") == [Acquired(0, 14, 2)]
     state.expire(1000)
     assert (state.start_offset, state.end_offset) == (15, 15)
+
+
+def test_what_a_member_gives_back_as_it_goes_counts_as_never_delivered() -> None:
+    state = fresh(limit=2)
+    acquire(state)
+    say(state, 0, 14, RELEASE)
+    for _ in range(3):
+        assert acquire(state) == [Acquired(0, 14, 2)]
+        state.release("a")
+    assert state.stored() == (0, (StateBatch(0, 14, AVAILABLE, 1),))
 
 
 def test_retention_moves_the_start_past_what_is_acquired() -> None:
@@ -199,7 +210,7 @@ def test_what_came_back_during_a_read_of_later_records_is_kept() -> None:
     given = state.acquire("b", later, PLENTY, read_offset=10, deadline_ms=1000)
     assert given == [Acquired(12, 14, 1)]
     assert (state.start_offset, state.next_fetch_offset) == (0, 0)
-    assert acquire(state, limits=dataclasses.replace(PLENTY, records_max=10)) == [Acquired(0, 9, 2)]
+    assert acquire(state, limits=dataclasses.replace(PLENTY, records_max=10)) == [Acquired(0, 9, 1)]
 
 
 def test_records_of_aborted_transactions_are_archived_unseen() -> None:
@@ -367,7 +378,7 @@ class Life:
         self.state.release(member)
         for offset, row in list(self.rows.items()):
             if row.state is ACQUIRED and row.member == member:
-                self.come_back(offset)
+                self.rows[offset] = Row(AVAILABLE, row.count - 1)
 
     def pass_time(self) -> None:
         self.now += self.random.choice([1, 10, 30])
