@@ -45,9 +45,9 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.producers import ProducersHandler
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
-from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
+from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.handlers.transactions import TransactionHandlers
 from tidelog_node.log_directories import LogDirectories

@@ -16,6 +16,7 @@ CONFIG = {
     "group.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.heartbeat.interval.ms": "500",
+    "group.share.heartbeat.interval.ms": "500",
 }
 
 

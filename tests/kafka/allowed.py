@@ -33,7 +33,6 @@ _NOT_SERVED = {
         *(17, 29, 30, 31, 36, 38, 39, 40, 41, 48, 49, 50, 51),
     ),
     "moving replicas between a node's directories": (34,),
-    "reading by share groups": (78, 79),
     "share coordinators: where share groups stand lies in the metadata store": (
         *(83, 84, 85, 86, 87),
     ),

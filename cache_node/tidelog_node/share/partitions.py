@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import GroupConfig, NodeConfig
 from tidelog_core.errors import (
+    GroupIdNotFound,
     NotLeaderOrFollower,
     OffsetNotAvailable,
     TidelogError,
     VersionConflict,
 )
+from tidelog_core.metadata.groups import GroupRecord, group_collection, shard_of_group
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.share_partitions import (
     NO_START_OFFSET,
@@ -28,6 +30,7 @@ from tidelog_core.metadata.share_partitions import (
     share_partition_key,
 )
 from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_core.offset_reset import parse_offset_reset
 
 from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
@@ -102,8 +105,8 @@ class SharePartitions:
     async def load(self, group_id: str, replica: Replica) -> SharePartition:
         """Return the share partition, read and claimed if it was not.
 
-        Raises ``NotLeaderOrFollower``, ``OffsetNotAvailable``, ``CorruptItem`` and what the
-        stores and the log raise.
+        Raises ``NotLeaderOrFollower``, ``OffsetNotAvailable``, ``GroupIdNotFound``,
+        ``CorruptItem`` and what the stores and the log raise.
         """
         held = self.get(group_id, replica)
         if held is not None:
@@ -141,6 +144,7 @@ class SharePartitions:
         key = _key(group_id, replica)
         item = await self._store.get(key)
         if item is None:
+            await self._require_group(group_id)
             record = SharePartitionRecord(
                 group_id=group_id,
                 topic_id=replica.topic_id,
@@ -174,6 +178,16 @@ class SharePartitions:
         loaded.leader_epoch = leader_epoch
         self._held[key] = loaded
         return loaded
+
+    async def _require_group(self, group_id: str) -> None:
+        """Raise ``GroupIdNotFound`` where nothing would ever clean up after the share partition."""
+        shard_count = len(self._view.image.partitions(CONSUMER_OFFSETS_TOPIC))
+        if shard_count > 0:
+            collection = group_collection(shard_of_group(group_id, shard_count))
+            item = await self._store.get(ItemKey(collection, group_id))
+            if item is not None and GroupRecord.from_item(item).share is not None:
+                return
+        raise GroupIdNotFound(f"there is no share group {group_id!r}")
 
     async def _initial_offset(self, group_id: str, replica: Replica) -> int:
         """Return where a group begins that has not read the partition yet."""

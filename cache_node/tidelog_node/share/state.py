@@ -8,9 +8,11 @@ in a terminal state: acknowledged, or archived. What is terminal at the front mo
 
 An acquisition counts as a delivery. Records that come back, because they were released or
 because their deadline passed, are available again, or archived once they were delivered as
-often as they may be. Those that come back because their member goes were not delivered. Offsets that hold no record, for compaction has removed it, are archived
-when a read shows that; those inside what is delivered are acquired, and the client that does
-not find them acknowledges them as gaps.
+often as they may be. Those that come back because their member goes were not delivered.
+
+Offsets that hold no record, for compaction has removed it, are archived when a read shows
+that; those inside what is delivered are acquired, and the client that does not find them
+acknowledges them as gaps.
 
 No acquisition is stored: ``stored`` shows acquired records as they were before, and whoever
 begins from it may deliver them again. Nothing here has a clock, a socket or a store.

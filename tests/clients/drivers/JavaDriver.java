@@ -120,8 +120,44 @@ public class JavaDriver {
         }
     }
 
+    // A member of a share group that does with each record what its value says.
+    static void share(String bootstrap, String topic, String group, String mode) throws Exception {
+        Properties config = new Properties();
+        config.put("bootstrap.servers", bootstrap);
+        config.put("group.id", group);
+        config.put("share.acknowledgement.mode", mode);
+        Thread stdin = new Thread(() -> {
+            try {
+                while (System.in.read() >= 0) { }
+            } catch (Exception ignored) { }
+        });
+        stdin.setDaemon(true);
+        stdin.start();
+        try (var consumer = new KafkaShareConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.subscribe(List.of(topic));
+            while (stdin.isAlive()) {
+                var records = consumer.poll(Duration.ofMillis(100));
+                for (var record : records) {
+                    int count = record.deliveryCount().orElse((short) 0);
+                    say("delivered " + record.partition() + " " + record.offset() + " " + count + " "
+                        + encode(record.value()));
+                    if (mode.equals("implicit")) continue;
+                    String value = new String(record.value());
+                    if (value.startsWith("reject")) consumer.acknowledge(record, AcknowledgeType.REJECT);
+                    else if (value.startsWith("release") && count < 2) consumer.acknowledge(record, AcknowledgeType.RELEASE);
+                    else if (!value.startsWith("hold")) consumer.acknowledge(record, AcknowledgeType.ACCEPT);
+                    else Thread.sleep(3_600_000);
+                }
+                for (var done : consumer.commitSync().entrySet())
+                    if (done.getValue().isPresent()) say("error " + done);
+                    else say("committed " + done.getKey().partition());
+            }
+        }
+    }
+
     public static void main(String[] a) throws Exception {
         if (a[0].equals("produce")) produce(a[1], a[2], a[3], a[4]);
+        else if (a[0].equals("share")) share(a[1], a[2], a[3], a[4]);
         else consume(a[1], a[2], a[3], a[4], a[5], a[6]);
     }
 }

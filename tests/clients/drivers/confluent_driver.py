@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import sys
 import threading
 
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import AcknowledgeType, Consumer, KafkaError, Producer, ShareConsumer
 
 from tests.clients.drivers.lines import Message, from_line, to_line
 
@@ -116,5 +118,45 @@ def consume(
     consumer.close()
 
 
+def share(bootstrap: str, topic: str, group: str, mode: str) -> None:
+    """A member of a share group that does with each record what its value says."""
+    consumer = ShareConsumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "share.acknowledgement.mode": mode,
+        }
+    )
+    is_stopping = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), is_stopping.set()), daemon=True).start()
+    consumer.subscribe([topic])
+    while not is_stopping.is_set():
+        for record in consumer.poll(0.1):
+            if record.error():
+                print(f"error {record.error()}", flush=True)
+                continue
+            value, count = record.value(), record.delivery_count()
+            print(
+                f"delivered {record.partition()} {record.offset()} {count} "
+                + base64.b64encode(value).decode(),
+                flush=True,
+            )
+            if mode == "implicit":
+                continue
+            if value.startswith(b"hold"):
+                is_stopping.wait()
+                os._exit(1)
+            kind = AcknowledgeType.ACCEPT
+            if value.startswith(b"reject"):
+                kind = AcknowledgeType.REJECT
+            elif value.startswith(b"release") and count < 2:
+                kind = AcknowledgeType.RELEASE
+            consumer.acknowledge(record, kind)
+        for partition, error in consumer.commit_sync().items():
+            said = "committed" if error is None else f"error {error}"
+            print(f"{said} {partition.partition}", flush=True)
+    consumer.close()
+
+
 if __name__ == "__main__":
-    {"produce": produce, "consume": consume}[sys.argv[1]](*sys.argv[2:])
+    {"produce": produce, "consume": consume, "share": share}[sys.argv[1]](*sys.argv[2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import queue
 import subprocess
@@ -66,6 +67,26 @@ class Driver:
         arguments = [topic, group, assignor or self.assignors[0], instance or "-", str(session_ms)]
         return Member([*self.command, "consume", bootstrap, *arguments], self.environment)
 
+    def share_member(
+        self, bootstrap: str, topic: str, group: str, *, mode: str = "explicit"
+    ) -> Member:
+        """Start a member of a share group; the caller closes or kills it.
+
+        In ``explicit`` mode it does with a record what its value begins with: ``reject`` it,
+        ``release`` it the first time, ``hold`` it for ever, else accept it.
+        """
+        return Member([*self.command, "share", bootstrap, topic, group, mode], self.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A record that a member of a share group was given."""
+
+    partition: int
+    offset: int
+    delivery_count: int
+    value: bytes
+
 
 class Member:
     """A running consumer: what it owns and what it has read so far.
@@ -77,6 +98,8 @@ class Member:
         self.owned: set[int] | None = None  # None until the first assignment
         self.assignment_count = 0
         self.records: list[tuple[int, Message]] = []  # offset, message
+        self.deliveries: list[Delivery] = []  # of a share group
+        self.commit_count = 0  # of a share group, each of one partition
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
             command,
@@ -121,6 +144,13 @@ class Member:
         elif word == "record":
             offset, _, message = rest.partition(" ")
             self.records.append((int(offset), from_line(message)))
+        elif word == "delivered":
+            partition, offset, count, value = rest.split()
+            self.deliveries.append(
+                Delivery(int(partition), int(offset), int(count), base64.b64decode(value))
+            )
+        elif word == "committed":
+            self.commit_count += 1
         elif word == "error":
             raise AssertionError(f"the consumer met an error: {rest}")
         return True

@@ -1,27 +1,32 @@
 """A member of a share group that speaks ShareFetch and ShareAcknowledge, and nothing else.
 
-It needs no coordinator: the leader of a partition takes whatever member id it is told.
+The leader of a partition takes whatever member id it is told, if there is a group of that
+name: ``make_group`` sees to it.
 """
 
 from __future__ import annotations
 
 import datetime
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.metadata.v12 import request as metadata_request
 from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatRequest
 from tidelog_core.records.batch import decode_records, iter_headers
 from tidelog_core.wire_messages import build
 
 from tests.node.wire_client import WireClient
 
 SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
+SETTLE_SECONDS_MAX = 30.0
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FINAL = -1
 
@@ -154,6 +159,35 @@ class ShareMember:
             for index in sorted(partitions)
         )
         return (getattr(module, topic_class)(topic_id=self.topic_id, partitions=rows),)
+
+
+def make_group(port: int, group_id: str, topic: str) -> None:
+    """Make a share group, by a member that joins and goes."""
+    member = str(uuid4())
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    while True:
+        with WireClient(port) as client:
+            found = client.call(
+                build(FindCoordinatorRequest, key_type=0, coordinator_keys=(group_id,))
+            ).coordinators[0]
+        if found.error_code is ErrorCode.none:
+            with WireClient(found.port) as client:
+                codes = [
+                    client.call(
+                        build(
+                            ShareGroupHeartbeatRequest,
+                            group_id=group_id,
+                            member_id=member,
+                            member_epoch=epoch,
+                            subscribed_topic_names=(topic,),
+                        )
+                    ).error_code
+                    for epoch in (0, -1)
+                ]
+            if codes == [ErrorCode.none, ErrorCode.none]:
+                return
+        assert time.monotonic() < deadline, f"nobody coordinates {group_id}: {found}"
+        time.sleep(0.05)
 
 
 def partition_of(answer: Any, index: int = 0) -> Any:

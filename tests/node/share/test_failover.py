@@ -12,7 +12,15 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kio.schema.errors import ErrorCode
 
 from tests.node.replication.replicated_cluster import ReplicatedCluster, replicated_cluster
-from tests.node.share.member import ACCEPT, RELEASE, ShareMember, acquired, partition_of, values
+from tests.node.share.member import (
+    ACCEPT,
+    RELEASE,
+    ShareMember,
+    acquired,
+    make_group,
+    partition_of,
+    values,
+)
 
 TOPIC, GROUP = "t", "g"
 MEMBERS = 3
@@ -96,9 +104,10 @@ def begin_at_the_start(cluster: ReplicatedCluster) -> None:
 
 
 def read_through_kills(folder: Path, *, kills: int, rounds: int) -> None:
-    with replicated_cluster(folder) as cluster:
+    with replicated_cluster(folder, config={"offsets.topic.num.partitions": "4"}) as cluster:
         cluster.create(TOPIC)
         begin_at_the_start(cluster)
+        make_group(cluster.running[0].port, GROUP, TOPIC)
         readers = Readers(cluster)
         produced: set[int] = set()
         try:

@@ -27,6 +27,7 @@ from tests.node.share.member import (
     RENEW,
     ShareMember,
     acquired,
+    make_group,
     partition_of,
     values,
 )
@@ -42,6 +43,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         "group.share.min.record.lock.duration.ms": str(LOCK_MS),
         "group.share.delivery.count.limit": "2",
         "group.share.partition.max.record.locks": "100",
+        "offsets.topic.num.partitions": "4",
     }
     with NodeProcess(tmp_path_factory.mktemp("share") / "node", config=config) as process:
         yield process
@@ -56,9 +58,11 @@ def topic(node: NodeProcess, request: pytest.FixtureRequest) -> str:
 
 
 def create(node: NodeProcess, topic: str, **config: str) -> None:
+    """Create a topic of two partitions, and a group for it."""
     admin = AdminClient({"bootstrap.servers": node.address})
     dotted = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, 2, 1, config=dotted)])[topic].result(10)
+    make_group(node.port, f"group-of-{topic}", topic)
 
 
 def configure(node: NodeProcess, group: str, **config: str) -> None:
@@ -138,6 +142,7 @@ def test_a_group_can_begin_some_time_ago(node: NodeProcess, topic: str) -> None:
         assert one.records() == [(0, 2, 1)]
     time.sleep(0.01)
     group = f"later-group-of-{topic}"
+    make_group(node.port, group, topic)
     configure(node, group, auto_offset_reset="by_duration:PT0.001S")
     with ShareMember(node.port, group, "a", topic) as other:
         assert other.records() == []
@@ -372,3 +377,12 @@ def test_a_topic_that_is_unknown_or_deleted_is_told(node: NodeProcess, topic: st
             assert time.monotonic() < deadline
         assert partition_of(answer).error_code is ErrorCode.unknown_topic_id
         assert one.acknowledge((0, 1, [ACCEPT])) is ErrorCode.unknown_topic_id
+
+
+def test_a_group_that_does_not_exist_is_given_nothing(node: NodeProcess, topic: str) -> None:
+    configure(node, "no-such-group")
+    produce(node, topic, 2)
+    with ShareMember(node.port, "no-such-group", "a", topic) as one:
+        answer = one.fetch()
+        assert partition_of(answer).error_code is ErrorCode.unknown_server_error  # as in Kafka
+        assert acquired(answer) == []
