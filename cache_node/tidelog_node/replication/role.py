@@ -93,7 +93,8 @@ class ReplicaRole:
         leader = self._state.leader
         if leader is not None:
             if change is RoleChange.BECAME_LEADER:
-                self._uncommitted_bytes = 0
+                # Of what the last leader has left: at most this much is yet to be committed.
+                self._uncommitted_bytes = log.size_bytes
                 log.assign_leader_epoch(leader.leader_epoch)
             leader.rules = rules
             leader.advance(now_ms)

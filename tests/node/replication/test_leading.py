@@ -89,6 +89,22 @@ def test_consumers_see_what_is_committed_and_are_woken_by_it(tmp_path: Path) -> 
     on_a_node(tmp_path, body)
 
 
+def test_consumers_are_woken_by_what_a_new_leader_commits_of_the_last_ones(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+        await node.change_partition(leader=2, leader_epoch=1)
+        await node.change_partition(leader=1, leader_epoch=2)
+        held = node.read(0, leader_epoch=2, max_wait_ms=10_000)
+        node.read(1, replica_id=2, leader_epoch=2, last_fetched_epoch=0)
+        await asyncio.sleep(0.01)
+        assert not held.done()
+        node.read(1, replica_id=3, leader_epoch=2, last_fetched_epoch=0)
+        assert (await asyncio.wait_for(held, 1)).records
+
+    on_a_node(tmp_path, body)
+
+
 def test_followers_read_to_the_end_and_are_woken_by_appends(tmp_path: Path) -> None:
     async def body(node: LedNode) -> None:
         await node.create_topic()
