@@ -5,13 +5,19 @@ from __future__ import annotations
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kio.schema.errors import ErrorCode
 
-from tests.node.replication.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.node.replication.replicated_cluster import (
+    ReplicatedCluster,
+    eventually,
+    replicated_cluster,
+    stopped,
+)
 from tests.node.share.member import (
     ACCEPT,
     RELEASE,
@@ -148,3 +154,42 @@ def test_accepted_records_are_never_delivered_again_however_often_leaders_are_ki
     tmp_path: Path,
 ) -> None:
     read_through_kills(tmp_path, kills=4, rounds=15)
+
+
+@pytest.mark.slow
+def test_a_leader_that_was_away_for_too_long_acknowledges_nothing(tmp_path: Path) -> None:
+    with replicated_cluster(tmp_path, config={"offsets.topic.num.partitions": "4"}) as cluster:
+        cluster.create(TOPIC)
+        begin_at_the_start(cluster)
+        make_group(cluster.running[0].port, GROUP, TOPIC)
+        cluster.produce(TOPIC, [b"%d" % n for n in range(10)])
+        old = cluster.node_leading(TOPIC)
+        follower = cluster.followers(TOPIC)[0]
+        with ShareMember(follower.port, GROUP, "a", TOPIC) as lost:
+            answer = lost.fetch()
+            told = partition_of(answer)
+            assert told.error_code is ErrorCode.not_leader_or_follower
+            assert told.current_leader.leader_id == old.broker_id
+            assert [endpoint.port for endpoint in answer.node_endpoints] == [old.port]
+        with ShareMember(old.port, GROUP, "a", TOPIC) as one:
+            got = {n for first, last, _ in one.records() for n in range(first, last + 1)}
+            with ThreadPoolExecutor(1) as pool, stopped(old):
+                late = pool.submit(one.acknowledge, (min(got), max(got), [ACCEPT]))
+                address = follower.address
+                admin = AdminClient({"bootstrap.servers": address})
+
+                def leader() -> int:
+                    found = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0]
+                    return int(found.leader)
+
+                eventually(lambda: leader() not in (-1, old.broker_id), "another node leads")
+                new = cluster.nodes[leader()]
+                with ShareMember(new.port, GROUP, "b", TOPIC) as other:
+                    again = {
+                        n
+                        for first, last, _ in other.records(max_wait_ms=9000)
+                        for n in range(first, last + 1)
+                    }
+                    assert again == got
+                    assert other.acknowledge((min(got), max(got), [ACCEPT])) is ErrorCode.none
+            assert late.result(30) is not ErrorCode.none
