@@ -1,9 +1,9 @@
 """A share partition that this node leads: its state, its item, its deadlines, who waits for it.
 
 The state changes at once, and is stored after: who acknowledges is answered once a write has
-what it said (``saved``), and whatever comes during a write shares the next. A write that is
-lost ends this object, for the store then says what holds: whoever comes next reads it anew,
-and what was acquired is available again.
+what it said (``saved``). What is said within a few milliseconds, or during a write, shares
+one. A write that is lost ends this object, for the store then says what holds: whoever comes
+next reads it anew, and what was acquired is available again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tidelog_node.share.state import SharePartitionState
 
 logger = logging.getLogger(__name__)
 
+SAVE_LINGER_SECONDS = 0.003  # a write costs the same however many have said something
 STORE_ATTEMPTS_MAX = 10
 STORE_RETRY_SECONDS = 0.2
 
@@ -160,6 +161,7 @@ class SharePartition:
         return self._next
 
     async def _write(self) -> None:
+        await asyncio.sleep(SAVE_LINGER_SECONDS)
         while self._next is not None and self.problem is None:
             done, self._next = self._next, None
             try:
