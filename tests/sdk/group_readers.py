@@ -6,8 +6,17 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
 
-from tidelog import Consumer, Producer, RebalanceListener, TopicPartition
+from tidelog import Admin, Consumer, Producer, RebalanceListener, TopicPartition
+
+CONSUMER: dict[str, Any] = {"group_protocol": "consumer"}
+
+
+async def create(address: str, topic: str, partition_count: int) -> str:
+    async with Admin(address) as admin:
+        await admin.create_topic(topic, partition_count=partition_count)
+    return topic
 
 
 class Reader:

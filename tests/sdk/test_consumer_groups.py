@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,12 +28,7 @@ from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 from tidelog_core.wire_messages import build
 
 from tests.node.node_process import NodeProcess
-from tests.sdk.conftest import make_topic
-from tests.sdk.flaky_proxy import FlakyProxy
-from tests.sdk.group_readers import Log, Reader, is_divided, until, writing
-from tests.sdk.transactional import QUICK_CONSUMER_GROUPS, TransactionalBroker
-
-CONSUMER: dict[str, Any] = {"group_protocol": "consumer"}
+from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, until, writing
 
 
 @pytest.fixture(params=["tidelog", pytest.param("kafka", marks=pytest.mark.slow)])
@@ -43,12 +36,6 @@ def address(request: pytest.FixtureRequest) -> str:
     """Both: what the protocol has to do with is tried against Apache Kafka too."""
     broker = request.getfixturevalue("node" if request.param == "tidelog" else "kafka")
     return str(broker.address)
-
-
-async def create(address: str, topic: str, partition_count: int) -> str:
-    async with Admin(address) as admin:
-        await admin.create_topic(topic, partition_count=partition_count)
-    return topic
 
 
 async def describe(address: str, group: str) -> Any:
@@ -327,125 +314,6 @@ def test_commits_hold_while_the_group_moves_from_epoch_to_epoch(address: str, na
     asyncio.run(main())
 
 
-def test_answers_that_are_lost_cost_no_member_its_place(
-    tidelog: TransactionalBroker, name: str
-) -> None:
-    """Heartbeats among them: the next one tells everything, in the epoch that was known."""
-
-    async def main() -> None:
-        broker = tidelog.proxied
-        async with FlakyProxy(broker.port, port=broker.proxy_port) as proxy:
-            topic = await create(broker.address, name, 4)
-            log = Log()
-            first = Reader(broker.address, topic, name, **CONSUMER)
-            first.consumer.subscribe([topic], listener=log)
-            async with first, writing(broker.address, topic, 4) as written:
-                await until(is_divided(4, first), "alone")
-                proxy.loses_answer = lambda count, _: count % 11 == 0
-                for _ in range(2):
-                    async with Reader(broker.address, topic, name, **CONSUMER) as second:
-                        await until(is_divided(4, first, second), "two share")
-                    await until(is_divided(4, first), "alone again")
-                proxy.loses_answer = lambda *_: False
-                await asyncio.sleep(0.2)
-            assert proxy.lost_count > 5
-            assert "lost" not in {event for event, _ in log.told}
-            await_all = Reader(broker.address, topic, f"{name}-all", **CONSUMER)
-            async with await_all:
-                await until(lambda: len(await_all.got) >= len(written), "all was written")
-
-    asyncio.run(main())
-
-
-class Owners:
-    """Who has which partition, as the listeners are told; nobody may be told what another has."""
-
-    def __init__(self) -> None:
-        self.of: dict[TopicPartition, object] = {}
-        self.problems: list[str] = []
-
-    def listener(self) -> RebalanceListener:
-        owners = self
-
-        class Told(RebalanceListener):
-            def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-                for partition in partitions:
-                    if partition in owners.of:
-                        owners.problems.append(f"{partition} has an owner")
-                    owners.of[partition] = self
-
-            def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-                for partition in partitions:
-                    if owners.of.pop(partition, None) is not self:
-                        owners.problems.append(f"{partition} was not the one's who gives it up")
-
-            def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-                owners.problems.append(f"{partitions} were lost")
-
-        return Told()
-
-
-@pytest.mark.parametrize("loses_answers", [False, True])
-def test_no_partition_has_two_owners_whatever_members_do(
-    tidelog: TransactionalBroker, name: str, loses_answers: bool
-) -> None:
-    """They come, go and subscribe to something else, in an order that the seed gives."""
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    draw = random.Random(seed)
-    subscriptions = ([f"{name}-a"], [f"{name}-b"], [f"{name}-a", f"{name}-b"], None)
-
-    async def main() -> None:
-        broker = tidelog.proxied
-        owners = Owners()
-        async with FlakyProxy(broker.port, port=broker.proxy_port) as proxy:
-            for topic in subscriptions[2] or ():
-                await create(broker.address, topic, 5)
-            readers: dict[Reader, RebalanceListener] = {}
-
-            def subscribe(reader: Reader) -> None:
-                topics = draw.choice(subscriptions)
-                pattern = SubscriptionPattern(f"{name}-.") if topics is None else None
-                reader.consumer.subscribe(topics, pattern=pattern, listener=readers[reader])
-
-            async def join() -> None:
-                reader = Reader(broker.address, subscriptions[0][0], name, **CONSUMER)  # type: ignore[index]
-                readers[reader] = owners.listener()
-                subscribe(reader)
-                await reader.__aenter__()
-
-            async def leave() -> None:
-                reader = draw.choice(list(readers))
-                del readers[reader]
-                await reader.__aexit__()
-
-            if loses_answers:
-                proxy.loses_answer = lambda count, _: count % 13 == 0
-            for _ in range(30):
-                match draw.randrange(3):
-                    case 0 if len(readers) < 5:
-                        await join()
-                    case 1 if len(readers) > 1:
-                        await leave()
-                    case 2 if readers:
-                        subscribe(draw.choice(list(readers)))
-                await asyncio.sleep(draw.choice((0, 0.01, 0.1, 0.3)))
-            proxy.loses_answer = lambda *_: False
-            if not readers:
-                await join()
-            while len(readers) > 1:
-                await leave()
-            (last,) = readers
-            last.consumer.subscribe(subscriptions[2], listener=readers[last])
-            await until(lambda: len(last.consumer.assignment()) == 10, "the last one has all")
-            assert set(owners.of) == last.consumer.assignment()
-            await leave()
-            assert owners.of == {}
-        assert owners.problems == []
-
-    asyncio.run(main())
-
-
 def test_offsets_go_with_a_transaction_under_the_members_epoch(address: str, name: str) -> None:
     async def main() -> None:
         topic = await create(address, name, 1)
@@ -624,28 +492,3 @@ def test_members_are_replaced_one_by_one_by_those_of_the_other_protocol(
             await one.__aexit__()
 
     asyncio.run(main())
-
-
-def test_a_coordinator_that_was_killed_keeps_the_group(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "node", config=QUICK_CONSUMER_GROUPS) as own:
-
-        async def main() -> None:
-            topic = await asyncio.to_thread(make_topic, own, "kept", 4)
-            log = Log()
-            first = Reader(own.address, topic, "g", **CONSUMER)
-            first.consumer.subscribe([topic], listener=log)
-            async with first, Reader(own.address, topic, "g", **CONSUMER) as second:
-                async with writing(own.address, topic, 4) as written:
-                    await until(is_divided(4, first, second), "two share")
-                    told = len(log.told)
-                    await asyncio.sleep(0.3)
-                    await asyncio.to_thread(own.kill)
-                    await asyncio.to_thread(own.start)
-                    await asyncio.sleep(0.5)
-                await until(
-                    lambda: len(set(first.got + second.got)) == len(written), "everything is read"
-                )
-                assert is_divided(4, first, second)()
-                assert len(log.told) == told
-
-        asyncio.run(main())
