@@ -571,9 +571,11 @@ class GroupCoordinator:
             consumed = frozenset(
                 topic for topic in partitions if not is_empty and group.is_subscribed_to(topic)
             )
-            free = partitions.keys() - consumed
+            free = {topic: partitions[topic] for topic in partitions.keys() - consumed}
             if free:
-                await loaded.storage.remove_offsets(lambda page: partitions[page.topic], free)
+                await loaded.storage.remove_offsets(lambda page: free[page.topic], free)
+                if await loaded.storage.drop_pending(free):
+                    await self._look_at_changes()
             return ErrorCode.none, consumed
 
         return await loaded.exclusively(remove)

@@ -270,6 +270,28 @@ class GroupStorage:
             self.version, self._record = ABSENT, None
             return had_pending
 
+    async def drop_pending(self, partitions: Mapping[str, Collection[int]]) -> bool:
+        """Remove what waits for a transaction's end of the partitions, by topic.
+
+        Returns whether there was some. Then the group's record is in the changelog, as above.
+        """
+        async with self._lock:
+            if self.version == ABSENT or self._record is None:
+                return False
+            had_pending = await drop_pending(
+                self._store,
+                shard=self._shard,
+                group_id=self._group_id,
+                if_still=Check(self._record_key, self.version),
+                partitions=partitions,
+            )
+            if had_pending:
+                await self._store.commit(
+                    [put(dataclasses.replace(self._record, version=self.version))]
+                )
+                self.version += 1
+            return had_pending
+
     async def has_pending(self) -> bool:
         """Whether offsets wait for a transaction's end, which keeps the group."""
         return bool(await pending_items(self._store, shard=self._shard, group_id=self._group_id))

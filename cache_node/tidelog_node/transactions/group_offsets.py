@@ -285,7 +285,7 @@ class TransactionalOffsets:
         return shard
 
     def _look_again(self, keys: Collection[ItemKey]) -> None:
-        """Have what is pending read again where a group was deleted that had some."""
+        """Have what is pending read again of groups that have changed and had some."""
         for key in keys:
             number = key.collection.removeprefix(GROUP_COLLECTION_PREFIX)
             shard = self._shards.get(int(number)) if number.isdecimal() else None

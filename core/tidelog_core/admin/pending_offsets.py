@@ -1,13 +1,21 @@
-"""What open transactions hold for a group that is deleted: it goes with the group.
+"""What open transactions hold for a group: it goes with the group, or with offsets deleted.
 
-Source: ``OffsetMetadataManager.deleteAllOffsets`` of Kafka.
+Source: ``deleteAllOffsets`` and ``deleteOffsets`` in ``OffsetMetadataManager`` of Kafka.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Collection, Mapping
+
 from tidelog_core.errors import CoordinatorNotAvailable, VersionConflict
+from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import Check, Item, MetadataStore, Write
-from tidelog_core.metadata.transactions import group_of_pending, pending_offsets_collection
+from tidelog_core.metadata.transactions import (
+    PendingOffsets,
+    group_of_pending,
+    pending_offsets_collection,
+)
 
 ATTEMPTS_MAX = 4
 ITEMS_PER_COMMIT = 90  # and a check; DynamoDB takes 100 a transaction
@@ -19,24 +27,47 @@ async def pending_items(store: MetadataStore, *, shard: int, group_id: str) -> l
     return [item for item in items if group_of_pending(item.id) == group_id]
 
 
-async def drop_pending(store: MetadataStore, *, shard: int, group_id: str, if_still: Check) -> bool:
-    """Remove them all, and return whether there were some. Durable on return.
+async def drop_pending(
+    store: MetadataStore,
+    *,
+    shard: int,
+    group_id: str,
+    if_still: Check,
+    partitions: Mapping[str, Collection[int]] | None = None,
+) -> bool:
+    """Remove those of the partitions, by topic, or all, and return whether there were some.
 
-    ``if_still`` is of the group's record, which every writer of new ones checks too. Raises
-    ``VersionConflict`` where it does not hold, and ``CoordinatorNotAvailable``.
+    Durable on return. ``if_still`` is of the group's record, which every writer of new ones
+    checks too. Raises ``VersionConflict`` where it does not hold, and
+    ``CoordinatorNotAvailable``.
     """
     found = False
     for _ in range(ATTEMPTS_MAX):
         items = await pending_items(store, shard=shard, group_id=group_id)
-        found = found or bool(items)
+        writes = [write for item in items for write in _removal(item, partitions)]
+        found = found or bool(writes)
         try:
-            for start in range(0, len(items), ITEMS_PER_COMMIT):
-                some = items[start : start + ITEMS_PER_COMMIT]
-                writes = [Write(item.id, None, item.version, is_logged=False) for item in some]
-                await store.commit(writes, checks=[if_still])
+            for start in range(0, len(writes), ITEMS_PER_COMMIT):
+                await store.commit(writes[start : start + ITEMS_PER_COMMIT], checks=[if_still])
         except VersionConflict as error:
             if (if_still.id.collection, if_still.id.key) in error.keys:
                 raise
             continue  # A transaction has ended meanwhile.
         return found
     raise CoordinatorNotAvailable(f"transactions of group {group_id!r} keep changing")
+
+
+def _removal(item: Item, partitions: Mapping[str, Collection[int]] | None) -> list[Write]:
+    """Return the write that takes the partitions out of the item, none where none is in it."""
+    if partitions is None:
+        return [Write(item.id, None, item.version, is_logged=False)]  # also what is damaged
+    pending = PendingOffsets.from_item(item)
+    left = {
+        topic: kept
+        for topic, offsets in pending.offsets.items()
+        if (kept := {p: o for p, o in offsets.items() if p not in partitions.get(topic[0], ())})
+    }
+    if left == pending.offsets:
+        return []
+    rest = dataclasses.replace(pending, offsets=left)
+    return [put(rest, is_logged=False) if left else delete(rest, is_logged=False)]

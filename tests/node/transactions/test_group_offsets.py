@@ -235,6 +235,25 @@ def test_what_a_transaction_commits_after_the_deletion_makes_the_group_anew(
     run(main())
 
 
+def test_deleted_offsets_are_not_brought_back_by_a_transaction_of_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            assert await client.commit_offset(5) is ErrorCode.none
+            deleted = await world.node.groups.delete_offsets(GROUP, {"t": [1]})
+            assert deleted == (ErrorCode.none, frozenset())
+            assert await world.node.offsets.unstable(GROUP) == {("t", topic_id("t"), 0)}
+            await world.node.groups.delete_offsets(GROUP, {"t": [0]})
+            assert await world.node.offsets.unstable(GROUP) == frozenset()
+            assert await world.pending_offsets() == []
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert await world.offset() is None
+
+    run(main())
+
+
 def test_a_group_without_offsets_stays_while_a_transaction_holds_some(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
