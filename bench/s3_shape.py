@@ -58,16 +58,21 @@ class ShapedServer:
 
     def set_shape(self, shape: Shape | None) -> None:
         """Answer like this from the next request on."""
-        self._shape[:] = (
+        self._shape[:2] = (
             (0.0, 0.0) if shape is None else (shape.first_byte_s, shape.bytes_per_second)
         )
+
+    @property
+    def get_count(self) -> int:
+        """How many GETs there have been."""
+        return int(self._shape[2])
 
 
 @contextmanager
 def serve(folder: Path, endpoint: str) -> Iterator[ShapedServer]:
     """Run the server in front of the stand-in at ``endpoint``; it keeps objects in ``folder``."""
     context = multiprocessing.get_context("spawn")
-    shape = context.Array("d", 2)
+    shape = context.Array("d", 3)  # the third counts GETs
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         host, _, port = endpoint.removeprefix("http://").partition(":")
         process = context.Process(
@@ -160,6 +165,9 @@ class _Connection:
         size_bytes = int(length[1]) if length else 0
         while len(body) < size_bytes:
             body += self._client.recv(1 << 20)
+        if method == "GET":
+            with self._shape.get_lock():
+                self._shape[2] += 1
         ranges = _RANGE.search(head)
         file = self._objects.open(path) if method == "GET" and ranges else None
         if file is None or ranges is None:
@@ -169,7 +177,7 @@ class _Connection:
         return bytes(body[size_bytes:])
 
     def _send_range(self, file: int, start: int, end: int) -> None:
-        first_byte_s, bytes_per_second = self._shape[:]
+        first_byte_s, bytes_per_second = self._shape[:2]
         rate = struct.pack("@Q", int(bytes_per_second) or UNPACED)
         self._client.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
         size_bytes = os.fstat(file).st_size

@@ -12,18 +12,21 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies>{dependencies}</dependencies>
 </project>
 """
+_ALL_EXCLUDED = (
+    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+)
 _COORDINATES = ("groupId", "artifactId", "version", "classifier")
 
 
-def fetch_jars(folder: Path, *coordinates: str) -> None:
-    """Put artifacts and their dependencies into ``folder/jars``.
+def fetch_jars(folder: Path, *coordinates: str, is_alone: bool = False) -> None:
+    """Put artifacts and, unless they come alone, their dependencies into ``folder/jars``.
 
     Coordinates are ``group:artifact:version``, or with ``:classifier`` behind. Raises
     ``ToolAbsent``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pom = folder / "pom.xml"
-    dependencies = "".join(map(_dependency, coordinates))
+    dependencies = "".join(_dependency(one, is_alone=is_alone) for one in coordinates)
     pom.write_text(_POM.format(dependencies=dependencies))
     goal = "dependency:copy-dependencies"
     run([require("mvn"), "-q", "-B", "-f", pom, goal, f"-DoutputDirectory={folder / 'jars'}"])
@@ -35,7 +38,9 @@ def class_path(folder: Path, *needed: str) -> str | None:
     return f"{jars}/*" if all((jars / name).exists() for name in needed) else None
 
 
-def _dependency(coordinates: str) -> str:
+def _dependency(coordinates: str, *, is_alone: bool) -> str:
     parts = zip(_COORDINATES, coordinates.split(":"), strict=False)
     inside = "".join(f"<{name}>{value}</{name}>" for name, value in parts)
+    if is_alone:
+        inside += _ALL_EXCLUDED
     return f"<dependency>{inside}</dependency>"
