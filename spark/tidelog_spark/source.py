@@ -21,7 +21,9 @@ from tidelog_spark.options import ReadOptions, check_options, parse_options
 from tidelog_spark.planning import Split
 from tidelog_spark.schema import spark_schema
 from tidelog_spark.session import plan_read, read_rows
-from tidelog_spark.sink_writers import batch_writer, stream_writer
+
+# The writers are imported where one is asked for: each Python process that plans a read would
+# load the producer for nothing.
 
 
 class TidelogDataSource(DataSource):
@@ -52,10 +54,14 @@ class TidelogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer. Raises ``InvalidConfig`` for options and columns."""
+        from tidelog_spark.sink_writers import batch_writer
+
         return batch_writer(self.options, schema, is_overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the stream writer. Raises ``InvalidConfig`` for options and columns."""
+        from tidelog_spark.sink_writers import stream_writer
+
         del overwrite  # A topic is only ever added to.
         return stream_writer(self.options, schema)
 
