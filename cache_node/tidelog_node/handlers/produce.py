@@ -37,7 +37,7 @@ from tidelog_node.connection import CloseConnection, Reply
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
 from tidelog_node.replicas import Replica, ReplicaManager
-from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Verified
+from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.wire import produce
 from tidelog_node.wire.primitives import INT32
 from tidelog_node.wire.produce import (
@@ -199,17 +199,25 @@ class ProduceHandler:
                 for name, partitions in request.topics
             ],
         )
-        work = self._append_verified(request, version, correlation_id, gate)
+        # Before the task runs, the next request may be handled: it must find this one in line.
+        before, turn = gate.take_turn(transactional_id)
+        work = self._append_verified(request, version, correlation_id, gate, before, turn)
         task = asyncio.get_running_loop().create_task(work)
         self._verifying.add(task)
         task.add_done_callback(self._verifying.discard)
+        # A task that is cancelled before it has run does not give the turn up by itself.
+        task.add_done_callback(lambda _: turn.cancel())
         return task
 
-    async def _append_verified(
-        self, request: ProduceRequest, version: int, correlation_id: int, gate: ProduceGate
+    async def _append_verified(  # noqa: PLR0917
+        self,
+        request: ProduceRequest,
+        version: int,
+        correlation_id: int,
+        gate: ProduceGate,
+        before: Turn | None,
+        turn: Turn,
     ) -> Reply:
-        assert request.transactional_id is not None
-        before, turn = gate.take_turn(request.transactional_id)
         try:
             if before is not None:
                 await asyncio.wait([before])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
+from tidelog import Admin
 from tidelog_core.model import TRANSACTION_STATE_TOPIC
 
 from tests.node.handlers.control_plane import make
@@ -90,6 +91,46 @@ class Asked:
         )
         code: ErrorCode = answer.responses[0].partition_responses[0].error_code
         return code
+
+    def produce_together(
+        self, name: str, who: tuple[int, int], topic: str, *requests: dict[int, int]
+    ) -> list[list[ErrorCode]]:
+        """Send requests in one go; each says its partitions, and their batches' sequences."""
+        schema: Any = load_request_schema(PRODUCE, 12)
+
+        def batch(sequence: int) -> bytes:
+            return a_batch(
+                b"value",
+                producer_id=who[0],
+                producer_epoch=who[1],
+                base_sequence=sequence,
+                is_transactional=True,
+            )
+
+        answers = self._client.call_together(
+            make(
+                schema,
+                {
+                    "transactional_id": name,
+                    "acks": -1,
+                    "timeout": milliseconds(5000),
+                    "topic_data": [
+                        {
+                            "name": topic,
+                            "partition_data": [
+                                {"index": partition, "records": batch(sequence)}
+                                for partition, sequence in sequences.items()
+                            ],
+                        }
+                    ],
+                },
+            )
+            for sequences in requests
+        )
+        return [
+            [each.error_code for each in answer.responses[0].partition_responses]
+            for answer in answers
+        ]
 
     def state(self, name: str) -> str:
         answer = self.ask(DESCRIBE, 0, transactional_ids=[name])
@@ -310,3 +351,15 @@ def test_the_topic_of_the_shards_is_not_for_clients(asked: Asked) -> None:
     # It has no records, so there is nothing to end: that must not take for ever.
     assert asked.end("shards", who).error_code is NONE
     asked.settle("shards")
+
+
+def test_requests_that_come_together_are_appended_in_their_order(
+    node: NodeProcess, asked: Asked
+) -> None:
+    """The first waits for the coordinator, because of another partition; the second need not."""
+    with Admin(node.address).sync() as admin:
+        admin.create_topic("pair", partition_count=2)
+    who = asked.producer("together")
+    assert asked.produce_together("together", who, "pair", {0: 0}) == [[NONE]]
+    answers = asked.produce_together("together", who, "pair", {0: 1, 1: 0}, {0: 2})
+    assert answers == [[NONE, NONE], [NONE]]
