@@ -29,7 +29,9 @@ from tidelog_spark.sink_options import SinkOptions, parse_sink_options
 from tidelog_spark.sink_task import RowWriter, write_stream_task, write_whole_task
 
 from tests.node.node_process import NodeProcess
+from tests.sdk.transactional import kafka
 from tests.spark.sinks import make_topic, open_transactions, values
+from tools.places import ToolAbsent
 
 CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
 
@@ -96,6 +98,24 @@ class Query:
         return values(self.address, self.topic)
 
 
+def leave_decision_open(query: Query, batch: int, written: Sequence[WrittenTask]) -> None:
+    """Die while a decision is made: its transaction is open, and holds the offset."""
+    decision = Decision(batch, len(written), {task.task: task for task in written})
+
+    async def main() -> None:
+        decider = open_producer(query.options, transactional_id=query.names.deciding_id)
+        await decider.start()
+        transaction = await decider.transaction().__aenter__()
+        await transaction.send_offsets(
+            {MARKED: OffsetAndMetadata(batch + 1, metadata=decision.texts()[0])},
+            GroupMetadata(query.names.group_id),
+        )
+        await transaction.prepare()  # so that closing does not abort it
+        await decider.close()
+
+    asyncio.run(main())
+
+
 def test_batches_are_committed_one_after_the_other(address):
     query = Query(address)
     for batch in range(3):
@@ -138,23 +158,8 @@ def test_a_batch_that_was_decided_is_completed_by_the_next_driver(address, compl
 
 
 def test_a_decision_that_was_never_made_is_settled_by_the_next_tasks(address):
-    """The driver died while it made it: its transaction is open, and holds the offset."""
     query = Query(address)
-    written = query.tasks(0, range(10))
-    decision = Decision(0, 3, {task.task: task for task in written})
-
-    async def die_deciding() -> None:
-        decider = open_producer(query.options, transactional_id=query.names.deciding_id)
-        await decider.start()
-        transaction = await decider.transaction().__aenter__()
-        await transaction.send_offsets(
-            {MARKED: OffsetAndMetadata(1, metadata=decision.texts()[0])},
-            GroupMetadata(query.names.group_id),
-        )
-        await transaction.prepare()  # so that closing does not abort it
-        await decider.close()
-
-    asyncio.run(die_deciding())
+    leave_decision_open(query, 0, query.tasks(0, range(10)))
     query.commit(0, query.tasks(0, range(10), count=2), count=2)
     assert query.values() == list(range(10))
 
@@ -278,6 +283,25 @@ def test_whatever_dies_where_every_row_is_there_once(address, batches):
         query.commit(batch, query.tasks(batch, rows, count=count), count=count)
         expected += rows
     assert query.values() == expected
+
+
+def test_apache_kafka_is_written_to_in_the_same_way(tmp_path):
+    try:
+        with kafka(tmp_path / "kafka") as broker:
+            query = Query(broker.address, **{"kafka.transaction.timeout.ms": "60000"})
+            query.commit(0, query.tasks(0, range(10)))
+            query.tasks(1, range(10, 20))  # not decided
+            leave_decision_open(query, 1, query.tasks(1, range(10, 20)))
+            written = query.tasks(1, range(10, 20), count=2)
+            query.decide(1, written, count=2)
+            query.complete(written[:1])
+            assert query.tasks(1, range(10, 20)) == []
+            query.commit(1, [])
+            assert [whole(query, range(20, 30)) for _ in range(2)] == [10, 10]
+            assert query.values() == list(range(30))
+            assert open_transactions(broker.address) == []
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
 
 
 # -- tasks of a batch write

@@ -1,0 +1,118 @@
+"""A Spark of its own that writes to a topic, to be killed: ``python -m tests.spark.sink_driver``.
+
+    write ADDRESS TOPIC FOLDER     1000 rows, by tasks some of whose workers die
+    stream ADDRESS TOPIC FOLDER    the files in FOLDER/in, one a micro-batch
+    dying-stream …                 the same, by tasks some of whose workers die
+
+Workers die as by ``kill -9``: in the middle of their rows, and when all is done but said.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+from tidelog_spark.sink_options import parse_sink_options
+from tidelog_spark.sink_writers import RowsWritten, TaskDone, TidelogStreamWriter, TidelogWriter
+from tidelog_spark.source import TidelogDataSource
+
+ROW_COUNT = 1000
+TASK_COUNT = 6
+
+
+def die() -> None:
+    """End this process at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_midway(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield some rows, and die while they are sent."""
+    yield next(batches)
+    time.sleep(0.2)
+    die()
+
+
+def is_first_attempt(remainder: int) -> bool:
+    context = TaskContext.get()
+    assert context is not None
+    return context.attemptNumber() == 0 and context.partitionId() % 3 == remainder
+
+
+class DyingWriter(TidelogWriter):
+    """Every third task dies midway, every third when it has committed."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
+        written = super().write(dying_midway(iterator) if is_first_attempt(0) else iterator)
+        if is_first_attempt(1):
+            die()
+        return written
+
+
+class DyingStreamWriter(TidelogStreamWriter):
+    """Every third task dies midway, every third when its rows are left to the driver."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        done = super().write(dying_midway(iterator) if is_first_attempt(0) else iterator)
+        if is_first_attempt(1):
+            die()
+        return done
+
+
+class DyingDataSource(TidelogDataSource):
+    """The data source, with the writers above."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dying"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return DyingWriter(parse_sink_options(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return DyingStreamWriter(parse_sink_options(self.options))
+
+
+def main(what: str, address: str, topic: str, folder: Path) -> None:
+    spark = (
+        SparkSession.builder.master("local[2,4]")  # four attempts a task
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(TidelogDataSource)
+    spark.dataSource.register(DyingDataSource)
+    options = {"kafka.bootstrap.servers": address, "topic": topic}
+    if what == "write":
+        table = spark.range(ROW_COUNT, numPartitions=TASK_COUNT)
+        rows = table.selectExpr("cast(id as string) as value")
+        rows.write.format("dying").options(**options).mode("append").save()
+        return
+    files = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+    data_source = "dying" if what == "dying-stream" else "tidelog"
+    (
+        files.load(str(folder / "in"))
+        .repartition(TASK_COUNT)
+        .writeStream.format(data_source)
+        .options(**options)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))

@@ -1,0 +1,146 @@
+"""Workers and drivers that are killed: every row is in the topic once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidelog import Admin
+from tidelog_spark.sink_clients import SinkNames
+from tidelog_spark.sink_decision import MARKED
+
+from tests.node.node_process import NodeProcess
+from tests.spark.sink_driver import ROW_COUNT
+from tests.spark.sinks import make_topic, open_transactions, values
+
+pytestmark = pytest.mark.slow
+
+FILE_COUNT = 4
+ROWS_A_FILE = 100
+SECONDS_MAX = 400.0
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A node that the tests of this file share."""
+    folder: Path = tmp_path_factory.mktemp("sink-crash")
+    with NodeProcess(folder / "node") as node:
+        yield node.address
+
+
+def driver(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.spark.sink_driver", *arguments]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    # A group of its own: Spark's JVM dies with the driver.
+    return subprocess.Popen(command, env=environment, start_new_session=True)
+
+
+def run(*arguments: str) -> None:
+    process = driver(*arguments)
+    try:
+        assert process.wait(SECONDS_MAX) == 0
+    finally:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def add_files(folder: Path) -> list[int]:
+    (folder / "in").mkdir()
+    for number in range(FILE_COUNT):
+        rows = range(number * ROWS_A_FILE, (number + 1) * ROWS_A_FILE)
+        (folder / "in" / f"{number}.txt").write_text("".join(f"{row}\n" for row in rows))
+    return list(range(FILE_COUNT * ROWS_A_FILE))
+
+
+def test_workers_that_are_killed_leave_every_row_of_a_write_once(address, tmp_path):
+    topic = make_topic(address)
+    run("write", address, topic, str(tmp_path))
+    assert values(address, topic) == list(range(ROW_COUNT))
+    assert open_transactions(address) == []
+
+
+def test_workers_that_are_killed_leave_every_row_of_a_stream_once(address, tmp_path):
+    topic = make_topic(address)
+    rows = add_files(tmp_path)
+    run("dying-stream", address, topic, str(tmp_path))
+    assert values(address, topic) == rows
+    assert open_transactions(address) == []
+
+
+def test_a_driver_that_is_killed_between_the_sinks_commit_and_its_own_repeats_nothing(
+    address, tmp_path
+):
+    topic = make_topic(address)
+    rows = add_files(tmp_path)
+    killed = [batch for batch in (0, 1) if killed_at(batch, address, topic, tmp_path)]
+    assert killed, "the driver was quicker than this test, each time"
+    run("stream", address, topic, str(tmp_path))
+    assert values(address, topic) == rows
+    assert open_transactions(address) == []
+
+
+def killed_at(batch: int, address: str, topic: str, folder: Path) -> bool:
+    """Run the query until it has decided the batch; return whether it died before its own commit."""
+    committed = folder / "checkpoint" / "commits" / str(batch)
+    process = driver("stream", address, topic, str(folder))
+    try:
+        group_id = SinkNames(query_id(folder, process)).group_id
+        with Admin(address).sync() as admin:
+            while not committed.exists():
+                assert process.poll() is None, "the query has ended"
+                found = admin.list_group_offsets(group_id, [MARKED])
+                if MARKED in found and found[MARKED].offset > batch:
+                    break
+    finally:
+        kill(process)
+    return not committed.exists()
+
+
+def query_id(folder: Path, process: subprocess.Popen[bytes]) -> str:
+    path = folder / "checkpoint" / "metadata"
+    while not path.exists():
+        assert process.poll() is None, "the query has ended"
+        time.sleep(0.05)
+    query_id: str = json.loads(path.read_text())["id"]
+    return query_id
+
+
+def test_a_backfill_is_a_command(address, tmp_path):
+    topic = make_topic(address)
+    (tmp_path / "rows.json").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(50)))
+    command = [sys.executable, "-c", "from tidelog.cli.main import app; app()"]
+    command += [
+        "job",
+        "backfill",
+        topic,
+        "--bootstrap",
+        address,
+        "--path",
+        str(tmp_path / "rows.json"),
+        "--format",
+        "json",
+    ]
+    command += ["--value", "n", "--key", "n % 5", "--tasks", "2", "--json"]
+    for found in (0, 2):
+        done = subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_MAX)
+        report = json.loads(done.stdout)
+        assert report["row_count"] == 50
+        assert report["tasks_found_written"] == found
+    assert values(address, topic) == list(range(50))
+    wrong = subprocess.run(
+        [*command, "--value", "nothing"], check=False, capture_output=True, timeout=SECONDS_MAX
+    )
+    assert wrong.returncode == 2
+    assert b"nothing" in wrong.stderr
