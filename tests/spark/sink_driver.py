@@ -26,7 +26,7 @@ from tidelog_spark.sink_writers import RowsWritten, TaskDone, TidelogStreamWrite
 from tidelog_spark.source import TidelogDataSource
 
 ROW_COUNT = 1000
-TASK_COUNT = 6
+TASK_COUNT = 3
 
 
 def die() -> None:

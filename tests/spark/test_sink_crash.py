@@ -20,9 +20,9 @@ from tests.node.node_process import NodeProcess
 from tests.spark.sink_driver import ROW_COUNT
 from tests.spark.sinks import make_topic, open_transactions, values
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-FILE_COUNT = 4
+FILE_COUNT = 3
 ROWS_A_FILE = 100
 SECONDS_MAX = 400.0
 
