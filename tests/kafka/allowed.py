@@ -164,7 +164,7 @@ ALLOWED: tuple[Allowed, ...] = (
             f"/API {api}/1",
             "Tidelog serves versions that came after Kafka 4.1",
         )
-        for api in (2, 8, 9, 22, 35)
+        for api in (2, 8, 9, 22, 35, 78, 79)
     ),
     # -- settings
     *(

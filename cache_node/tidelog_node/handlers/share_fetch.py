@@ -270,27 +270,11 @@ class ShareFetchHandler:
         wait: _Wait,
     ) -> _Look:
         """Find what could be acquired of each partition, loading share partitions first."""
-        shares: dict[PartitionKey, SharePartition] = {}
         look = _Look()
-        loads: dict[PartitionKey, Replica] = {}
-        for key in keys:
-            try:
-                loads[key] = self._service.led(key)
-            except TidelogError as error:
-                look.results[key] = self._failure(key, error)
-        loaded = await asyncio.gather(
-            *(self._service.partitions.load(session.group_id, r) for r in loads.values()),
-            return_exceptions=True,
-        )
-        for key, share in zip(loads, loaded, strict=True):
-            if isinstance(share, SharePartition):
-                share.members.add(session.member_id)
-                wait.join(share)
-                shares[key] = share
-            elif isinstance(share, TidelogError):
-                look.results[key] = self._failure(key, share)
-            else:
-                raise share
+        shares = await self._load(session, keys, look)
+        for share in shares.values():
+            share.members.add(session.member_id)
+            wait.join(share)
         config = self._node_config()
         bytes_left = min(request.max_bytes, config.fetch_max_bytes)
         locks_max = config.group_share_partition_max_record_locks
@@ -307,6 +291,37 @@ class ShareFetchHandler:
                 bytes_left -= size_bytes
                 look.size_bytes += size_bytes
         return look
+
+    async def _load(
+        self, session: ShareSession, keys: list[PartitionKey], look: _Look
+    ) -> dict[PartitionKey, SharePartition]:
+        """Return the share partitions that can be used; note the errors of the others."""
+        partitions = self._service.partitions
+        shares: dict[PartitionKey, SharePartition] = {}
+        missing: dict[PartitionKey, Replica] = {}
+        for key in keys:
+            try:
+                replica = self._service.led(key)
+            except TidelogError as error:
+                look.results[key] = self._failure(key, error)
+                continue
+            share = partitions.get(session.group_id, replica)
+            if share is None:
+                missing[key] = replica
+            else:
+                shares[key] = share
+        if not missing:
+            return shares
+        loads = (partitions.load(session.group_id, replica) for replica in missing.values())
+        loaded = await asyncio.gather(*loads, return_exceptions=True)
+        for key, found in zip(missing, loaded, strict=True):
+            if isinstance(found, SharePartition):
+                shares[key] = found
+            elif isinstance(found, TidelogError):
+                look.results[key] = self._failure(key, found)
+            else:
+                raise found
+        return {key: shares[key] for key in keys if key in shares}
 
     def _look_at(
         self, look: _Look, key: PartitionKey, share: SharePartition, max_bytes: int, locks_max: int

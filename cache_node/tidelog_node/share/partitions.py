@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from uuid import UUID
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import GroupConfig, NodeConfig
@@ -37,6 +38,7 @@ from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.share.partition import SharePartition, store_record
 from tidelog_node.share.state import SharePartitionState
+from tidelog_node.wire.share_fetch import PartitionKey
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +99,11 @@ class SharePartitions:
             held.end(NotLeaderOrFollower("the leader has changed"))
             return None
         return held
+
+    def held(self, group_id: str, keys: Iterable[PartitionKey]) -> list[SharePartition]:
+        """Return those of the keys that are loaded, whether this node still leads them or not."""
+        wanted = (share_partition_key(group_id, UUID(bytes=topic), index) for topic, index in keys)
+        return [self._held[key] for key in wanted if key in self._held]
 
     def of_group(self, group_id: str) -> list[SharePartition]:
         """Return those of a group that are loaded."""

@@ -118,7 +118,7 @@ class ShareService:
             raise InvalidShareSessionEpoch("a share session is not opened so")
         session = self._sessions.follow(group_id, member_id, epoch)
         session.change(added, forgotten)
-        for share in self._loaded(group_id, forgotten):
+        for share in self.partitions.held(group_id, forgotten):
             share.leave(member_id)
         return session
 
@@ -145,17 +145,8 @@ class ShareService:
     def _forget(self, session: ShareSession, kept: Collection[PartitionKey]) -> None:
         self._sessions.close(session)
         gone = session.partitions.keys() - set(kept)
-        for share in self._loaded(session.group_id, gone):
+        for share in self.partitions.held(session.group_id, gone):
             share.leave(session.member_id)
-
-    def _loaded(self, group_id: str, keys: Collection[PartitionKey]) -> list[SharePartition]:
-        found = []
-        for topic_id, index in keys:
-            replica = self.replicas.led_by_id.get(topic_id, _NONE).get(index)
-            share = None if replica is None else self.partitions.get(group_id, replica)
-            if share is not None:
-                found.append(share)
-        return found
 
     # -- acknowledgements
 
