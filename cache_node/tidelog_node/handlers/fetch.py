@@ -25,7 +25,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-from uuid import UUID
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
@@ -38,12 +37,12 @@ from tidelog_core.errors import (
     TierUnavailable,
 )
 from tidelog_core.log.values import LogRead, OffsetNotLocal
-from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import find_divergence
 
 from tidelog_node.connection import Reply
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.replicas import Replica, ReplicaManager, require_epoch
+from tidelog_node.tiered_reads import TIER_WAIT_SECONDS_MAX, TierReader
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import (
     FetchPartition,
@@ -59,37 +58,8 @@ logger = logging.getLogger(__name__)
 READ_COMMITTED = 1
 LEADERS_FROM = 16
 CLOSEST_REPLICA_FROM = 11
-TIER_WAIT_SECONDS_MAX = 20.0  # under the 30 s after which clients give a request up
 MAX_WAIT_MS_MAX = 2**31 - 1
 _NONE: Mapping[int, Replica] = {}
-
-
-class TierReader(Protocol):
-    """Reads what only the object store still holds."""
-
-    async def read(
-        self,
-        topic_id: UUID,
-        partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        include_aborted: bool = False,
-        min_one_batch: bool = True,
-    ) -> LogRead:
-        """Return batches from the one that holds ``offset`` on."""
-
-    def read_open(
-        self,
-        topic_id: UUID,
-        partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        include_aborted: bool = False,
-        min_one_batch: bool = True,
-    ) -> LogRead | None:
-        """Return the same without waiting, or ``None`` where that cannot be."""
 
 
 class ClosestReplica(Protocol):

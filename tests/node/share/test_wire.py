@@ -16,8 +16,10 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
+from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
+from tests.kafka.messages import entity
 from tests.node.node_process import NodeProcess
 from tests.node.share.member import (
     ACCEPT,
@@ -386,3 +388,29 @@ def test_a_group_that_does_not_exist_is_given_nothing(node: NodeProcess, topic: 
         answer = one.fetch()
         assert partition_of(answer).error_code is ErrorCode.unknown_server_error  # as in Kafka
         assert acquired(answer) == []
+
+
+def test_an_administrator_moves_an_empty_group(node: NodeProcess, topic: str) -> None:
+    group = f"group-of-{topic}"
+    configure(node, group)
+    produce(node, topic, 5, 5)
+    with member(node, topic) as one:
+        assert one.records() == [(0, 9, 1)]
+        assert one.acknowledge((0, 9, [ACCEPT])) is ErrorCode.none
+        # Its session goes on: whoever moves a group cannot know of it.
+        admin = entity(
+            load_request_schema(91, 0),
+            {
+                "group_id": group,
+                "topics": [
+                    {
+                        "topic_name": topic,
+                        "partitions": [{"partition_index": 0, "start_offset": 3}],
+                    }
+                ],
+            },
+        )
+        with WireClient(node.port) as client:
+            moved = client.call(admin).responses[0].partitions[0]
+        assert moved.error_code is ErrorCode.none
+        assert one.records(max_wait_ms=9000) == [(3, 9, 1)]
