@@ -43,6 +43,7 @@ class LocalLog:
         "_rebuild",
         "clock_ms",
         "config",
+        "cut_count",
         "directory",
         "partition",
         "seals_are_dirty",
@@ -64,6 +65,7 @@ class LocalLog:
         self.clock_ms = clock_ms
         self.segments: list[LogSegment] = []  # never empty once the log is open
         self.seals_are_dirty = False  # whether the sealed-segments file lacks a change
+        self.cut_count = 0  # how often the end was cut: a sealed segment may have changed then
         self._rebuild = rebuild
         self._open_sealed: list[LogSegment] = []
         self._is_offline = False
@@ -158,14 +160,22 @@ class LocalLog:
         return not active.has_room_for(last_offset)
 
     def segment_ms(self, segment: LogSegment) -> int:
-        """Return ``segment.ms`` less the segment's own part of ``segment.jitter.ms``."""
+        """Return how old the segment may become before it is sealed.
+
+        ``segment.ms``, or ``max.compaction.lag.ms`` if that is less, less the segment's
+        own part of ``segment.jitter.ms``.
+        """
         config = self.config
-        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        segment_ms = config.segment_ms
+        if "compact" in config.cleanup_policy:
+            # Only what is sealed is compacted.
+            segment_ms = min(segment_ms, config.max_compaction_lag_ms)
+        jitter_ms = min(config.segment_jitter_ms, segment_ms)
         if jitter_ms == 0:
-            return config.segment_ms
+            return segment_ms
         # Drawn from the segment's name, so that it is the same however often it is asked for.
         seed = f"{self.partition}/{segment.base_offset}"
-        return config.segment_ms - random.Random(seed).randrange(jitter_ms)
+        return segment_ms - random.Random(seed).randrange(jitter_ms)
 
     def roll(self) -> LogSegment:
         """Seal the active segment and start a new one at the log end offset.
@@ -264,6 +274,24 @@ class LocalLog:
         self._remove(reversed(removed))
         with self.storage_errors("truncation"):
             sync_directory(self.directory)
+
+    def replace(self, replaced: range, segment: LogSegment) -> None:
+        """Let a segment whose files are in place stand for some sealed ones, by their index."""
+        removed = self.segments[replaced.start : replaced.stop]
+        self.segments[replaced.start : replaced.stop] = [segment]
+        for old in removed:
+            if old in self._open_sealed:
+                self._open_sealed.remove(old)
+            old.close()
+        self.seals_are_dirty = True
+
+    def first_timestamp_ms(self, segment: LogSegment) -> int | None:
+        """Return the timestamp of a segment's first batch without keeping its file open."""
+        is_open = segment in self._open_sealed
+        timestamp_ms = segment.first_timestamp_ms
+        if not is_open and segment is not self.segments[-1]:
+            segment.release()
+        return timestamp_ms
 
     def _remove(self, segments: Iterator[LogSegment] | list[LogSegment]) -> int:
         freed_bytes = 0

@@ -8,7 +8,12 @@ A segment's files are named after its base offset, 20 digits, as in Kafka:
     00000000000000000042.txnindex   aborted transactions (likewise, only if there are any)
     00000000000000000042.snapshot   producers' state at offset 42: what the segment starts from
 
-and beside them the small checkpoint files named below.
+and beside them the small checkpoint files named below. While compaction replaces segments,
+there are also:
+
+    cleaned/                                                the new ones, until they are whole
+    00000000000000000042.log.00000000000000000099.swap      one that takes the place of all
+                                                            segments in [42, 99), see ``cleaned``
 """
 
 from __future__ import annotations
@@ -22,12 +27,15 @@ TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 TEMPORARY_SUFFIX = ".tmp"
 DELETED_DIRECTORY_SUFFIX = "-delete"
+SWAP_SUFFIX = ".swap"
+CLEANED_DIRECTORY = "cleaned"
 
 RECOVERY_POINT_FILE = "recovery-point"
 START_OFFSET_FILE = "log-start-offset"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 SEGMENT_FILE = "sealed-segments"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
+CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 
 _OFFSET_DIGITS = 20
 
@@ -43,3 +51,18 @@ def parse_segment_name(name: str) -> tuple[int, str] | None:
     if len(digits) < _OFFSET_DIGITS or not digits.isdecimal() or not suffix.startswith("."):
         return None
     return int(digits), suffix
+
+
+def swap_path(directory: Path, base_offset: int, end_offset: int) -> Path:
+    """Return the path of a segment file that replaces all in ``[base_offset, end_offset)``."""
+    name = f"{base_offset:0{_OFFSET_DIGITS}d}{LOG_SUFFIX}.{end_offset:0{_OFFSET_DIGITS}d}"
+    return directory / (name + SWAP_SUFFIX)
+
+
+def parse_swap_name(name: str) -> tuple[int, int] | None:
+    """Return the offsets in the name of ``swap_path``, None for any other name."""
+    parsed = parse_segment_name(name)
+    if parsed is None or not (parsed[1].startswith(LOG_SUFFIX) and name.endswith(SWAP_SUFFIX)):
+        return None
+    digits = parsed[1][len(LOG_SUFFIX) + 1 : -len(SWAP_SUFFIX)]
+    return (parsed[0], int(digits)) if digits.isdecimal() else None

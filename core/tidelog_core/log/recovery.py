@@ -41,10 +41,12 @@ from tidelog_core.log.checkpoint import (
     sync_directory,
     write_checkpoint,
 )
+from tidelog_core.log.cleaned import finish_swaps
 from tidelog_core.log.leader_epochs import LeaderEpochs
 from tidelog_core.log.local_log import LocalLog, remove_segment_files
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     RECOVERY_POINT_FILE,
@@ -80,6 +82,7 @@ class OpenedLog:
     log_start_offset: int
     recovery_point: int
     is_new: bool  # the directory was made just now
+    cleaned_up_to: int  # the end of what is compacted
 
 
 @dataclass(slots=True)
@@ -88,8 +91,19 @@ class _Checkpoints:
     local_start_offset: int
     recovery_point: int | None  # None: unknown, everything must be read
     epochs: list[list[int]] | None  # None: unknown, the batches must be asked
-    seals: dict[int, SealRecord]
+    seals: list[SealRecord]  # two for a segment that was being replaced, see ``cleaned``
     clean_end: list[int] | None  # log end offset, active base offset, active size
+    cleaned_up_to: int
+
+    def seal_of(self, segment: LogSegment) -> SealRecord | None:
+        """Return the record that fits the segment's extent, if exactly one does."""
+        extent = (segment.base_offset, segment.end_offset, segment.size_bytes)
+        fitting = [seal for seal in self.seals if seal[:3] == extent]
+        return fitting[0] if len(fitting) == 1 else None
+
+    def sizes_of(self, segment: LogSegment) -> list[tuple[int, int]]:
+        """Return the end offsets and sizes that the segment was ever sealed with."""
+        return [seal[1:3] for seal in self.seals if seal.base_offset == segment.base_offset]
 
 
 def open_log(
@@ -118,6 +132,7 @@ def open_log(
         checkpoints = _read_checkpoints(directory)
         start_offset = max(checkpoints.log_start_offset, log_start_offset)
         opening = _Opening(local, checkpoints, is_clean, producer_id_expiration_ms)
+        finish_swaps(directory)
         base_offsets = _clear_directory(directory)
         opening.load_segments(base_offsets, start_offset)
         producers = opening.recover()
@@ -130,7 +145,15 @@ def open_log(
         )
         (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     recovery_point = min(opening.recovery_point, local.end_offset)
-    return OpenedLog(local, producers, epochs, start_offset, recovery_point, is_new)
+    return OpenedLog(
+        local,
+        producers,
+        epochs,
+        start_offset,
+        recovery_point,
+        is_new,
+        cleaned_up_to=min(checkpoints.cleaned_up_to, local.end_offset),
+    )
 
 
 class _Opening:
@@ -193,17 +216,18 @@ class _Opening:
         return self._scan_from(first_scanned)
 
     def _adopt(self, segment: LogSegment) -> None:
-        seal = self.checkpoints.seals.get(segment.base_offset)
-        expected = (segment.end_offset, segment.size_bytes)
-        if seal is not None and (seal.end_offset, seal.size_bytes) == expected:
+        seal = self.checkpoints.seal_of(segment)
+        if seal is not None:
             segment.adopt(seal)
             return
+        known = self.checkpoints.sizes_of(segment)
         is_sealed = segment is not self.local.active
-        if is_sealed and (seal is not None or segment.size_bytes == 0):
+        is_other = bool(known) and (segment.end_offset, segment.size_bytes) not in known
+        if is_sealed and (is_other or segment.size_bytes == 0):
             raise CorruptLog(
                 f"segment {segment.path} holds {segment.size_bytes} bytes up to offset "
                 f"{segment.end_offset}, but was sealed with "
-                + (f"{seal.size_bytes} up to {seal.end_offset}" if seal else "some")
+                + (f"{known[-1][1]} up to {known[-1][0]}" if known else "some")
             )
         if segment.size_bytes:
             segment.indexes = rebuild_indexes(self.local, segment, expiration_ms=self.expiration_ms)
@@ -237,7 +261,7 @@ class _Opening:
             is_whole = segment.size_bytes == size_bytes
             if is_whole and following is not None and is_vouched:
                 # A compacted segment may end before the next begins.
-                segment.end_offset = following.base_offset
+                segment.end_at(following.base_offset)
             elif following is not None and segment.end_offset != following.base_offset:
                 is_whole = False
             if not is_whole:
@@ -272,8 +296,7 @@ class _Opening:
         )
 
     def _is_vouched(self, segment: LogSegment) -> bool:
-        seal = self.checkpoints.seals.get(segment.base_offset)
-        return seal is not None and seal.size_bytes == segment.size_bytes
+        return any(size == segment.size_bytes for _, size in self.checkpoints.sizes_of(segment))
 
     def _producers_at(self, offset: int) -> ProducerState:
         return producers_at(
@@ -317,7 +340,8 @@ def scan_segment(
     base offset) and ``epochs`` are advanced.
     """
     segment.start_scan()
-    may_have_gaps = "compact" in config.cleanup_policy
+    was_compacted = (segment.directory / CLEANER_OFFSET_FILE).exists()
+    may_have_gaps = was_compacted or "compact" in config.cleanup_policy
     latest_epoch: int = NO_LEADER_EPOCH
     with closing(scan_file(segment.path, size_bytes)) as batches:
         for buffer, at, position, header in batches:
@@ -371,7 +395,8 @@ def rebuild_indexes(local: LocalLog, segment: LogSegment, *, expiration_ms: int)
         now_ms=now_ms,
     )
     valid_size_bytes = segment.size_bytes
-    segment.size_bytes, segment.end_offset = size_bytes, end_offset
+    segment.size_bytes = size_bytes
+    segment.end_at(end_offset)
     if valid_size_bytes != size_bytes:
         segment.forget_indexes()
         raise CorruptLog(
@@ -404,14 +429,16 @@ def _read_checkpoints(directory: Path) -> _Checkpoints:
     start = _rows(directory / START_OFFSET_FILE) or [[0, 0]]
     point = _rows(directory / RECOVERY_POINT_FILE)
     clean = _rows(directory / CLEAN_SHUTDOWN_FILE)
+    cleaned = _rows(directory / CLEANER_OFFSET_FILE) or [[0]]
     seals = [SealRecord(*row) for row in _rows(directory / SEGMENT_FILE) or []]
     return _Checkpoints(
         log_start_offset=start[0][0],
         local_start_offset=start[0][1],
         recovery_point=point[0][0] if point else None,
         epochs=_rows(directory / LEADER_EPOCH_FILE),
-        seals={seal.base_offset: seal for seal in seals},
+        seals=seals,
         clean_end=clean[0] if clean else None,
+        cleaned_up_to=cleaned[0][0],
     )
 
 

@@ -208,6 +208,13 @@ class LogSegment:
         self.size_bytes = span.position + span.size_bytes
         self.end_offset = span.last_offset + 1
 
+    def end_at(self, end_offset: int) -> None:
+        """Let the segment end where it is to, which may be behind its last batch."""
+        if end_offset != self.end_offset:
+            # They are looked up as if no offset were missing before the end.
+            self._forget_recent()
+            self.end_offset = end_offset
+
     def start_scan(self) -> None:
         """Forget what is known of the content: ``note_scanned`` will tell it anew."""
         self._indexes = SegmentIndexes.empty(self.base_offset)
@@ -332,7 +339,7 @@ class LogSegment:
         indexes = self.indexes
         located = self.locate(offset)
         if located is None:
-            self.end_offset = min(self.end_offset, offset)
+            self.end_at(min(self.end_offset, offset))
             return
         position, base_offset = located
         offset = min(offset, base_offset)

@@ -50,13 +50,17 @@ def find_max_timestamp(local: LocalLog, *, start_offset: int) -> tuple[int, int]
 def _newest_record(segment: LogSegment, start_offset: int) -> tuple[int, int] | None:
     first_offset = max(segment.max_timestamp_offset, start_offset)
     spans = segment.spans(segment.indexes.offset.lookup(first_offset))
+    found: tuple[int, int] | None = None
     if start_offset <= segment.max_timestamp_offset:
         for span in spans:
             if span.base_offset >= first_offset:
-                return _first_record(segment, span, span.max_timestamp_ms, start_offset)
-        return None
-    # The greatest of the whole segment may be deleted: look at what is left.
-    found: tuple[int, int] | None = None
+                found = _first_record(segment, span, span.max_timestamp_ms, start_offset)
+                break
+        if found is not None:
+            return found
+        spans = segment.spans()
+    # The greatest of the whole segment may be deleted, or its batch have lost its records to
+    # compaction: look at what is left.
     for span in spans:
         if span.last_offset < start_offset or span.max_timestamp_ms < 0:
             continue

@@ -13,7 +13,7 @@ timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,6 +36,8 @@ from tidelog_core.log.checkpoint import (
     encode_rows,
     write_checkpoint,
 )
+from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean
+from tidelog_core.log.cleaning import Cleaning, CleaningSource
 from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.flush import PendingFlush
@@ -81,6 +83,7 @@ class UnifiedLog:
 
     __slots__ = (
         "__weakref__",
+        "_cleaning",
         "_clock_ms",
         "_durability",
         "_epochs",
@@ -111,6 +114,7 @@ class UnifiedLog:
             is_new=opened.is_new,
             clock_ms=clock_ms,
         )
+        self._cleaning = Cleaning(opened.local, self._durability, up_to=opened.cleaned_up_to)
         self._is_closed = False
         self._verifications = Verifications()
 
@@ -588,6 +592,7 @@ class UnifiedLog:
             # Also if it does not change: this makes the removal of the clean-shutdown
             # file durable.
             self._durability.set_recovery_point(min(self.recovery_point, offset))
+            self._cleaning.forget_above(offset)
             kept = local.floor_index(offset)
             local.remove_last(len(local.segments) - kept - 1)
             local.active.truncate_to(offset)
@@ -639,6 +644,7 @@ class UnifiedLog:
         epochs = [(epoch, start) for epoch, start in leader_epochs if start < offset]
         with self._truncating():
             self._durability.set_recovery_point(min(local.start_offset, offset))
+            self._cleaning.forget_above(min(local.start_offset, offset))
             segment = local.new_segment(offset)
             local.remove_last(len(local.segments))
             remove_snapshots(local.directory, below=2**63)
@@ -655,6 +661,52 @@ class UnifiedLog:
         self._producers = producers
         self._start.offset, self._high_watermark = log_start_offset, offset
         self._producers.advance_high_watermark(offset)
+
+    # -- compaction --
+
+    @property
+    def cleaned_up_to(self) -> int:
+        """The end of what is compacted: no key has two committed records below it.
+
+        Where the log starts, if nothing is.
+        """
+        return max(self._cleaning.up_to, self.local_log_start_offset)
+
+    def segments_to_clean(self) -> tuple[SegmentToClean, ...]:
+        """Return what compaction may look at and replace: what cannot change any more.
+
+        That is sealed, flushed, replicated and free of open transactions. Raises
+        ``StorageError``.
+        """
+        self._local.check_online()
+        settled = min(self._high_watermark, self.last_stable_offset, self.recovery_point)
+        return self._cleaning.segments(settled, dirty_from=self.cleaned_up_to)
+
+    def begin_cleaning(self, segments: Sequence[SegmentToClean]) -> CleaningSource:
+        """Return what else compacting these segments of the log takes. Raises ``StorageError``."""
+        self._local.check_online()
+        return self._cleaning.begin(
+            segments, dirty_from=self.cleaned_up_to, producers=self._producers
+        )
+
+    def replace_segments(self, source: CleaningSource, cleaned: CleanedSegment) -> None:
+        """Put a compacted segment in the place of those that it was made from. Durable on return.
+
+        Slices being sent stay readable. Raises ``SegmentsChanged`` if the log is not what
+        it was when ``source`` was made, ``StorageError``; nothing has changed then, unless
+        the log is offline.
+        """
+        self._local.check_online()
+        self._cleaning.replace(source, cleaned)
+        self._start.forget_sealed()
+
+    def end_cleaning(self, source: CleaningSource, up_to: int) -> None:
+        """Note that everything below ``up_to`` is compacted. Durable on return.
+
+        Raises as ``replace_segments``.
+        """
+        self._local.check_online()
+        self._cleaning.end(source, up_to)
 
     # -- durability --
 

@@ -44,15 +44,18 @@ class RandomLog:
         records: list[tuple[bytes | None, bytes | None]],
         producer_id: int,
         codec: CompressionType,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Append one batch; the producer decides whether it is transactional."""
+        if timestamp_ms is None:
+            timestamp_ms = NOW_MS + self.end_offset
         is_transactional = producer_id in TRANSACTIONAL_PRODUCERS
         if is_transactional:
             self.open.add(producer_id)
         sequence = self.sequences.get(producer_id, 0)
         self.batches.append(
             build_batch(
-                [Record(0, NOW_MS + self.end_offset, *record) for record in records],
+                [Record(0, timestamp_ms, *record) for record in records],
                 base_offset=self.end_offset,
                 compression=codec,
                 producer_id=producer_id,

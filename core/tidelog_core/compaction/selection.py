@@ -1,0 +1,92 @@
+"""Which log to compact, how much of it, and which of its segments become one.
+
+A segment is compacted as a whole, the active one never: what compaction may look at ends
+where the first segment does not qualify.
+Source: Kafka's LogCleanerManager; KIP-58 (min lag), KIP-354 (max lag).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.log.cleaned import SegmentToClean
+from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
+from tidelog_core.log.time_index import ENTRY_SIZE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    """The part of one log that may be compacted now."""
+
+    segments: tuple[SegmentToClean, ...]  # compacted ones first
+    dirty_from: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool  # some of it has waited for max.compaction.lag.ms
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The part of it that is not compacted, from 0 to 1."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    def is_due(self, config: TopicConfig) -> bool:
+        """Whether it is worth compacting by the topic's settings."""
+        if self.dirty_bytes == 0:
+            return False
+        return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
+
+
+def find_cleanable(
+    segments: Sequence[SegmentToClean], config: TopicConfig, *, dirty_from: int, now_ms: int
+) -> Cleanable:
+    """Return what of the settled segments may be compacted; ``dirty_from`` is not compacted."""
+    lagging: list[SegmentToClean] = []
+    for segment in segments:
+        is_dirty = segment.end_offset > dirty_from
+        is_young = segment.max_timestamp_ms > now_ms - config.min_compaction_lag_ms
+        if is_dirty and is_young and config.min_compaction_lag_ms > 0:
+            break
+        lagging.append(segment)
+    dirty = [segment for segment in lagging if segment.end_offset > dirty_from]
+    times = [one.first_timestamp_ms for one in dirty if one.first_timestamp_ms > 0]
+    oldest_ms = min(times, default=now_ms)
+    dirty_bytes = sum(segment.size_bytes for segment in dirty)
+    return Cleanable(
+        segments=tuple(lagging),
+        dirty_from=dirty_from,
+        clean_bytes=sum(segment.size_bytes for segment in lagging) - dirty_bytes,
+        dirty_bytes=dirty_bytes,
+        is_overdue=now_ms - oldest_ms > config.max_compaction_lag_ms,
+    )
+
+
+def group_segments(
+    segments: Sequence[SegmentToClean], config: TopicConfig, *, apart_at: int = 0
+) -> list[tuple[SegmentToClean, ...]]:
+    """Return runs of segments that may become one each, by what they take before.
+
+    None crosses ``apart_at``, if a segment ends there.
+    """
+    groups: list[tuple[SegmentToClean, ...]] = []
+    run: list[SegmentToClean] = []
+    for segment in segments:
+        if run and (segment.base_offset == apart_at or not _fits(run, segment, config)):
+            groups.append(tuple(run))
+            run = []
+        run.append(segment)
+    if run:
+        groups.append(tuple(run))
+    return groups
+
+
+def _fits(run: Sequence[SegmentToClean], segment: SegmentToClean, config: TopicConfig) -> bool:
+    together = (*run, segment)
+    entry_count = sum(one.index_entry_count for one in together)
+    return (
+        sum(one.size_bytes for one in together) <= config.segment_bytes
+        and entry_count * ENTRY_SIZE_BYTES <= config.segment_index_bytes
+        and segment.end_offset - 1 - run[0].base_offset <= RELATIVE_OFFSET_MAX
+    )

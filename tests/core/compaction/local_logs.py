@@ -1,0 +1,83 @@
+"""Compacting a log of this process, step by step as a node does it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from tidelog_core.compaction.cleaner import build_offset_map, clean_groups, plan_cleaning
+from tidelog_core.compaction.rewrite import DeleteRule
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import AppendOrigin
+from tidelog_core.records.batch import Record, decode_records, iter_headers
+
+from tests.core.log.building import NOW_MS, content_of
+
+AMPLE_BYTES = 2**20
+
+
+def append_batches(log: UnifiedLog, batches: Iterable[bytes]) -> None:
+    """Append as the only replica, markers and all."""
+    for batch in batches:
+        log.append_as_leader(bytearray(batch), leader_epoch=3, origin=AppendOrigin.COORDINATOR)
+        log.advance_high_watermark(log.log_end_offset)
+
+
+def clean(
+    log: UnifiedLog,
+    *,
+    now_ms: int = NOW_MS,
+    map_bytes_max: int = AMPLE_BYTES,
+    apart_at: int = 0,
+    keeps_deletes: bool = False,
+) -> int:
+    """Compact all that may be, and return the end of it."""
+    segments = log.segments_to_clean()
+    if not segments:
+        return log.cleaned_up_to
+    source = log.begin_cleaning(segments)
+    deletes = DeleteRule(now_ms, log.config.delete_retention_ms)
+    task = plan_cleaning(
+        source,
+        log.config,
+        deletes=None if keeps_deletes else deletes,
+        map_bytes_max=map_bytes_max,
+        apart_at=apart_at,
+    )
+    latest = build_offset_map(task, lambda _: None)
+    for group in clean_groups(task, latest, lambda _: None):
+        if group.cleaned is not None:
+            log.replace_segments(source, group.cleaned)
+    log.end_cleaning(source, latest.end_offset)
+    return latest.end_offset
+
+
+def batches_of(log: UnifiedLog) -> list[bytes]:
+    """Return all local batches."""
+    content = content_of(log)
+    return [
+        content[position : position + header.size_bytes]
+        for position, header in iter_headers(content)
+    ]
+
+
+def committed_records_of(log: UnifiedLog) -> list[Record]:
+    """Return what a ``read_committed`` consumer gets, by the aborted transactions it is told."""
+    records: list[Record] = []
+    offset = log.local_log_start_offset
+    while offset < log.last_stable_offset:
+        read = log.read(offset, max_bytes=2**30, up_to=log.last_stable_offset, include_aborted=True)
+        if read.slice is None:
+            break
+        part = read.slice
+        content = os.pread(part.file.fileno(), part.size_bytes, part.position)
+        for position, header in iter_headers(content):
+            offset = header.next_offset
+            is_aborted = header.is_transactional and any(
+                one.producer_id == header.producer_id
+                and one.first_offset <= header.base_offset <= one.last_offset
+                for one in read.aborted_transactions
+            )
+            if not header.is_control and not is_aborted:
+                records += decode_records(content, position)
+    return records
