@@ -22,6 +22,7 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.dispatch import Dispatch
@@ -203,6 +204,15 @@ async def _start(
     stack.push_async_callback(tasks.close)
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
     tasks.add(data.flusher.run(data.replicas))
+    cleaner = LogCleaner(
+        replicas=data.replicas,
+        tier=data.tier,
+        node_config=cluster.node_config,
+        clock_ms=wall_clock_ms,
+        holds_files=cluster.directories.holds,
+    )
+    if static_config.log_cleaner_enable:
+        tasks.add(cleaner.run())
     port = server.bind(settings.host, settings.port)
     await member.take_lease(lease_tasks.add)
     await _register(settings, cluster, port)

@@ -189,6 +189,15 @@ class NodeConfig:
     group_share_record_lock_duration_ms: int = _setting("group.share.record.lock.duration.ms", "int", 30_000, "How long a record is kept for the member of a share group that acquired it, milliseconds.", at_least=1000)
     group_share_session_timeout_ms: int = _setting("group.share.session.timeout.ms", "int", 45_000, "A member of a share group that sends no heartbeat for this long is removed, milliseconds.", at_least=1)
     leader_imbalance_check_interval_seconds: int = _setting("leader.imbalance.check.interval.seconds", "long", 300, "How long a preferred leader must have been in sync and alive before it gets its partition back, seconds.", at_least=1, is_read_only=True)
+    log_cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms", "long", 15_000, "How long compaction waits when there is nothing to compact, milliseconds.", at_least=0)
+    log_cleaner_dedupe_buffer_size: int = _setting("log.cleaner.dedupe.buffer.size", "long", 134_217_728, "Memory for the keys of the logs that are being compacted, bytes, divided among log.cleaner.threads: about 160 and its own length for a key. What does not fit is compacted in several rounds.", at_least=1, is_read_only=True)
+    log_cleaner_delete_retention_ms: int = _setting("log.cleaner.delete.retention.ms", "long", 86_400_000, "Default of the topic's delete.retention.ms, milliseconds.", at_least=0)
+    log_cleaner_enable: bool = _setting("log.cleaner.enable", "boolean", True, "Whether this node compacts its logs of topics with cleanup.policy=compact.", is_read_only=True)
+    log_cleaner_io_max_bytes_per_second: int = _setting("log.cleaner.io.max.bytes.per.second", "long", INT64_MAX, "Bytes a second that compaction reads and writes, divided among log.cleaner.threads; the default is no limit.", at_least=1)
+    log_cleaner_max_compaction_lag_ms: int = _setting("log.cleaner.max.compaction.lag.ms", "long", INT64_MAX, "Default of the topic's max.compaction.lag.ms, milliseconds.", at_least=1)
+    log_cleaner_min_cleanable_ratio: float = _setting("log.cleaner.min.cleanable.ratio", "double", 0.5, "Default of the topic's min.cleanable.dirty.ratio.", at_least=0, at_most=1)
+    log_cleaner_min_compaction_lag_ms: int = _setting("log.cleaner.min.compaction.lag.ms", "long", 0, "Default of the topic's min.compaction.lag.ms, milliseconds.", at_least=0)
+    log_cleaner_threads: int = _setting("log.cleaner.threads", "int", 1, "Logs that are compacted at once, each by a process of its own.", at_least=1, at_most=16, is_read_only=True)
     log_cleanup_policy: tuple[str, ...] = _setting("log.cleanup.policy", "list", ("delete",), "Default of the topic's cleanup.policy.", one_of=("delete", "compact"))
     log_local_retention_bytes: int = _setting("log.local.retention.bytes", "long", LOCAL_AS_TOTAL, "Default of the topic's local.retention.bytes.", at_least=-2)
     log_local_retention_ms: int = _setting("log.local.retention.ms", "long", LOCAL_AS_TOTAL, "Default of the topic's local.retention.ms, milliseconds.", at_least=-2)
@@ -240,10 +249,14 @@ TOPIC_DEFAULT_FROM_NODE: Mapping[str, str] = {
     "compression.lz4.level": "compression.lz4.level",
     "compression.type": "compression.type",
     "compression.zstd.level": "compression.zstd.level",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
     "local.retention.bytes": "log.local.retention.bytes",
     "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
     "max.message.bytes": "message.max.bytes",
     "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
     "min.insync.replicas": "min.insync.replicas",
     "retention.bytes": "log.retention.bytes",
     "retention.ms": "log.retention.ms",

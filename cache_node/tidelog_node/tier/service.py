@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -141,6 +141,29 @@ class TierService:
     def nudge(self) -> None:
         """Look for segments to copy now instead of at the next interval."""
         self._copy_now.set()
+
+    async def has_copies(self, replica: TieredReplica) -> bool:
+        """Whether anything of the partition is, or may come to be, in the tier.
+
+        Raises what the store raises.
+        """
+        if replica.config.remote_storage_enable:
+            return True
+        number = replica.partition.partition
+        return bool(await self._catalog.segments_of(replica.topic_id, number))
+
+    @contextlib.asynccontextmanager
+    async def holding_copies(self, replica: TieredReplica) -> AsyncIterator[None]:
+        """Keep segments of the partition from being copied while they are replaced."""
+        led = self._led.get((replica.topic_id, replica.partition.partition))
+        if led is None:
+            yield
+            return
+        async with led.lock:
+            yield
+            if led.under_way is not None:
+                # To go on with it could make one object of the old bytes and one of the new.
+                led.reset()
 
     @property
     def status(self) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ the log's start, to leave out what is older. What is written goes to the directo
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -118,7 +119,8 @@ def clean_groups(
     ``CorruptRecordBatch``, ``OSError``; what was yielded before is whole.
     """
     target = cleaned_directory(task.directory)
-    target.mkdir(exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)  # of a run that was ended half-way
+    target.mkdir()
     rewrite = Rewrite(
         end_offset=latest.end_offset,
         keep=latest.keeps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,8 @@ class Cleaning:
         self._require_uncut(source)
         if up_to > self.up_to:
             self._write(up_to)
+        with suppress(OSError):  # The next run or opening removes it.
+            cleaned_directory(self._local.directory).rmdir()
 
     def forget_above(self, offset: int) -> None:
         """Count what lies above as not compacted: the log is about to be cut there, durably."""

@@ -1,0 +1,249 @@
+"""Compacts the logs of topics with ``cleanup.policy=compact``, the dirtiest one first.
+
+``log.cleaner.threads`` tasks do the same: pick a log, have a process rewrite its settled
+segments (``rewriter``), put each result in place as soon as it is whole. Every replica of a
+partition does so for itself. A run is given up where the partition has changed hands, was
+deleted or cut, or is not to be compacted any more; what was put in place until then stays,
+since any part of a compaction leaves a right log.
+
+Why that goes together with the tier:
+
+- A segment is not replaced while it is being copied (``TierService.holding_copies``). So an
+  object in the bucket holds the bytes of one segment, as it was then: later compaction of the
+  local log does not reach it, and it does not have to. Local segments and tiered ones hold
+  different amounts of old records, but each has the newest record of every key below its end,
+  or a newer one follows in whatever a reader reads next.
+- A reader may come from the tier and go on in the local log. So a tombstone or marker must
+  not go from the local log while the tier has anything that it deletes. As long as a partition
+  has a tier, the local log drops none, and sets no delete horizons: that is the tier's
+  compaction's to do, which walks over all of it, and the local copies go with local retention.
+- Segments are not joined across the end of what is tiered: the copier would copy again what
+  it has copied. Replicas may have other segment boundaries than the leader before them; the
+  copier copies a segment whole of which the tier has the beginning, as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidelog_core.compaction.cleaner import CleanedGroup, CleaningTask, plan_cleaning
+from tidelog_core.compaction.rewrite import DeleteRule
+from tidelog_core.compaction.selection import Cleanable, find_cleanable
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import CorruptRecordBatch, TidelogError
+from tidelog_core.log.cleaned import SegmentsChanged
+from tidelog_core.log.cleaning import CleaningSource
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.compaction.rewriter import RewriteEnd, RewriterJob
+from tidelog_node.compaction.rewriting import rewrite
+from tidelog_node.replicas import Replica
+
+logger = logging.getLogger(__name__)
+
+FAILURE_BACKOFF_MS = 60_000  # before a log whose compaction has failed is tried again
+
+
+class ReplicaSource(Protocol):
+    """Where the node's replicas are."""
+
+    def replicas(self) -> Iterator[Replica]:
+        """Yield the replicas that hold records."""
+
+    def get(self, partition: TopicPartition) -> Replica | None:
+        """Return this node's replica, whoever leads."""
+
+
+class Tier(Protocol):
+    """What compaction has to know of the tier."""
+
+    async def has_copies(self, replica: Replica) -> bool:
+        """Whether anything of the partition is, or may come to be, in the tier."""
+
+    def holding_copies(self, replica: Replica) -> AbstractAsyncContextManager[None]:
+        """Keep segments of the partition from being copied meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One compaction of one log."""
+
+    replica: Replica
+    log: UnifiedLog
+    leader_epoch: int
+    source: CleaningSource
+    task: CleaningTask
+
+
+class LogCleaner:
+    """Compacts this node's logs. For the node's event loop."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaSource,
+        tier: Tier,
+        node_config: Callable[[], NodeConfig],
+        clock_ms: Callable[[], int],
+        holds_files: Callable[[Replica], bool],
+    ) -> None:
+        """``holds_files`` says of a replica whose log is not open whether it is worth opening."""
+        self._replicas = replicas
+        self._tier = tier
+        self._node_config = node_config
+        self._clock_ms = clock_ms
+        self._holds_files = holds_files
+        self._busy: set[Replica] = set()
+        self._not_before_ms: dict[Replica, int] = {}
+        self._uncleanable: set[Replica] = set()  # damaged; nobody mends them meanwhile
+        self.run_count = 0
+
+    async def run(self) -> None:
+        """Compact what is due, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._node_config().log_cleaner_threads):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            found = self._dirtiest()
+            if found is None:
+                await asyncio.sleep(self._node_config().log_cleaner_backoff_ms / 1000)
+                continue
+            replica, cleanable = found
+            self._busy.add(replica)
+            try:
+                await self._attempt(replica, cleanable)
+            finally:
+                self._busy.discard(replica)
+
+    def _dirtiest(self) -> tuple[Replica, Cleanable] | None:
+        """Return the log with the greatest part to compact, of those that are due."""
+        held = list(self._replicas.replicas())
+        self._uncleanable.intersection_update(held)
+        for gone in self._not_before_ms.keys() - set(held):
+            del self._not_before_ms[gone]
+        now_ms = self._clock_ms()
+        found: tuple[Replica, Cleanable] | None = None
+        for replica in held:
+            if replica in self._busy or replica in self._uncleanable:
+                continue
+            if self._not_before_ms.get(replica, 0) > now_ms:
+                continue
+            try:
+                cleanable = self._look_at(replica, now_ms)
+            except (TidelogError, OSError) as error:
+                self._note_failure(replica, error)
+                continue
+            if cleanable is None or not cleanable.is_due(replica.config):
+                continue
+            if found is None or cleanable.dirty_ratio > found[1].dirty_ratio:
+                found = replica, cleanable
+        return found
+
+    def _look_at(self, replica: Replica, now_ms: int) -> Cleanable | None:
+        if not _is_compacted(replica):
+            return None
+        if replica.opened_log is None and (replica.is_in_trouble or not self._holds_files(replica)):
+            return None
+        log = replica.log
+        if log.is_offline:
+            return None
+        return find_cleanable(
+            log.segments_to_clean(), replica.config, dirty_from=log.cleaned_up_to, now_ms=now_ms
+        )
+
+    async def _attempt(self, replica: Replica, cleanable: Cleanable) -> None:
+        what = {"partition": str(replica.partition)}
+        try:
+            await self._compact(replica, cleanable)
+        except SegmentsChanged as error:
+            logger.info("compaction given up", extra={**what, "reason": str(error)})
+        except CorruptRecordBatch as error:
+            self._uncleanable.add(replica)
+            logger.error(
+                "log is damaged and is not compacted any more", extra={**what, "reason": str(error)}
+            )
+        except (TidelogError, OSError) as error:
+            self._note_failure(replica, error)
+        except Exception:
+            self._not_before_ms[replica] = self._clock_ms() + FAILURE_BACKOFF_MS
+            logger.exception("compaction broke, will retry", extra=what)
+
+    def _note_failure(self, replica: Replica, error: Exception) -> None:
+        if self._replicas.get(replica.partition) is not replica:
+            return  # It was deleted under our hands.
+        self._not_before_ms[replica] = self._clock_ms() + FAILURE_BACKOFF_MS
+        logger.warning(
+            "compaction failed, will retry",
+            extra={"partition": str(replica.partition), "reason": str(error)},
+        )
+
+    async def _compact(self, replica: Replica, cleanable: Cleanable) -> None:
+        leader_epoch = replica.leader_epoch
+        has_tier = await self._tier.has_copies(replica)
+        log, config = replica.log, self._node_config()
+        source = log.begin_cleaning(cleanable.segments)
+        task = plan_cleaning(
+            source,
+            replica.config,
+            deletes=None
+            if has_tier
+            else DeleteRule(self._clock_ms(), replica.config.delete_retention_ms),
+            map_bytes_max=config.log_cleaner_dedupe_buffer_size // config.log_cleaner_threads,
+            apart_at=log.tiered_up_to,
+        )
+        run = _Run(replica, log, leader_epoch, source, task)
+        rate = config.log_cleaner_io_max_bytes_per_second // config.log_cleaner_threads
+        bytes_read = bytes_written = 0
+        async with contextlib.aclosing(rewrite(RewriterJob(task, max(1, rate)))) as results:
+            async for result in results:
+                if isinstance(result, RewriteEnd):
+                    self._require_current(run)
+                    log.end_cleaning(source, result.end_offset)
+                    break
+                bytes_read += result.bytes_read
+                bytes_written += result.bytes_written
+                await self._put_in_place(run, result)
+        self.run_count += 1
+        logger.info(
+            "log compacted",
+            extra={
+                "partition": str(replica.partition),
+                "cleaned_up_to": log.cleaned_up_to,
+                "bytes_read": bytes_read,
+                "bytes_written": bytes_written,
+            },
+        )
+
+    async def _put_in_place(self, run: _Run, group: CleanedGroup) -> None:
+        async with self._tier.holding_copies(run.replica):
+            self._require_current(run)
+            if group.cleaned is not None:
+                run.log.replace_segments(run.source, group.cleaned)
+                run.replica.note_unflushed()
+
+    def _require_current(self, run: _Run) -> None:
+        """Raise ``SegmentsChanged`` where the run has lost its reason."""
+        replica = run.replica
+        is_same = (
+            self._replicas.get(replica.partition) is replica
+            and replica.opened_log is run.log
+            and not run.log.is_offline
+            and replica.leader_epoch == run.leader_epoch
+        )
+        # What is copied from now on may hold what a tombstone that goes here deletes.
+        drops_deletes = run.task.deletes is not None and replica.config.remote_storage_enable
+        if not is_same or drops_deletes or not _is_compacted(replica):
+            raise SegmentsChanged(f"{replica.partition} has changed while it was compacted")
+
+
+def _is_compacted(replica: Replica) -> bool:
+    return "compact" in replica.config.cleanup_policy

@@ -1,0 +1,56 @@
+"""The node's side of the process that compacts: starts it, reads from it, ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import sys
+from collections.abc import AsyncGenerator
+
+from tidelog_core.compaction.cleaner import CleanedGroup
+from tidelog_core.errors import StorageError
+
+from tidelog_node.compaction.rewriter import LENGTH, RewriteEnd, RewriterJob
+
+
+async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd, None]:
+    """Yield what the process says; it is gone when the iterator is closed or ends.
+
+    To be closed by ``contextlib.aclosing``. Raises what the process met with
+    (``CorruptRecordBatch``, ``OSError``), ``StorageError`` if it ended without a word.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tidelog_node.compaction.rewriter",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        content = pickle.dumps(job)
+        with contextlib.suppress(ConnectionError):  # What it wrote before tells more.
+            process.stdin.write(LENGTH.pack(len(content)) + content)
+            await process.stdin.drain()
+        while True:
+            message = await _read(process.stdout)
+            if isinstance(message, Exception):
+                raise message
+            assert isinstance(message, CleanedGroup | RewriteEnd)
+            yield message
+            if isinstance(message, RewriteEnd):
+                return
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _read(source: asyncio.StreamReader) -> object:
+    try:
+        (length,) = LENGTH.unpack(await source.readexactly(LENGTH.size))
+        return pickle.loads(await source.readexactly(length))
+    except asyncio.IncompleteReadError:
+        raise StorageError("the process that compacts ended unexpectedly") from None
