@@ -42,7 +42,7 @@ from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
 
-from tidelog_node.compaction.rewriter import RewriteEnd, RewriterJob
+from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriting import rewrite
 from tidelog_node.replicas import Replica
 

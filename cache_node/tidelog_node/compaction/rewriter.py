@@ -3,10 +3,9 @@
     python -m tidelog_node.compaction.rewriter
 
 Reads a ``RewriterJob`` from standard input; writes a ``CleanedGroup`` to standard output
-for every group of segments that is through, then a ``RewriteEnd``, or what went wrong.
-Each is pickled, behind its length in four bytes, big-endian. A process of its own, because
-the node's event loop must not wait for the interpreter while records are decoded; a new one
-for every log, because then its memory is given back.
+for every group of segments that is through, then a ``RewriteEnd``, or what went wrong. A
+process of its own, because the node's event loop must not wait for the interpreter while
+records are decoded; a new one for every log, because then its memory is given back.
 
 It ends with the node that started it, wherever it is: another node process may be about to
 write the same files.
@@ -15,38 +14,24 @@ write the same files.
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from struct import Struct
 from typing import BinaryIO
 
-from tidelog_core.compaction.cleaner import CleaningTask, build_offset_map, clean_groups
+from tidelog_core.compaction.cleaner import build_offset_map, clean_groups
 from tidelog_core.errors import TidelogError
 
+from tidelog_node.compaction.messages import (
+    RewriteEnd,
+    RewriterJob,
+    read_message,
+    write_message,
+)
 from tidelog_node.tier.bandwidth import Bandwidth
 
-LENGTH = Struct(">I")
 NICENESS = 10  # behind the node and its tier worker; see nice(2)
 THROTTLE_BYTES = 256 * 1024  # how much is read or written between two looks at the clock
-
-
-@dataclass(frozen=True, slots=True)
-class RewriterJob:
-    """What one process is to do."""
-
-    task: CleaningTask
-    bytes_per_second: int  # read and written together
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteEnd:
-    """All groups are through."""
-
-    end_offset: int  # exclusive: where the compacted part ends
-    key_count: int
 
 
 class Throttle:
@@ -64,21 +49,6 @@ class Throttle:
             self._gathered = 0
             if wait_s > 0:
                 time.sleep(wait_s)
-
-
-def write_message(output: BinaryIO, message: object) -> None:
-    """Write one message and flush."""
-    content = pickle.dumps(message)
-    output.write(LENGTH.pack(len(content)) + content)
-    output.flush()
-
-
-def read_message(source: BinaryIO) -> object:
-    """Return the next message. Raises ``EOFError``."""
-    prefix = source.read(LENGTH.size)
-    if len(prefix) < LENGTH.size:
-        raise EOFError("no message follows")
-    return pickle.loads(source.read(LENGTH.unpack(prefix)[0]))
 
 
 def run_job(job: RewriterJob, output: BinaryIO) -> None:

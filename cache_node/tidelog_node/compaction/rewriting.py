@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from tidelog_core.compaction.cleaner import CleanedGroup
 from tidelog_core.errors import StorageError
 
-from tidelog_node.compaction.rewriter import LENGTH, RewriteEnd, RewriterJob
+from tidelog_node.compaction.messages import LENGTH, RewriteEnd, RewriterJob, encode_message
 
 
 async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd, None]:
@@ -30,9 +30,8 @@ async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd,
     try:
         assert process.stdin is not None
         assert process.stdout is not None
-        content = pickle.dumps(job)
         with contextlib.suppress(ConnectionError):  # What it wrote before tells more.
-            process.stdin.write(LENGTH.pack(len(content)) + content)
+            process.stdin.write(encode_message(job))
             await process.stdin.drain()
         while True:
             message = await _read(process.stdout)

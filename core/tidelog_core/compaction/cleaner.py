@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from tidelog_core.compaction.offset_map import OffsetMap
 from tidelog_core.compaction.rewrite import DeleteRule, LastBatch, Rewrite, last_batches
-from tidelog_core.compaction.selection import group_segments
+from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import CorruptRecordBatch
@@ -45,7 +46,8 @@ class CleaningTask:
     """Everything that compacting one log takes."""
 
     directory: Path
-    groups: Sequence[Sequence[SegmentToClean]]  # all of the log up to some end, in order
+    segments: Sequence[SegmentToClean]  # all of the log up to some end, in order
+    limits: SegmentLimits
     dirty_from: int
     aborted: Sequence[AbortedTransaction]
     last_batches: Mapping[int, LastBatch]
@@ -69,7 +71,8 @@ def plan_cleaning(
     """
     return CleaningTask(
         directory=source.directory,
-        groups=group_segments(source.segments, config, apart_at=apart_at),
+        segments=source.segments,
+        limits=SegmentLimits.of(config, apart_at=apart_at),
         dirty_from=source.dirty_from,
         aborted=source.aborted,
         last_batches=last_batches(source.producers.items()),
@@ -98,25 +101,25 @@ def build_offset_map(task: CleaningTask, throttle: Callable[[int], None]) -> Off
     transactions = CleanedTransactions(
         one for one in task.aborted if one.last_offset >= task.dirty_from
     )
-    for group in task.groups:
-        for segment in group:
-            if segment.end_offset <= task.dirty_from or latest.is_full:
-                continue
-            for buffer, at, _, header in _batches(task.directory, segment, throttle):
-                latest.add(buffer, at, header, transactions)
-                if latest.is_full:
-                    break
-            latest.extend_to(segment.end_offset)
+    for segment in task.segments:
+        if segment.end_offset <= task.dirty_from or latest.is_full:
+            continue
+        for buffer, at, _, header in _batches(task.directory, segment, throttle):
+            latest.add(buffer, at, header, transactions)
+            if latest.is_full:
+                break
+        latest.extend_to(segment.end_offset)
     return latest
 
 
 def clean_groups(
     task: CleaningTask, latest: OffsetMap, throttle: Callable[[int], None]
 ) -> Iterator[CleanedGroup]:
-    """Write what is left of each group that begins below the map's end, one after the other.
+    """Write what is left of the segments that begin below the map's end.
 
-    A group of several segments is always rewritten, so that they become one. Raises
-    ``CorruptRecordBatch``, ``OSError``; what was yielded before is whole.
+    Into one file goes what is left of as many as fit, so that no segment stays empty: a
+    reader would have to ask for each of them. Raises ``CorruptRecordBatch``, ``OSError``;
+    what was yielded before is whole.
     """
     target = cleaned_directory(task.directory)
     shutil.rmtree(target, ignore_errors=True)  # of a run that was ended half-way
@@ -128,24 +131,27 @@ def clean_groups(
         deletes=task.deletes,
         last_batches=task.last_batches,
     )
-    for group in task.groups:
-        if group[0].base_offset >= latest.end_offset:
-            return
-        yield _clean_group(task, group, rewrite, throttle)
+    left = deque(one for one in task.segments if one.base_offset < latest.end_offset)
+    while left:
+        yield _clean_group(task, left, rewrite, throttle)
 
 
 def _clean_group(
     task: CleaningTask,
-    group: Sequence[SegmentToClean],
+    segments: deque[SegmentToClean],
     rewrite: Rewrite,
     throttle: Callable[[int], None],
 ) -> CleanedGroup:
+    """Take segments off the left and write what is left of them."""
     assert rewrite.transactions is not None
-    writer = _SegmentWriter(task, group[0].base_offset, throttle)
-    bytes_read, is_same, last = 0, len(group) == 1, None
+    writer = _SegmentWriter(task, segments[0].base_offset, throttle)
+    group: list[SegmentToClean] = []
+    is_same, last = True, None
     try:
-        for segment in group:
-            bytes_read += segment.size_bytes
+        while segments and (not group or writer.has_room_for(segments[0])):
+            segment = segments.popleft()
+            is_same = is_same and not group
+            group.append(segment)
             for buffer, at, _, header in _batches(task.directory, segment, throttle):
                 last = header
                 left = rewrite.batch(buffer, at, header)
@@ -157,6 +163,7 @@ def _clean_group(
             # A segment without a byte could not be told from one that was lost.
             writer.add(build_empty_batch(last))
         aborted = rewrite.transactions.take_kept()
+        bytes_read = sum(segment.size_bytes for segment in group)
         if is_same:
             writer.discard()
             return CleanedGroup(None, bytes_read, 0)
@@ -185,6 +192,16 @@ class _SegmentWriter:
         self._content = bytearray()
         self._batches: list[NewBatch] = []
 
+    def has_room_for(self, segment: SegmentToClean) -> bool:
+        """Whether one more segment fits, whatever is left of it."""
+        self._write()
+        return self._task.limits.allow(
+            segment,
+            base_offset=self._segment.base_offset,
+            size_bytes=self._segment.size_bytes,
+            entry_count=self._segment.entry_count,
+        )
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing was added."""
@@ -203,6 +220,8 @@ class _SegmentWriter:
             self._write()
 
     def _write(self) -> None:
+        if not self._batches:
+            return
         self._throttle(len(self._content))
         self._segment.append(
             self._content, self._batches, interval_bytes=self._task.index_interval_bytes

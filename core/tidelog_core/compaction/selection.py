@@ -1,4 +1,4 @@
-"""Which log to compact, how much of it, and which of its segments become one.
+"""Which log to compact, how much of it, and how large its segments become.
 
 A segment is compacted as a whole, the active one never: what compaction may look at ends
 where the first segment does not qualify.
@@ -63,30 +63,30 @@ def find_cleanable(
     )
 
 
-def group_segments(
-    segments: Sequence[SegmentToClean], config: TopicConfig, *, apart_at: int = 0
-) -> list[tuple[SegmentToClean, ...]]:
-    """Return runs of segments that may become one each, by what they take before.
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """What one compacted segment may hold."""
 
-    None crosses ``apart_at``, if a segment ends there.
-    """
-    groups: list[tuple[SegmentToClean, ...]] = []
-    run: list[SegmentToClean] = []
-    for segment in segments:
-        if run and (segment.base_offset == apart_at or not _fits(run, segment, config)):
-            groups.append(tuple(run))
-            run = []
-        run.append(segment)
-    if run:
-        groups.append(tuple(run))
-    return groups
+    size_bytes_max: int
+    index_entries_max: int
+    apart_at: int = 0  # none holds offsets on both sides of it, if a segment ends there
 
+    @classmethod
+    def of(cls, config: TopicConfig, *, apart_at: int = 0) -> SegmentLimits:
+        """Return the limits that the topic sets."""
+        entries_max = config.segment_index_bytes // ENTRY_SIZE_BYTES
+        return cls(config.segment_bytes, entries_max, apart_at)
 
-def _fits(run: Sequence[SegmentToClean], segment: SegmentToClean, config: TopicConfig) -> bool:
-    together = (*run, segment)
-    entry_count = sum(one.index_entry_count for one in together)
-    return (
-        sum(one.size_bytes for one in together) <= config.segment_bytes
-        and entry_count * ENTRY_SIZE_BYTES <= config.segment_index_bytes
-        and segment.end_offset - 1 - run[0].base_offset <= RELATIVE_OFFSET_MAX
-    )
+    def allow(
+        self, segment: SegmentToClean, *, base_offset: int, size_bytes: int, entry_count: int
+    ) -> bool:
+        """Whether all of the segment may come behind what is left of those before it.
+
+        That begins at ``base_offset`` and takes so many bytes and index entries.
+        """
+        return (
+            segment.base_offset != self.apart_at
+            and size_bytes + segment.size_bytes <= self.size_bytes_max
+            and entry_count + segment.index_entry_count <= self.index_entries_max
+            and segment.end_offset - 1 - base_offset <= RELATIVE_OFFSET_MAX
+        )

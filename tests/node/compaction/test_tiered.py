@@ -1,0 +1,94 @@
+"""A compacted topic that is tiered: the local log, the tier, and readers of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from tests.node.compaction.compacted import (
+    active_base_offset,
+    cleaned_up_to,
+    consume,
+    create,
+    directory_of,
+    eventually,
+    produce,
+    records_on_disk,
+)
+from tests.node.node_process import NodeProcess
+from tests.sdk.cli.command import tidelog
+
+CONFIG = {
+    "log.cleaner.backoff.ms": "100",
+    "remote.task.interval.ms": "100",
+    "log.retention.check.interval.ms": "500",
+}
+
+
+def test_readers_of_tier_and_local_log_get_the_newest_of_every_key(tmp_path: Path) -> None:
+    """Also where the tier holds what a tombstone in the local log deletes."""
+    with NodeProcess(tmp_path / "node", config=CONFIG) as node:
+        create(node, "tiered", remote_storage_enable="true", delete_retention_ms="0")
+        directory = directory_of(node, "tiered")
+        produce(node.address, "tiered", 600, keys=10)
+        producer = Producer({"bootstrap.servers": node.address})
+        producer.produce("tiered", None, b"key-0", partition=0)
+        assert producer.flush(20) == 0
+        newest = {b"key-0": (600, None)}
+        for round_index in range(2):
+            # All keys but the deleted one.
+            for number in range(1, 10):
+                newest |= produce_one(node, number, 100, round_index)
+            eventually(
+                lambda: cleaned_up_to(directory) == active_base_offset(directory),
+                lambda: f"it is not compacted:\n{node.log[-3000:]}",
+            )
+        below = [r for r in records_on_disk(directory) if r.offset < active_base_offset(directory)]
+        assert len(below) == len({record.key for record in below})
+        assert any(record.value is None for record in below), "the tombstone has gone"
+        assert dict(consume(node.address, "tiered")) == newest
+
+        evict(node, "tiered")
+        eventually(
+            lambda: len(list(directory.glob("*.log"))) == 1,
+            lambda: f"segments are not evicted:\n{node.log[-3000:]}",
+        )
+        assert dict(consume(node.address, "tiered")) == newest
+        checked = tidelog("verify", "--data-dir", tmp_path / "node")
+        assert "all is well" in checked.out.decode()
+        assert "ERROR" not in node.log
+
+
+def produce_one(
+    node: NodeProcess, number: int, count: int, round_index: int
+) -> dict[bytes, tuple[int, bytes | None]]:
+    """Produce so many records of one key."""
+    producer = Producer({"bootstrap.servers": node.address, "batch.size": 2_000, "linger.ms": 5})
+    newest: dict[bytes, tuple[int, bytes | None]] = {}
+
+    def delivered(error: object, message: object) -> None:
+        assert error is None, error
+        newest[message.key()] = message.offset(), message.value()  # type: ignore[attr-defined]
+
+    for index in range(count):
+        value = b"%d-%d" % (round_index, index) + b"x" * 90
+        producer.produce("tiered", value, b"key-%d" % number, partition=0, on_delivery=delivered)
+    assert producer.flush(20) == 0
+    return newest
+
+
+def evict(node: NodeProcess, topic: str) -> None:
+    """Let the node keep nothing that is tiered."""
+    admin = AdminClient({"bootstrap.servers": node.address})
+    change = ConfigEntry("local.retention.bytes", "1", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(20)
