@@ -314,6 +314,8 @@ class _Opening:
             return producers
         write_checkpoint(local.directory / RECOVERY_POINT_FILE, [[local.start_offset]])
         self.recovery_point = start_offset
+        (local.directory / CLEANER_OFFSET_FILE).unlink(missing_ok=True)
+        self.checkpoints.cleaned_up_to = 0
         segment = local.new_segment(start_offset)
         segment.create()
         local.segments.append(segment)
