@@ -16,14 +16,15 @@ from crc32c import crc32c
 INDEX_KEY = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/\d{20}-\d+-[0-9a-f-]{36}\.index")
 START_KEY = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/log-start-(\d{20})\.json")
 HEADER, SECTION = struct.Struct("<8sHHIqqQQqIIii16s16sQ"), struct.Struct("<IIQQII")
-TABLES = (1, "<qqqIIII"), (4, "<qqqq"), (6, "<qq")  # batches, aborted transactions, leader epochs
+# Batches, aborted transactions, leader epochs, how it was rewritten, what it replaces.
+TABLES = (1, "<qqqIIII"), (4, "<qqqq"), (6, "<qq"), (9, "<qq"), (10, "<16sqqQ32s32s32s")
 BATCH = struct.Struct(">qiibIhiqqqhii")  # Kafka's record batch header, message format 2
 CODECS = bytes, gzip.decompress, snappy.decompress_raw, lz4.decompress, zstd.decompress
 CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20  # its attributes
 Batch = namedtuple("Batch", "base size leader_epoch magic crc attributes last_delta first_ms max_ms"
                    " producer producer_epoch sequence count")  # fmt: skip
 Segment = namedtuple("Segment", "key base end leader_epoch size crc batches aborted epochs"
-                     " previous sha256 chained")  # fmt: skip
+                     " rewrite replaced previous sha256 chained")  # fmt: skip
 Record = namedtuple("Record", "offset timestamp key value headers")
 
 
@@ -62,7 +63,7 @@ def parse_index(key, data):
     require(crc32c(data[:table_end]) == header_crc, key, "CRC of the header")
     for at in range(HEADER.size, table_end, SECTION.size):
         kind, flags, start, length, _, section_crc = SECTION.unpack_from(data, at)
-        require(kind in range(1, 9) or not flags & 1, key, f"unknown section {kind}")
+        require(kind in range(1, 11) or not flags & 1, key, f"unknown section {kind}")
         sections[kind] = data[start : start + length]
         require(crc32c(sections[kind]) == section_crc, key, f"CRC of section {kind}")
     name = f"-{uuid.UUID(bytes=topic)}/{partition}/{base:020}-{epoch}-{uuid.UUID(bytes=own)}.index"
@@ -71,7 +72,7 @@ def parse_index(key, data):
     link = b"tidelog chain 1\0" + previous + topic
     link += struct.pack(">IQQQ", partition, base, end, size) + sha256
     require(hashlib.sha256(link).digest() == chained, key, "chained hash")
-    rows = [list(struct.iter_unpack(row, sections[kind])) for kind, row in TABLES]
+    rows = [list(struct.iter_unpack(row, sections.get(kind, b""))) for kind, row in TABLES]
     require(len(rows[0]) == batch_count, key, "number of batches")
     return Segment(key[:-5] + "log", base, end, epoch, size, crc, *rows, previous, sha256, chained)
 
@@ -82,6 +83,14 @@ def agree(one, other):
     edges = {low, *(first for _, first in one.epochs + other.epochs if low < first < high)}
     epochs = [[max(e for e, at in s.epochs if at <= o) for o in edges] for s in (one, other)]
     return epochs[0] == epochs[1]
+
+
+def is_rewritten(segment, segments):
+    """Whether segments that were rewritten later hold all of its offsets."""
+    end = segment.base
+    for other in sorted(s[1:3] for s in segments if s.rewrite > segment.rewrite):
+        end = max(end, other[1]) if other[0] <= end else end
+    return end >= segment.end
 
 
 def log_starts(found):
@@ -108,13 +117,14 @@ def read_bucket(found, get, tell):
             rivals = [s for s in kept if s.base < segment.end and segment.base < s.end]
             if segment.end > deleted and all(agree(segment, rival) for rival in rivals):
                 kept.append(segment)
+        kept = [segment for segment in kept if not is_rewritten(segment, kept)]
         partitions[name] = kept = sorted(kept, key=lambda s: (s.base, s.end))
         end = deleted if starts[name] or not kept else kept[0].base
         for at, segment in enumerate(kept):
             if segment.base > end:
                 tell(f"{segment.key}: offsets [{end}, {segment.base}) are missing before it")
-            chain = {bytes(32), *(s.chained for s in kept[:at])}
-            if kept[0].end <= segment.base <= end and segment.previous not in chain:
+            chain = {h for s in kept[:at] for h in (s.chained, *(row[-1] for row in s.replaced))}
+            if kept[0].end <= segment.base <= end and segment.previous not in {bytes(32), *chain}:
                 tell(f"{segment.key}: it does not continue the chain of hashes")
             end = max(end, segment.end)
     return partitions

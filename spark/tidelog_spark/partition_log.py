@@ -1,17 +1,9 @@
-"""What planning knows of a partition: its tiered segments, in which stretches they are read.
-
-After a change of leader, segments may overlap: the new leader copies from a segment
-of its own that begins below where the old one had got to, or copies again what the
-old one had not finished. Where they overlap, the newer leader's segment is read, and
-where a newer epoch began below the end of an older leader's segment, the rest of that
-segment was truncated from the log and is not read at all.
-Source: KIP-405, remote log segment lineage.
-"""
+"""What planning knows of a partition: its tiered segments, in which stretches they are read."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -21,15 +13,7 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.key_filter import KeyFilter
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The part ``[start_offset, end_offset)`` of a segment that is read from it."""
-
-    segment: SegmentMeta
-    start_offset: int
-    end_offset: int
+from tidelog_core.tier.stretches import Stretch, stretches_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,54 +106,3 @@ def partition_log(
         if any(m.base_offset < hole_end and m.end_offset > hole_start for m in copying):
             return replace(log, stretches=tuple(s for s in stretches if s.end_offset <= hole_start))
     return log
-
-
-def stretches_of(segments: Iterable[SegmentMeta]) -> tuple[Stretch, ...]:
-    """Return which part of which segment is read, for a partition's finished segments."""
-    stretches: list[Stretch] = []
-    for segment in sorted(segments, key=_age):
-        if segment.end_offset <= segment.base_offset:
-            continue
-        if stretches and segment.base_offset < stretches[-1].end_offset:
-            stretches = _without(stretches, segment)
-        stretches.append(Stretch(segment, segment.base_offset, segment.end_offset))
-        if len(stretches) > 1 and stretches[-2].start_offset > segment.base_offset:
-            stretches.sort(key=lambda stretch: stretch.start_offset)
-    return tuple(stretches)
-
-
-def _age(segment: SegmentMeta) -> tuple[int, int, int, str]:
-    return (
-        segment.leader_epoch,
-        segment.base_offset,
-        segment.end_offset,
-        str(segment.segment_id),
-    )
-
-
-def _without(stretches: Sequence[Stretch], newer: SegmentMeta) -> list[Stretch]:
-    """Return the stretches without what the newer segment holds or proves to be truncated."""
-    kept: list[Stretch] = []
-    for stretch in stretches:
-        before = min(stretch.end_offset, newer.base_offset)
-        if stretch.start_offset < before:
-            kept.append(replace(stretch, end_offset=before))
-        after = max(stretch.start_offset, newer.end_offset)
-        truncated_from = _truncated_from(stretch.segment, newer)
-        if after < stretch.end_offset and after < truncated_from:
-            kept.append(
-                replace(
-                    stretch,
-                    start_offset=after,
-                    end_offset=min(stretch.end_offset, truncated_from),
-                )
-            )
-    return kept
-
-
-def _truncated_from(older: SegmentMeta, newer: SegmentMeta) -> int:
-    """Return from which offset on the older leader's log was replaced, as far as this tells."""
-    return min(
-        (start for epoch, start in newer.leader_epochs if epoch > older.leader_epoch),
-        default=older.end_offset,
-    )

@@ -22,10 +22,11 @@ from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
+from tidelog_core.tier.stretches import Stretch
 
 from tidelog_spark.option_values import EARLIEST, LATEST, Limit, OffsetLimit
 from tidelog_spark.options import ReadOptions
-from tidelog_spark.partition_log import PartitionLog, SegmentIndex, Stretch
+from tidelog_spark.partition_log import PartitionLog, SegmentIndex
 
 SPLIT_SIZE_BYTES = 64 * 1024 * 1024
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.model import TopicPartition
+from tidelog_core.tier.stretches import stretches_of
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.partition_log import (
     PartitionLog,
     SegmentIndex,
     partition_log,
-    stretches_of,
 )
 from tidelog_spark.planning import (
     DataLost,

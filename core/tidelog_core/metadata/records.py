@@ -346,7 +346,7 @@ class SegmentMeta:
     base_offset: int
     end_offset: int
     leader_epoch: int  # of the leader that copied it
-    segment_id: UUID  # another one with every attempt to copy
+    segment_id: UUID  # another one with every attempt to copy or to rewrite
     state: SegmentState
     size_bytes: int
     index_size_bytes: int
@@ -356,6 +356,10 @@ class SegmentMeta:
     created_ms: int
     # Unix time from which its objects may go; DELETE_STARTED only. 0: at once.
     deletable_ms: int = 0
+    # Of the claim that wrote it in place of others; 0: its bytes are those that were copied.
+    rewrite_epoch: int = 0
+    # It has no record with a newer one of its key below this offset. 0: nobody has looked.
+    compacted_up_to: int = 0
     version: int = _version()
 
     @property
@@ -365,7 +369,7 @@ class SegmentMeta:
         return ItemKey(segment_collection(self.topic_id, self.partition), key)
 
     def to_body(self) -> Body:
-        """Return the item's body; without ``deletable_ms`` where it is 0, as it was before."""
+        """Return the item's body; what came later than the first clusters only where it is set."""
         body: dict[str, JsonValue] = {
             "topic_id": str(self.topic_id),
             "partition": self.partition,
@@ -381,8 +385,10 @@ class SegmentMeta:
             "chained_hash": self.chained_hash,
             "created_ms": self.created_ms,
         }
-        if self.deletable_ms:
-            body["deletable_ms"] = self.deletable_ms
+        for field in ("deletable_ms", "rewrite_epoch", "compacted_up_to"):
+            value: int = getattr(self, field)
+            if value:
+                body[field] = value
         return body
 
     @classmethod
@@ -404,6 +410,8 @@ class SegmentMeta:
             chained_hash=fields.text("chained_hash"),
             created_ms=fields.integer("created_ms"),
             deletable_ms=fields.integer_or_absent("deletable_ms", absent=0, at_least=0),
+            rewrite_epoch=fields.integer_or_absent("rewrite_epoch", absent=0, at_least=0),
+            compacted_up_to=fields.integer_or_absent("compacted_up_to", absent=0, at_least=0),
             version=item.version,
         )
         fields.finish()

@@ -5,11 +5,12 @@ The rules of ``docs/format.md``, "Without metadata":
 1. Complete is what has its index object and its log object of the right size.
 2. Segments that overlap have the same leader epochs for the same offsets. Where they do
    not, an unclean election came between, and the later leader's segment is the truth.
-3. A segment that starts a new chain of hashes had none before it that counted: what ends
+3. What was rewritten later is the truth for the offsets that it has.
+4. A segment that starts a new chain of hashes had none before it that counted: what ends
    at or before its base offset was being deleted.
-4. So does what ends at or before the log start that the bucket tells of; and the log start
+5. So does what ends at or before the log start that the bucket tells of; and the log start
    is told before anything is deleted for it, so what lies behind it must be there.
-5. The log is what is without a gap up to the greatest end offset. A log with a hole cannot
+6. The log is what is without a gap up to the greatest end offset. A log with a hole cannot
    be served: new records would be appended in the hole.
 """
 
@@ -31,6 +32,8 @@ class CompleteSegment:
     index_key: str
     previous_hash: bytes
     producer_id_max: int = -1  # of its producer snapshot and aborted transactions; -1: none
+    # What later segments may continue, with base offsets; empty: nothing but its own.
+    continued: tuple[tuple[bytes, int], ...] = ()
 
     @property
     def chained_hash(self) -> bytes:
@@ -91,8 +94,9 @@ def select_segments(
     kept = _without_deleted(complete, deleted_end, left_out)
     continued = {segment.previous_hash for segment in complete}
     chosen: list[CompleteSegment] = []
-    for group in _overlapping(kept):
-        chosen += _without_repeated(_without_superseded(group, left_out), continued, left_out)
+    for overlapping in _overlapping(kept):
+        group = _without_rewritten(_without_superseded(overlapping, left_out), left_out)
+        chosen += _without_repeated(group, continued, left_out)
     kept = sorted(chosen, key=_place)
     if kept and told_start and kept[0].meta.base_offset > deleted_end:
         problems.append(_missing_before(kept[0], told_start))
@@ -185,6 +189,31 @@ def _without_superseded(
     return kept
 
 
+def _without_rewritten(
+    segments: Sequence[CompleteSegment], left_out: list[Remark]
+) -> list[CompleteSegment]:
+    """Leave out what those that were rewritten later stand for: they may have fewer records."""
+    kept = []
+    for segment in segments:
+        end_offset, newer = segment.meta.base_offset, ""
+        for other in sorted(segments, key=_place):
+            is_newer = other.meta.rewrite_epoch > segment.meta.rewrite_epoch
+            if is_newer and other.meta.base_offset <= end_offset < other.meta.end_offset:
+                end_offset, newer = other.meta.end_offset, other.index_key
+        if end_offset < segment.meta.end_offset:
+            kept.append(segment)
+        else:
+            left_out.append(Remark(segment.index_key, f"rewritten since, as {newer}"))
+    return kept
+
+
+def _has_offsets_of(one: CompleteSegment, other: CompleteSegment) -> bool:
+    return (
+        one.meta.base_offset <= other.meta.base_offset
+        and one.meta.end_offset >= other.meta.end_offset
+    )
+
+
 def _without_repeated(
     segments: Sequence[CompleteSegment], continued: Set[bytes], left_out: list[Remark]
 ) -> list[CompleteSegment]:
@@ -197,13 +226,7 @@ def _without_repeated(
         if segment.chained_hash in continued:
             continue
         holder = next(
-            (
-                other
-                for other in kept
-                if other is not segment
-                and other.meta.base_offset <= segment.meta.base_offset
-                and other.meta.end_offset >= segment.meta.end_offset
-            ),
+            (other for other in kept if other is not segment and _has_offsets_of(other, segment)),
             None,
         )
         if holder is not None:
@@ -218,6 +241,8 @@ def _chain_problems(
 ) -> list[Remark]:
     """Tell of segments that follow another by offset, but none of those known by hash."""
     bases = {segment.chained_hash: segment.meta.base_offset for segment in known}
+    for segment in known:
+        bases.update(segment.continued)
     problems = []
     first_end = end_offset = kept[0].meta.end_offset if kept else 0
     for segment in kept[1:]:

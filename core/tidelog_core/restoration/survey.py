@@ -23,7 +23,7 @@ from tidelog_core.restoration.selection import (
 )
 from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObjects, sort_listing
 from tidelog_core.tier.index_file import IndexFile
-from tidelog_core.tier.integrity import index_hash
+from tidelog_core.tier.integrity import check_replaced, continued_hashes, index_hash
 from tidelog_core.tier.keys import topic_prefix
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 
@@ -198,8 +198,17 @@ def assess_segment(segment: SegmentObjects, data: bytes) -> CompleteSegment | Br
         leader_epochs=index.leader_epochs,
         chained_hash=index.chained_hash.hex(),
         created_ms=segment.index.modified_ms,
+        rewrite_epoch=index.rewrite_epoch,
+        compacted_up_to=index.compacted_up_to,
     )
-    return CompleteSegment(meta, segment.log_key, key, index.previous_hash, _producer_id_max(index))
+    return CompleteSegment(
+        meta,
+        segment.log_key,
+        key,
+        index.previous_hash,
+        _producer_id_max(index),
+        tuple(continued_hashes(index)),
+    )
 
 
 def describe(error: TidelogError) -> str:
@@ -236,6 +245,7 @@ def _check_index(index: IndexFile, segment: SegmentObjects, key: str) -> None:
         raise CorruptObject(key, "it has no leader epochs")
     if index_hash(index) != index.chained_hash:
         raise CorruptObject(key, "the chained hash does not match")
+    check_replaced(key, index)
 
 
 def _producer_id_max(index: IndexFile) -> int:

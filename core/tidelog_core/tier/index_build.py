@@ -23,6 +23,9 @@ from tidelog_core.tier.index_file import (
     BATCH_ROW,
     CHAIN,
     LEADER_EPOCH_ROW,
+    REPLACED_ROW,
+    REWRITE,
+    ReplacedSegment,
     SectionKind,
     batch_row,
     crc32c_of,
@@ -30,6 +33,15 @@ from tidelog_core.tier.index_file import (
 )
 from tidelog_core.tier.integrity import ChainLink, chained_hash
 from tidelog_core.tier.key_filter import add_key_hashes, build_key_filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteFacts:
+    """What a rewritten segment says besides what every segment does."""
+
+    rewrite_epoch: int  # of the claim, at least 1
+    compacted_up_to: int  # 0: nobody has looked for newer records of its keys
+    replaced: tuple[ReplacedSegment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +63,7 @@ class SegmentSource:
     aborted: Sequence[AbortedTransaction]  # all that have records in the segment
     previous_hash: bytes  # of the partition's segment before this one
     key_filter_records_max: int  # no key filter for more records than this; 0 for none at all
+    rewrite: RewriteFacts | None = None  # None: the bytes are those that the log had
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +129,12 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
         ),
         SectionKind.CHAIN: CHAIN.pack(source.previous_hash, log_sha256, chained),
     }
+    if source.rewrite is not None:
+        facts = source.rewrite
+        sections[SectionKind.REWRITE] = REWRITE.pack(facts.rewrite_epoch, facts.compacted_up_to)
+        sections[SectionKind.REPLACED] = b"".join(
+            REPLACED_ROW.pack(row.segment_id.bytes, *row[1:]) for row in facts.replaced
+        )
     if has_key_filter := record_count <= source.key_filter_records_max:
         sections[SectionKind.KEY_FILTER] = _key_filter(log)
     fields = {

@@ -39,6 +39,8 @@ BATCH_ROW = Struct("<qqqIIII")
 ABORTED_ROW = Struct("<qqqq")
 LEADER_EPOCH_ROW = Struct("<qq")
 CHAIN = Struct("<32s32s32s")
+REWRITE = Struct("<qq")
+REPLACED_ROW = Struct("<16sqqQ32s32s32s")
 _I64, _U32 = Struct("<q"), Struct("<I")
 
 
@@ -53,6 +55,8 @@ class SectionKind(IntEnum):
     LEADER_EPOCHS = 6
     KEY_FILTER = 7
     CHAIN = 8
+    REWRITE = 9
+    REPLACED = 10
 
 
 ROW_SIZES_BYTES: Mapping[SectionKind, int] = {
@@ -64,8 +68,13 @@ ROW_SIZES_BYTES: Mapping[SectionKind, int] = {
     SectionKind.LEADER_EPOCHS: LEADER_EPOCH_ROW.size,
     SectionKind.KEY_FILTER: 1,
     SectionKind.CHAIN: CHAIN.size,
+    SectionKind.REWRITE: REWRITE.size,
+    SectionKind.REPLACED: REPLACED_ROW.size,
 }
-REQUIRED_KINDS = frozenset({SectionKind.BATCHES, SectionKind.ABORTED_TRANSACTIONS})
+REQUIRED_KINDS = frozenset(
+    # Who does not know of rewriting would take the segments that were replaced for the truth.
+    {SectionKind.BATCHES, SectionKind.ABORTED_TRANSACTIONS, SectionKind.REWRITE}
+)
 
 
 class BatchRow(NamedTuple):
@@ -78,6 +87,18 @@ class BatchRow(NamedTuple):
     size_bytes: int
     record_count: int
     flags: int  # the batch's attributes: codec, LogAppendTime, transactional, control
+
+
+class ReplacedSegment(NamedTuple):
+    """One segment that a rewritten one stands for, as the chain of hashes knew it."""
+
+    segment_id: UUID
+    base_offset: int
+    end_offset: int  # exclusive
+    size_bytes: int
+    previous_hash: bytes
+    log_sha256: bytes
+    chained_hash: bytes
 
 
 def batch_row(position: int, header: BatchHeader) -> BatchRow:
@@ -212,6 +233,22 @@ class IndexFile:
         """The chained hash of the partition up to and including this segment."""
         return self._chain[2]
 
+    @property
+    def rewrite_epoch(self) -> int:
+        """The epoch of the claim under which it was rewritten, 0 for what was copied."""
+        return self._rewrite[0]
+
+    @property
+    def compacted_up_to(self) -> int:
+        """It has no record with a newer one of its key below this offset; 0: not known."""
+        return self._rewrite[1]
+
+    @cached_property
+    def replaced(self) -> tuple[ReplacedSegment, ...]:
+        """The segments that it stands for in the chain of hashes; empty for what was copied."""
+        rows = REPLACED_ROW.iter_unpack(self._section(SectionKind.REPLACED))
+        return tuple(ReplacedSegment(UUID(bytes=row[0]), *row[1:]) for row in rows)
+
     def row_of_timestamp(self, timestamp_ms: int) -> int | None:
         """Return the first row whose greatest timestamp reaches ``timestamp_ms``, if any."""
         start_offset = TimeIndex(self.base_offset, bytes(self.time_index)).lookup(timestamp_ms)
@@ -225,6 +262,12 @@ class IndexFile:
     def _chain(self) -> tuple[bytes, bytes, bytes]:
         previous, log_sha256, chained = CHAIN.unpack(self._section(SectionKind.CHAIN))
         return previous, log_sha256, chained
+
+    @cached_property
+    def _rewrite(self) -> tuple[int, int]:
+        section = self._section(SectionKind.REWRITE)
+        rewrite_epoch, compacted_up_to = REWRITE.unpack(section) if section else (0, 0)
+        return rewrite_epoch, compacted_up_to
 
     def _section(self, kind: SectionKind) -> memoryview:
         return self.sections.get(kind, _EMPTY)
@@ -329,6 +372,8 @@ def _parse(data: memoryview) -> IndexFile:
         raise ValueError(f"it has {len(index.batches)} batches instead of {batch_count}")
     if SectionKind.CHAIN not in index.sections:
         raise ValueError("it has no chained hash")
+    if len(index.sections.get(SectionKind.REWRITE, _EMPTY)) not in {0, REWRITE.size}:
+        raise ValueError("it says more than once how it was rewritten")
     if index.key_filter is not None and index.key_filter.key_count > record_count:
         raise ValueError("its key filter has more keys than there are records")
     return index

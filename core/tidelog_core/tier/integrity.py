@@ -9,6 +9,11 @@ chains it to the partition's segment before it:
 
 with every number big-endian and unsigned. Whoever trusts one chained hash can check
 every segment before it from the bucket alone.
+
+A segment that was rewritten takes the previous chained hash of the first one that it replaces,
+and lists the links of all of them: what continued one of those continues the rewritten one,
+so no other segment's hash has to change. What the list says follows from itself; that the new
+bytes are what should be left of the old ones only who rewrote them can tell.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from uuid import UUID
 
 from tidelog_core.errors import CorruptObject, CorruptRecordBatch, UnsupportedMagic
 from tidelog_core.records.batch import Buffer, check_crc, iter_headers
-from tidelog_core.tier.index_file import IndexFile, batch_row, crc32c_of
+from tidelog_core.tier.index_file import IndexFile, ReplacedSegment, batch_row, crc32c_of
 
 HASH_SIZE_BYTES = 32
 NO_HASH = bytes(HASH_SIZE_BYTES)
@@ -71,6 +76,42 @@ def index_hash(index: IndexFile) -> bytes:
     return chained_hash(index.previous_hash, link)
 
 
+def replaced_segment(index: IndexFile) -> ReplacedSegment:
+    """Return what a segment that replaces this one says of it."""
+    return ReplacedSegment(
+        segment_id=index.segment_id,
+        base_offset=index.base_offset,
+        end_offset=index.end_offset,
+        size_bytes=index.log_size_bytes,
+        previous_hash=index.previous_hash,
+        log_sha256=index.log_sha256,
+        chained_hash=index.chained_hash,
+    )
+
+
+def check_replaced(key: str, index: IndexFile) -> None:
+    """Check what a rewritten segment says of those it replaces. Raises ``CorruptObject``."""
+    for row in index.replaced:
+        link = ChainLink(
+            topic_id=index.topic_id,
+            partition=index.partition,
+            base_offset=row.base_offset,
+            end_offset=row.end_offset,
+            size_bytes=row.size_bytes,
+            log_sha256=row.log_sha256,
+        )
+        if chained_hash(row.previous_hash, link) != row.chained_hash:
+            raise CorruptObject(key, f"the chained hash of {row.segment_id} does not match")
+        if not index.base_offset <= row.base_offset <= row.end_offset <= index.end_offset:
+            raise CorruptObject(key, f"it does not hold the offsets of {row.segment_id}")
+
+
+def continued_hashes(index: IndexFile) -> list[tuple[bytes, int]]:
+    """Return every chained hash that a later segment may continue, each with its base offset."""
+    replaced = [(row.chained_hash, row.base_offset) for row in index.replaced]
+    return [*replaced, (index.chained_hash, index.base_offset)]
+
+
 def verify_segment(key: str, log: Buffer, index: IndexFile) -> None:
     """Check a segment's bytes against its index: hashes, and every batch's place and CRC.
 
@@ -86,6 +127,7 @@ def verify_segment(key: str, log: Buffer, index: IndexFile) -> None:
         raise CorruptObject(key, "the SHA-256 of the whole does not match")
     if index_hash(index) != index.chained_hash:
         raise CorruptObject(key, "the chained hash does not match")
+    check_replaced(key, index)
     _verify_batches(key, log, index)
 
 
@@ -146,5 +188,5 @@ def verify_chain(indexes: Iterable[tuple[str, IndexFile]]) -> None:
             index.base_offset, index.previous_hash, first_end=first_end, bases=bases
         ):
             raise CorruptObject(key, CHAIN_PROBLEM)
-        bases[index.chained_hash] = index.base_offset
+        bases.update(continued_hashes(index))
         end_offset = max(end_offset, index.end_offset)

@@ -75,6 +75,7 @@ async def _read_index(objects: ObjectStore, segment: SegmentMeta, key: str) -> I
         ("leader epoch", index.leader_epoch, segment.leader_epoch),
         ("size of the log", index.log_size_bytes, segment.size_bytes),
         ("greatest timestamp", index.max_timestamp_ms, segment.max_timestamp_ms),
+        ("rewrite epoch", index.rewrite_epoch, segment.rewrite_epoch),
         ("chained hash", index.chained_hash.hex(), segment.chained_hash),
     ):
         if found != expected:

@@ -18,7 +18,12 @@ from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.index_file import IndexFile
-from tidelog_core.tier.integrity import CHAIN_PROBLEM, NO_HASH, continues_chain
+from tidelog_core.tier.integrity import (
+    CHAIN_PROBLEM,
+    NO_HASH,
+    continued_hashes,
+    continues_chain,
+)
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
 
 from tidelog.cli.segment_check import Problem, check_segment
@@ -137,5 +142,7 @@ def chain_problems(
         ):
             problems.append((keys.index, CHAIN_PROBLEM))
         bases[bytes.fromhex(segment.chained_hash)] = segment.base_offset
+        if index is not None:
+            bases.update(continued_hashes(index))
         end_offset = max(end_offset, segment.end_offset)
     return problems

@@ -28,6 +28,8 @@ def segment(
     epoch: int = 1,
     epochs: tuple[tuple[int, int], ...] | None = None,
     previous_hash: bytes | None = None,
+    rewrite_epoch: int = 0,
+    replaced: tuple[CompleteSegment, ...] = (),
 ) -> CompleteSegment:
     """Return a segment that continues the chain of another."""
     segment_id = uuid4()
@@ -45,11 +47,24 @@ def segment(
         leader_epochs=((1, base),) if epochs is None else epochs,
         chained_hash=(segment_id.bytes * 2).hex(),
         created_ms=0,
+        rewrite_epoch=rewrite_epoch,
     )
     if previous_hash is None:
         previous_hash = NO_HASH if after is None else after.chained_hash
-    name = f"{base}-{end}-{epoch}"
-    return CompleteSegment(meta, f"{name}.log", f"{name}.index", previous_hash)
+    name = f"{base}-{end}-{rewrite_epoch or epoch}"
+    continued = tuple((one.chained_hash, one.meta.base_offset) for one in replaced)
+    return CompleteSegment(meta, f"{name}.log", f"{name}.index", previous_hash, continued=continued)
+
+
+def rewritten(*run: CompleteSegment, epoch: int) -> CompleteSegment:
+    """Return the segment that replaces a run of them."""
+    return segment(
+        run[0].meta.base_offset,
+        run[-1].meta.end_offset,
+        previous_hash=run[0].previous_hash,
+        rewrite_epoch=epoch,
+        replaced=run,
+    )
 
 
 def chain(*ranges: tuple[int, int]) -> list[CompleteSegment]:
@@ -297,3 +312,38 @@ def test_whenever_the_metadata_is_lost_nothing_comes_back_and_nothing_is_missing
         assert list(selection.segments) == readable
         if life.told and life.told[-1] == life.metadata_start:
             assert selection.log_start_offset == life.metadata_start
+
+
+def test_what_was_rewritten_last_counts_with_all_that_it_replaces_still_there() -> None:
+    old = chain((0, 10), (10, 20), (20, 30), (30, 40))
+    first = rewritten(old[1], old[2], epoch=5)
+    second = rewritten(old[0], first, epoch=6)
+    third = rewritten(second, epoch=9)
+    selection = select_segments([*old, first, second, third])
+    assert selection.segments == (third, old[3])
+    assert remarks(selection)[1] == []
+    assert len(selection.left_out) == 5
+
+
+def test_rewritten_segments_continue_the_chain_when_what_they_replace_is_gone() -> None:
+    old = chain((0, 10), (10, 20), (20, 30), (30, 40))
+    new = [rewritten(*old[:2], epoch=3), rewritten(old[2], epoch=3)]
+    selection = select_segments([*new, old[3]])
+    assert selection.segments == (*new, old[3])
+    assert remarks(selection) == ([], [])
+    assert remarks(select_segments([new[0], old[3]]))[1] != []  # a hole stays one
+
+
+def test_a_segment_with_offsets_that_nothing_newer_has_stays() -> None:
+    old = segment(0, 10)
+    new = rewritten(old, epoch=3)
+    wide = segment(5, 30, old, epoch=2)
+    assert select_segments([old, new, wide]).segments == (new, wide)
+
+
+def test_rewrites_side_by_side_replace_an_older_one_that_spans_them() -> None:
+    """So it is where a rewrite that lost had put its objects before it was told."""
+    old = chain((0, 10), (10, 20))
+    lost = rewritten(*old, epoch=3)
+    new = [rewritten(old[0], epoch=4), rewritten(old[1], epoch=4)]
+    assert select_segments([*old, lost, *new]).segments == tuple(new)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import CompressionType, Record, build_batch
-from tidelog_core.tier.index_build import SegmentSource
+from tidelog_core.tier.index_build import RewriteFacts, SegmentSource
 from tidelog_core.tier.integrity import NO_HASH
 
 TOPIC_ID = UUID("5f6dc6a4-35d9-4f1c-9d6c-1f0a3d3a9d11")
@@ -50,6 +50,7 @@ def write_source(
     key_filter_records_max: int = 1_000_000,
     segment_id: UUID = SEGMENT_ID,
     time_index: bytes | None = None,
+    rewrite: RewriteFacts | None = None,
 ) -> SegmentSource:
     """Write the files of a sealed segment; the time index has an entry per batch."""
     stem = folder / f"{base_offset:020d}"
@@ -85,4 +86,5 @@ def write_source(
         aborted=aborted,
         previous_hash=previous_hash,
         key_filter_records_max=key_filter_records_max,
+        rewrite=rewrite,
     )

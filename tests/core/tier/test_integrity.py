@@ -8,9 +8,23 @@ from uuid import uuid4
 
 import pytest
 from tidelog_core.errors import CorruptObject
-from tidelog_core.tier.index_build import build_index_file
-from tidelog_core.tier.index_file import CHAIN, IndexFile, SectionKind
-from tidelog_core.tier.integrity import NO_HASH, index_hash, verify_chain, verify_segment
+from tidelog_core.tier.index_build import RewriteFacts, build_index_file
+from tidelog_core.tier.index_file import (
+    CHAIN,
+    HEADER,
+    REQUIRED_FLAG,
+    SECTION,
+    IndexFile,
+    SectionKind,
+)
+from tidelog_core.tier.integrity import (
+    NO_HASH,
+    check_replaced,
+    index_hash,
+    replaced_segment,
+    verify_chain,
+    verify_segment,
+)
 
 from tests.core.tier.segments import batch, write_source
 
@@ -99,3 +113,66 @@ def test_a_batch_table_that_tells_something_else_of_a_batch_is_noticed(tmp_path:
         sections = {**index.sections, SectionKind.CHAIN: memoryview(chain_section)}
         with pytest.raises(CorruptObject, match=r"outside|records instead"):
             verify_segment(key, log, replace(forged, sections=sections))
+
+
+def rewritten(folder: Path, indexes: list[IndexFile]) -> tuple[str, IndexFile, bytes]:
+    """Return one segment in the place of a run of them, with every other batch of theirs."""
+    first, last = indexes[0], indexes[-1]
+    source = write_source(
+        folder,
+        [batch(offset) for offset in range(first.base_offset, last.end_offset, 20)],
+        base_offset=first.base_offset,
+        end_offset=last.end_offset,
+        previous_hash=first.previous_hash,
+        segment_id=uuid4(),
+        rewrite=RewriteFacts(
+            rewrite_epoch=7, compacted_up_to=150, replaced=tuple(map(replaced_segment, indexes))
+        ),
+    )
+    index = IndexFile.parse(build_index_file(source).data)
+    return "rewritten", index, source.path.read_bytes()
+
+
+def test_a_rewritten_segment_takes_the_place_of_a_run_in_the_chain(tmp_path: Path) -> None:
+    old = [(key, index) for key, index, _ in chain(tmp_path, 4)]
+    key, new, log = rewritten(tmp_path, [index for _, index in old[1:3]])
+    assert (new.rewrite_epoch, new.compacted_up_to) == (7, 150)
+    assert [row.segment_id for row in new.replaced] == [index.segment_id for _, index in old[1:3]]
+    verify_segment(key, log, new)
+    verify_chain([old[0], (key, new), old[3]])
+    with pytest.raises(CorruptObject, match="continue the chain"):
+        verify_chain(
+            [old[0], (key, replace(new, sections={**new.sections, 10: memoryview(b"")})), old[3]]
+        )
+
+
+def test_a_changed_row_of_what_was_replaced_is_noticed(tmp_path: Path) -> None:
+    _, new, _ = rewritten(tmp_path, [index for _, index, _ in chain(tmp_path, 2)])
+    check_replaced("whole", new)
+    rows = bytes(new.sections[SectionKind.REPLACED])
+    for position in range(16, len(rows), 8):
+        if position in range(136, 152):
+            continue  # A segment's id is no part of the chain.
+        damaged = bytearray(rows)
+        damaged[position] ^= 1
+        changed = replace(new, sections={**new.sections, SectionKind.REPLACED: memoryview(damaged)})
+        with pytest.raises(CorruptObject, match="rewritten"):
+            check_replaced("rewritten", changed)
+
+
+def test_a_reader_that_does_not_know_of_rewriting_must_refuse_the_index(tmp_path: Path) -> None:
+    """It would take the segments that were replaced for the truth."""
+    source = write_source(
+        tmp_path,
+        [batch(0)],
+        base_offset=0,
+        end_offset=10,
+        rewrite=RewriteFacts(rewrite_epoch=1, compacted_up_to=0, replaced=()),
+    )
+    data = build_index_file(source).data
+    kinds = {}
+    for number in range(len(IndexFile.parse(data).sections)):
+        kind, flags, *_ = SECTION.unpack_from(data, HEADER.size + SECTION.size * number)
+        kinds[kind] = flags
+    assert kinds[SectionKind.REWRITE] & REQUIRED_FLAG
+    assert not kinds[SectionKind.REPLACED] & REQUIRED_FLAG
