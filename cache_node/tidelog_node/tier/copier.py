@@ -84,7 +84,8 @@ class Copier:
         metas = await self._catalog.segments_of(leadership.topic_id, leadership.partition)
         under_way = set() if led.under_way is None else {led.under_way[1].segment_id}
         led.deleting.clear()
-        for leftover in select_leftovers(metas, under_way=under_way):
+        now_ms = self._clock_ms()
+        for leftover in select_leftovers(metas, under_way=under_way, now_ms=now_ms):
             if leftover.state is SegmentState.DELETE_STARTED:
                 led.deleting[leftover.segment_id] = leftover  # retention ends it in its time
                 continue

@@ -8,6 +8,8 @@ from uuid import UUID
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 
+REWRITE_MS_MAX = 86_400_000  # a segment whose rewriting began before that is not waited for
+
 
 def finished_segments(metas: Iterable[SegmentMeta]) -> list[SegmentMeta]:
     """Return the segments that may be read, by base offset."""
@@ -54,11 +56,25 @@ def next_segment(finished: Sequence[SegmentMeta], after: SegmentMeta) -> Segment
 
 
 def select_leftovers(
-    metas: Iterable[SegmentMeta], *, under_way: Collection[UUID]
+    metas: Iterable[SegmentMeta], *, under_way: Collection[UUID], now_ms: int
 ) -> list[SegmentMeta]:
-    """Return what a crash left: copies that nobody works on, and deletions not ended."""
+    """Return what a crash left: copies that nobody works on, and deletions not ended.
+
+    Segments that are being rewritten are left to the holder of the partition's claim, unless
+    nobody can be at work on them any more.
+    """
     return [
         meta
         for meta in metas
-        if meta.segment_id not in under_way and meta.state is not SegmentState.COPY_FINISHED
+        if meta.segment_id not in under_way
+        and meta.state is not SegmentState.COPY_FINISHED
+        and not _is_being_rewritten(meta, now_ms)
     ]
+
+
+def _is_being_rewritten(meta: SegmentMeta, now_ms: int) -> bool:
+    return (
+        meta.state is SegmentState.COPY_STARTED
+        and meta.rewrite_epoch > 0
+        and now_ms - meta.created_ms <= REWRITE_MS_MAX
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import mmap
 import os
 import tempfile
@@ -14,15 +13,13 @@ from typing import IO
 from tidelog_core.errors import CorruptObject, TidelogError
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
+from tidelog_core.objects.download import download
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import Buffer
 from tidelog_core.restoration.survey import describe
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_segment
 from tidelog_core.tier.keys import SegmentKeys
-
-CHUNK_SIZE_BYTES = 8 << 20
-READS_AT_ONCE_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,29 +98,8 @@ async def _check_log(
         return
     # A segment may be larger than memory: it goes through an unnamed file.
     with tempfile.TemporaryFile(prefix="tidelog-verify-") as file:
-        await _download(objects, key, segment.size_bytes, file, on_bytes)
+        await download(objects, key, segment.size_bytes, file, on_bytes=on_bytes)
         await asyncio.to_thread(_verify_file, key, file, segment.size_bytes, index, on_log)
-
-
-async def _download(
-    objects: ObjectStore,
-    key: str,
-    size_bytes: int,
-    file: IO[bytes],
-    on_bytes: Callable[[int], None],
-) -> None:
-    starts = iter(range(0, size_bytes, CHUNK_SIZE_BYTES))
-    while some := list(itertools.islice(starts, READS_AT_ONCE_MAX)):
-        chunks = await asyncio.gather(
-            *(
-                objects.get_range(key, start, min(start + CHUNK_SIZE_BYTES, size_bytes))
-                for start in some
-            )
-        )
-        for chunk in chunks:
-            file.write(chunk)
-            on_bytes(len(chunk))
-    file.flush()
 
 
 def _verify_file(

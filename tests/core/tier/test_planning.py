@@ -67,5 +67,5 @@ def test_leftovers_are_what_nobody_works_on() -> None:
     mine = meta(state=SegmentState.COPY_STARTED)
     left = meta(state=SegmentState.COPY_STARTED)
     deleting = meta(state=SegmentState.DELETE_STARTED)
-    found = select_leftovers([mine, left, deleting, meta()], under_way={mine.segment_id})
+    found = select_leftovers([mine, left, deleting, meta()], under_way={mine.segment_id}, now_ms=0)
     assert found == [left, deleting]

@@ -1,0 +1,1 @@
+"""Putting rewritten segments in the place of tiered ones: compaction and erasure."""

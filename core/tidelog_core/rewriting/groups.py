@@ -1,0 +1,106 @@
+"""Which runs of tiered segments become one segment each: decisions without I/O.
+
+A group is replaced whole by one new segment, in one commit, and is right alone: whatever
+becomes of the groups beside it, the new segment has the group's offsets and what is left of
+its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
+from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.rewriting.swap import OLD_SEGMENTS_MAX
+from tidelog_core.tier.stretches import Stretch, stretches_of
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentGroup:
+    """Segments without a gap between them, and the stretches in which they are read."""
+
+    segments: tuple[SegmentMeta, ...]  # by base offset
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def base_offset(self) -> int:
+        """Where it begins."""
+        return self.segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where it ends, exclusive."""
+        return max(segment.end_offset for segment in self.segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """Each leader epoch of what is read of it, with its first offset, ascending."""
+        found: list[tuple[int, int]] = []
+        for stretch in self.stretches:
+            for epoch, start in stretch.segment.leader_epochs:
+                at = max(start, stretch.start_offset)
+                if at >= stretch.end_offset or (found and found[-1][0] >= epoch):
+                    continue
+                if found and found[-1][1] == at:
+                    found.pop()  # An epoch that ended before the stretch begins.
+                found.append((epoch, at))
+        return tuple(found)
+
+
+def group_segments(
+    finished: Sequence[SegmentMeta], *, size_bytes_max: int
+) -> tuple[SegmentGroup, ...]:
+    """Return the segments in groups of at most so many bytes, by offset.
+
+    One that is larger alone is a group of its own; so are segments that overlap. What cannot be
+    replaced is in no group: overlapping segments of which not every offset is read.
+    """
+    groups: list[SegmentGroup] = []
+    for cluster in _clusters(finished):
+        last = groups[-1] if groups else None
+        if last is not None and _fit_together(last, cluster, size_bytes_max):
+            groups[-1] = SegmentGroup(
+                last.segments + cluster.segments, last.stretches + cluster.stretches
+            )
+        else:
+            groups.append(cluster)
+    return tuple(groups)
+
+
+def _fit_together(last: SegmentGroup, following: SegmentGroup, size_bytes_max: int) -> bool:
+    return (
+        last.end_offset == following.base_offset
+        and last.size_bytes + following.size_bytes <= size_bytes_max
+        and len(last.segments) + len(following.segments) <= OLD_SEGMENTS_MAX
+        and following.end_offset - last.base_offset <= RELATIVE_OFFSET_MAX
+    )
+
+
+def _clusters(finished: Sequence[SegmentMeta]) -> Iterator[SegmentGroup]:
+    """Yield what overlaps together, the rest one by one."""
+    cluster: list[SegmentMeta] = []
+    end_offset = 0
+    for segment in sorted(finished, key=lambda meta: (meta.base_offset, meta.end_offset)):
+        if cluster and segment.base_offset >= end_offset:
+            yield from _group(cluster)
+            cluster = []
+        end_offset = max(end_offset, segment.end_offset) if cluster else segment.end_offset
+        cluster.append(segment)
+    yield from _group(cluster)
+
+
+def _group(cluster: Sequence[SegmentMeta]) -> Iterator[SegmentGroup]:
+    stretches = stretches_of(cluster)
+    if not stretches:
+        return
+    group = SegmentGroup(tuple(cluster), stretches)
+    edges = [stretch.start_offset for stretch in stretches] + [group.end_offset]
+    ends = [group.base_offset] + [stretch.end_offset for stretch in stretches]
+    if edges == ends and len(cluster) <= OLD_SEGMENTS_MAX:
+        yield group

@@ -1,0 +1,314 @@
+"""One partition's tier as rewriting sees it: its segments, and one group made anew.
+
+A group is read from its segments' objects and written to a local file; only where something
+was left out, or several segments become one, are objects put and swapped in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import UUID, uuid4
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.errors import UnknownTopicOrPartition
+from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.records.batch import BatchHeader, Buffer, parse_header
+from tidelog_core.retention.deletion import read_segments
+from tidelog_core.rewriting.groups import SegmentGroup
+from tidelog_core.rewriting.segment_files import SegmentWriter, downloaded, stretch_batches
+from tidelog_core.rewriting.swap import SegmentSwaps, take_claim
+from tidelog_core.tier.index_build import RewriteFacts, SegmentSource, build_index_file
+from tidelog_core.tier.index_file import IndexFile, ReplacedSegment
+from tidelog_core.tier.integrity import replaced_segment
+from tidelog_core.tier.keys import SegmentKeys, segment_keys
+from tidelog_core.tier.planning import finished_segments
+from tidelog_core.tier.stretches import Stretch
+from tidelog_core.tier.time_search import parse_index_of
+
+INDEXES_AT_ONCE_MAX = 16
+
+RewriteBatch = Callable[[Buffer, int, BatchHeader], bytes | None]
+"""Returns what is left of the batch at a position, ``None`` if it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What of a segment's index object rewriting has to know, without its bulk."""
+
+    link: ReplacedSegment
+    replaced: tuple[ReplacedSegment, ...]
+    aborted: tuple[AbortedTransaction, ...]
+    producer_snapshot: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTier:
+    """The finished segments of a partition that hold something, by base offset."""
+
+    segments: tuple[SegmentMeta, ...]
+    has_leftovers: bool  # something waits to be cleaned up
+    log_start_offset: int
+
+
+class GroupOutcome(Enum):
+    """What became of a group."""
+
+    UNCHANGED = "unchanged"  # nothing in it had to go
+    REWRITTEN = "rewritten"
+    LOST = "lost"  # one of its segments has changed meanwhile: nothing was done
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenGroup:
+    """What became of a group, and the new segment where there is one."""
+
+    outcome: GroupOutcome
+    new: SegmentMeta | None = None
+    removed_offsets: int = 0  # records that are no longer there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTier:
+    """A partition's tier and the stores that it lies in."""
+
+    store: MetadataStore
+    objects: ObjectStore
+    cluster_id: str
+    topic: Topic
+    partition: int
+    config: TopicConfig
+    key_filter_records_max: int  # no key filter for segments with more records
+    clock_ms: Callable[[], int]
+
+    async def live(self) -> LiveTier:
+        """Return the segments that hold something above the log start.
+
+        Raises ``UnknownTopicOrPartition``.
+        """
+        metas = await read_segments(self.store, self.topic.topic_id, self.partition)
+        # After the segments: what retention has removed by then lies below this log start.
+        item = await self.store.get(records.partition_key(self.topic.topic_id, self.partition))
+        if item is None:
+            raise UnknownTopicOrPartition(f"partition {self.topic.name}-{self.partition} is gone")
+        start = Partition.from_item(item).log_start_offset
+        now_ms = self.clock_ms()
+        has_leftovers = any(
+            (meta.state is SegmentState.COPY_STARTED and meta.rewrite_epoch > 0)
+            or (meta.state is SegmentState.DELETE_STARTED and meta.deletable_ms <= now_ms)
+            for meta in metas
+        )
+        live = tuple(meta for meta in finished_segments(metas) if meta.end_offset > start)
+        return LiveTier(live, has_leftovers, start)
+
+    @asynccontextmanager
+    async def claimed(self) -> AsyncIterator[SegmentSwaps]:
+        """Hold the claim on the partition; what others have left is cleaned up first.
+
+        Raises ``PartitionClaimed``.
+        """
+        claim = await take_claim(
+            self.store,
+            self.topic.topic_id,
+            self.partition,
+            holder=uuid4(),
+            now_ms=self.clock_ms(),
+        )
+        swaps = SegmentSwaps(
+            self.store, self.objects, claim, keys_of=self.keys_of, clock_ms=self.clock_ms
+        )
+        try:
+            await swaps.clean_up()
+            yield swaps
+        finally:
+            await swaps.release()
+
+    def keys_of(self, segment: SegmentMeta) -> SegmentKeys:
+        """Return the keys of the segment's objects."""
+        return segment_keys(self.cluster_id, self.topic.name, segment)
+
+    async def index_of(self, segment: SegmentMeta) -> IndexFile:
+        """Return the segment's index. Raises ``ObjectNotFound``, ``CorruptObject``."""
+        key = self.keys_of(segment).index
+        return parse_index_of(segment, await self.objects.get(key), key=key)
+
+    async def facts_of(self, segments: Sequence[SegmentMeta]) -> dict[UUID, SegmentFacts]:
+        """Return what the segments' index objects say. Raises as ``index_of``."""
+        slots = asyncio.Semaphore(INDEXES_AT_ONCE_MAX)
+
+        async def read(segment: SegmentMeta) -> SegmentFacts:
+            async with slots:
+                index = await self.index_of(segment)
+            return SegmentFacts(
+                replaced_segment(index),
+                index.replaced,
+                index.aborted,
+                bytes(index.producer_snapshot) if segment is segments[-1] else b"",
+            )
+
+        found = await asyncio.gather(*map(read, segments))
+        return dict(zip((segment.segment_id for segment in segments), found, strict=True))
+
+    @asynccontextmanager
+    async def reading(self, stretch: Stretch) -> AsyncIterator[tuple[Buffer, IndexFile]]:
+        """Give the bytes and the index of the stretch's segment."""
+        index = await self.index_of(stretch.segment)
+        key = self.keys_of(stretch.segment).log
+        async with downloaded(self.objects, key, stretch.segment, index) as log:
+            yield log, index
+
+    async def rewrite(
+        self,
+        swaps: SegmentSwaps,
+        group: SegmentGroup,
+        rewrite_batch: RewriteBatch,
+        *,
+        facts: Mapping[UUID, SegmentFacts],
+        compacted_up_to: int,
+        merges: bool,
+    ) -> RewrittenGroup:
+        """Rewrite a group and swap the new segment in.
+
+        ``facts`` are of every finished segment. With ``merges`` several segments become one
+        also where nothing goes. Raises ``PartitionClaimed``, ``CorruptObject``,
+        ``CorruptRecordBatch`` and what the stores raise.
+        """
+        with TemporaryDirectory(prefix="tidelog-rewrite-") as name:
+            folder = Path(name)
+            writer = SegmentWriter(
+                folder, group.base_offset, index_interval_bytes=self.config.index_interval_bytes
+            )
+            removed, is_changed, snapshot = 0, False, b""
+            for stretch in group.stretches:
+                async with self.reading(stretch) as (log, index):
+                    snapshot = bytes(index.producer_snapshot)
+                    for position, header in stretch_batches(log, index, stretch):
+                        left = rewrite_batch(log, position, header)
+                        if left is None:
+                            removed, is_changed = removed + header.record_count, True
+                            continue
+                        if left != log[position : position + header.size_bytes]:
+                            removed += header.record_count - parse_header(left).record_count
+                            is_changed = True
+                        writer.append(left)
+            writer.close()
+            if not is_changed and not (merges and len(group.segments) > 1):
+                return RewrittenGroup(GroupOutcome.UNCHANGED)
+            snapshot_path = folder / "snapshot"
+            snapshot_path.write_bytes(snapshot)
+            new, index_data = self._describe(
+                group,
+                writer,
+                snapshot_path,
+                RewriteFacts(
+                    rewrite_epoch=swaps.rewrite_epoch,
+                    compacted_up_to=compacted_up_to,
+                    replaced=replaced_links(group, facts),
+                ),
+                facts,
+            )
+            new = await swaps.start(new)
+            await swaps.put(new, writer.path, index_data)
+        delay_ms = self.config.file_delete_delay_ms
+        if not await swaps.finish(new, group.segments, delete_delay_ms=delay_ms):
+            return RewrittenGroup(GroupOutcome.LOST)
+        return RewrittenGroup(GroupOutcome.REWRITTEN, new, removed)
+
+    def _describe(
+        self,
+        group: SegmentGroup,
+        writer: SegmentWriter,
+        snapshot: Path,
+        rewrite: RewriteFacts,
+        facts: Mapping[UUID, SegmentFacts],
+    ) -> tuple[SegmentMeta, bytes]:
+        """Return the new segment's metadata and index object."""
+        segment_id = uuid4()
+        leader_epoch = max(segment.leader_epoch for segment in group.segments)
+        leader_epochs = group.leader_epochs
+        built = build_index_file(
+            SegmentSource(
+                topic_id=self.topic.topic_id,
+                partition=self.partition,
+                segment_id=segment_id,
+                leader_epoch=leader_epoch,
+                base_offset=group.base_offset,
+                end_offset=group.end_offset,
+                size_bytes=writer.size_bytes,
+                path=writer.path,
+                offset_index=writer.offset_index,
+                time_index=writer.time_index,
+                producer_snapshot=snapshot,
+                leader_epochs=leader_epochs,
+                aborted=_aborted_in(group, writer, facts),
+                previous_hash=facts[group.segments[0].segment_id].link.previous_hash,
+                key_filter_records_max=self.key_filter_records_max,
+                rewrite=rewrite,
+            )
+        )
+        meta = SegmentMeta(
+            topic_id=self.topic.topic_id,
+            partition=self.partition,
+            base_offset=group.base_offset,
+            end_offset=group.end_offset,
+            leader_epoch=leader_epoch,
+            segment_id=segment_id,
+            state=SegmentState.COPY_STARTED,
+            size_bytes=writer.size_bytes,
+            index_size_bytes=len(built.data),
+            max_timestamp_ms=built.max_timestamp_ms,
+            leader_epochs=leader_epochs,
+            chained_hash=built.chained_hash.hex(),
+            created_ms=self.clock_ms(),
+            rewrite_epoch=rewrite.rewrite_epoch,
+            compacted_up_to=rewrite.compacted_up_to,
+        )
+        return meta, built.data
+
+
+def replaced_links(
+    group: SegmentGroup, facts: Mapping[UUID, SegmentFacts]
+) -> tuple[ReplacedSegment, ...]:
+    """Return what the group's new segment has to say that it replaces.
+
+    Of what its segments had replaced themselves only what some segment outside continues. Behind
+    the last one more may be copied by a leader that knows it as it was: all of its are kept.
+    """
+    own = {segment.segment_id for segment in group.segments}
+    outside = [fact.link for segment_id, fact in facts.items() if segment_id not in own]
+    continued = {link.previous_hash for link in outside}
+    last_base = max((link.base_offset for link in outside), default=-1)
+    found = []
+    for segment in group.segments:
+        fact = facts[segment.segment_id]
+        is_last = segment is group.segments[-1] and segment.base_offset > last_base
+        found += [row for row in fact.replaced if is_last or row.chained_hash in continued]
+        found.append(fact.link)
+    return tuple(found)
+
+
+def all_aborted(facts: Iterable[SegmentFacts]) -> list[AbortedTransaction]:
+    """Return the aborted transactions of the segments, each once."""
+    return list(dict.fromkeys(one for fact in facts for one in fact.aborted))
+
+
+def _aborted_in(
+    group: SegmentGroup, writer: SegmentWriter, facts: Mapping[UUID, SegmentFacts]
+) -> tuple[AbortedTransaction, ...]:
+    """Return the aborted transactions of which the new segment may have records."""
+    found = all_aborted(facts[segment.segment_id] for segment in group.segments)
+    kept = []
+    for one in found:
+        first, last = writer.transactional.get(one.producer_id, (0, -1))
+        if first <= one.last_offset and last >= one.first_offset:
+            kept.append(one)
+    return tuple(sorted(kept, key=lambda one: one.last_offset))

@@ -1,0 +1,266 @@
+"""How a rewritten segment takes the place of tiered ones, whatever else happens meanwhile.
+
+    1. the claim on the partition, with a rewrite epoch that is greater than all before it
+    2. the new segment's item: COPY_STARTED          whoever cleans up knows what there may be
+    3. its log object, then its index object
+    4. in one commit: the new one COPY_FINISHED, the old ones DELETE_STARTED with the time they
+       may go, the claim renewed                      readers find the one or the others, whole
+    5. file.delete.delay.ms later: the old objects and items go, as with retention
+
+Every step is conditional, so any number of processes may be at it, and die:
+
+- The claim keeps two from doing the same work. It is not what makes a swap safe: its expiry is
+  wall-clock time. Commit 4 expects the claim as its holder left it, and every segment as it was
+  read. Who comes late loses, and removes its own objects.
+- Retention, a deleted topic and an older claim's clean-up change a segment's item: 4 then loses
+  whole. After 4 the old segments are what retention left would be, and are ended by whoever
+  applies retention (``tidelog_core.retention.deletion``), or by the next claim's holder.
+- A new leader and the copier add segments, and never change a finished one. What they chain to
+  a segment that was replaced meanwhile continues the new one, which names it.
+- A crash before 4 leaves a COPY_STARTED item: the next holder deletes both objects and the item,
+  before it swaps anything. An object that is put even later has a lesser rewrite epoch than
+  what is there by then, in the bucket too, and the scrub removes it.
+- No item begins (2) unless the partition's item is there: of a deleted topic nothing is left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from tidelog_core.errors import (
+    OutcomeUnknown,
+    TidelogError,
+    UnknownTopicOrPartition,
+    VersionConflict,
+)
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
+from tidelog_core.metadata.rewrite_claims import RELEASED_MS, RewriteClaim, rewrite_claim_key
+from tidelog_core.metadata.store import ABSENT, COMMIT_WRITES_MAX, Check, MetadataStore, Write
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.retention.deletion import (
+    AT_ONCE,
+    as_doomed,
+    drop_segments,
+    read_segments,
+    select_deletable,
+    start_deletions,
+)
+from tidelog_core.tier.keys import SegmentKeys
+
+CLAIM_MS = 900_000  # renewed with every step; longer than rewriting one segment takes
+OLD_SEGMENTS_MAX = COMMIT_WRITES_MAX - 2  # besides the new segment and the claim
+ATTEMPTS_MAX = 10  # each that is lost is one change of the partition's item by someone else
+
+
+class PartitionClaimed(TidelogError):
+    """Another process rewrites the partition's segments, or has taken the claim over."""
+
+    def __init__(self, topic_id: UUID, partition: int) -> None:
+        super().__init__(f"partition {partition} of {topic_id} is being rewritten by someone else")
+        self.topic_id, self.partition = topic_id, partition
+
+
+async def take_claim(
+    store: MetadataStore, topic_id: UUID, partition: int, *, holder: UUID, now_ms: int
+) -> RewriteClaim:
+    """Return the claim, taken for ``holder``.
+
+    Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` and what the store raises.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        owner = await _check_of_partition(store, topic_id, partition)
+        item = await store.get(rewrite_claim_key(topic_id, partition))
+        held = None if item is None else RewriteClaim.from_item(item)
+        if held is not None and held.holder != holder and held.expires_ms > now_ms:
+            raise PartitionClaimed(topic_id, partition)
+        # A restored cluster has segments of claims that it knows nothing of.
+        epochs = [meta.rewrite_epoch for meta in await read_segments(store, topic_id, partition)]
+        claim = RewriteClaim(
+            topic_id=topic_id,
+            partition=partition,
+            rewrite_epoch=1 + max([0 if held is None else held.rewrite_epoch, *epochs]),
+            holder=holder,
+            expires_ms=now_ms + CLAIM_MS,
+            version=ABSENT if held is None else held.version,
+        )
+        try:
+            await store.commit([records.put(claim, is_logged=False)], checks=[owner])
+        except (VersionConflict, OutcomeUnknown):
+            if attempt == ATTEMPTS_MAX:
+                raise
+        else:
+            return dataclasses.replace(claim, version=claim.version + 1)
+    raise AssertionError("unreachable")
+
+
+class SegmentSwaps:
+    """The swaps of one partition under one claim. One task at a time."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        claim: RewriteClaim,
+        *,
+        keys_of: Callable[[SegmentMeta], SegmentKeys],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._claim = claim
+        self._keys_of = keys_of
+        self._clock_ms = clock_ms
+
+    @property
+    def rewrite_epoch(self) -> int:
+        """The claim's epoch, which the new segments have."""
+        return self._claim.rewrite_epoch
+
+    async def clean_up(self) -> None:
+        """Remove what earlier claims have left, and what has been replaced for long enough."""
+        metas = await read_segments(self._store, self._claim.topic_id, self._claim.partition)
+        left = [
+            meta
+            for meta in metas
+            if meta.state is SegmentState.COPY_STARTED
+            and 0 < meta.rewrite_epoch < self.rewrite_epoch
+        ]
+        for meta in left:
+            await self.abandon(meta)
+        await self._delete(select_deletable(metas, now_ms=self._clock_ms()))
+
+    async def next_round(self) -> None:
+        """Give the claim a new epoch, to replace what was swapped in under this one.
+
+        Raises ``PartitionClaimed``.
+        """
+        await self._commit([], rewrite_epoch=self.rewrite_epoch + 1)
+
+    async def start(self, segment: SegmentMeta) -> SegmentMeta:
+        """Record that the new segment's objects may be there from now on.
+
+        Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` where the topic is gone.
+        """
+        assert segment.state is SegmentState.COPY_STARTED
+        assert segment.rewrite_epoch == self.rewrite_epoch
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            topic_id, partition = self._claim.topic_id, self._claim.partition
+            owner = await _check_of_partition(self._store, topic_id, partition)
+            try:
+                await self._commit([records.put(segment, is_logged=False)], checks=[owner])
+            except VersionConflict:  # of the partition's item
+                if attempt == ATTEMPTS_MAX:
+                    raise
+            else:
+                return dataclasses.replace(segment, version=segment.version + 1)
+        raise AssertionError("unreachable")
+
+    async def put(self, segment: SegmentMeta, log: Path, index: bytes) -> None:
+        """Store the new segment's objects, the index last; durable on return."""
+        keys = self._keys_of(segment)
+        await self._objects.put_file(keys.log, log)
+        await self._objects.put(keys.index, index)
+
+    async def finish(
+        self, new: SegmentMeta, old: Sequence[SegmentMeta], *, delete_delay_ms: int
+    ) -> bool:
+        """Put the new segment in the place of the old ones; return whether that was done.
+
+        It was not where one of them has changed; nothing is left of the new one then. Raises
+        ``PartitionClaimed`` and, where the outcome is not known, ``OutcomeUnknown``.
+        """
+        assert len(old) <= OLD_SEGMENTS_MAX
+        deletable_ms = self._clock_ms() + delete_delay_ms
+        doomed = [as_doomed(segment, deletable_ms=deletable_ms) for segment in old]
+        finished = dataclasses.replace(
+            new,
+            state=SegmentState.COPY_FINISHED,
+            # By which retention judges records without a timestamp.
+            created_ms=max(segment.created_ms for segment in old),
+        )
+        writes = [records.put(segment, is_logged=False) for segment in (finished, *doomed)]
+        try:
+            await self._commit(writes)
+        except VersionConflict:
+            await self.abandon(new)
+            return False
+        return True
+
+    async def mark_compacted(self, segment: SegmentMeta, compacted_up_to: int) -> None:
+        """Record that the segment's bytes are what compaction would leave.
+
+        Whoever has the bucket alone does not know. Raises ``PartitionClaimed``.
+        """
+        marked = dataclasses.replace(segment, compacted_up_to=compacted_up_to)
+        try:
+            await self._commit([records.put(marked, is_logged=False)])
+        except VersionConflict:
+            return  # Retention has taken it.
+
+    async def abandon(self, segment: SegmentMeta) -> None:
+        """Remove a new segment that will not be swapped in, as far as its item is as it was."""
+        try:
+            doomed = await start_deletions(self._store, [segment], deletable_ms=AT_ONCE)
+            await self._delete(doomed)
+        except VersionConflict:
+            return  # Someone else cleans it up.
+
+    async def release(self) -> None:
+        """Let others have the claim at once."""
+        try:
+            await self._commit([], expires_ms=RELEASED_MS)
+        except PartitionClaimed:
+            return
+
+    async def _delete(self, doomed: Sequence[SegmentMeta]) -> None:
+        for at in range(0, len(doomed), COMMIT_WRITES_MAX):
+            some = doomed[at : at + COMMIT_WRITES_MAX]
+            keys = [self._keys_of(segment) for segment in some]
+            # The indexes first: what only the bucket is asked for never seems to be whole.
+            await self._objects.delete([key.index for key in keys] + [key.log for key in keys])
+            await drop_segments(self._store, some)
+
+    async def _commit(
+        self,
+        writes: Sequence[Write],
+        *,
+        checks: Sequence[Check] = (),
+        expires_ms: int | None = None,
+        rewrite_epoch: int | None = None,
+    ) -> None:
+        """Commit under the claim, and renew it.
+
+        Raises ``PartitionClaimed`` where it is someone else's by now, ``VersionConflict``
+        where one of the others has changed. An outcome that was not known is found out.
+        """
+        until_ms = self._clock_ms() + CLAIM_MS if expires_ms is None else expires_ms
+        epoch = self.rewrite_epoch if rewrite_epoch is None else rewrite_epoch
+        renewed = dataclasses.replace(self._claim, expires_ms=until_ms, rewrite_epoch=epoch)
+        claim = records.put(renewed, is_logged=False)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                await self._store.commit([claim, *writes], checks=checks)
+            except (VersionConflict, OutcomeUnknown) as error:
+                found = await self._store.get(claim.id)
+                version = ABSENT if found is None else found.version
+                is_ours = found is not None and dict(found.body) == dict(renewed.to_body())
+                if is_ours and version == self._claim.version + 1:
+                    break  # This commit did it, or an earlier try of it: nobody else writes this.
+                if version != self._claim.version:
+                    raise PartitionClaimed(self._claim.topic_id, self._claim.partition) from None
+                if isinstance(error, VersionConflict) or attempt == ATTEMPTS_MAX:
+                    raise
+            else:
+                break
+        self._claim = dataclasses.replace(renewed, version=renewed.version + 1)
+
+
+async def _check_of_partition(store: MetadataStore, topic_id: UUID, partition: int) -> Check:
+    item = await store.get(records.partition_key(topic_id, partition))
+    if item is None:
+        raise UnknownTopicOrPartition(f"there is no partition {partition} of {topic_id}")
+    return records.check(Partition.from_item(item))

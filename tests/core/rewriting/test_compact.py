@@ -1,0 +1,231 @@
+"""Compacting a tier, against the oracle of ``random_logs`` and through every reader there is."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidelog_core.metadata.records import SegmentState
+from tidelog_core.records.batch import CompressionType, Record
+from tidelog_core.rewriting.compact import CompactionOutcome, CompactionReport, compact_partition
+
+from tests.core.compaction.random_logs import (
+    OPERATIONS,
+    RandomLog,
+    apply,
+    committed_records,
+    oracle,
+)
+from tests.core.rewriting.tiered import TieredPartition, tiered_partition
+
+CUTS = st.lists(st.integers(1, 5), max_size=6)
+DELAY_MS = 60_000
+
+
+def rows(records: list[Record]) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    return [(r.offset, r.timestamp_ms, r.key, r.value) for r in records]
+
+
+def read(partition: TieredPartition) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    return [(r.offset, r.timestamp, r.key, r.value) for r in partition.read_bucket()]
+
+
+def plain(log: RandomLog, *keys: str, value: bytes | None = b"v") -> bytes:
+    """Append one record of each key in a batch, and return the batch."""
+    log.append([(key.encode(), value) for key in keys], -1, CompressionType.NONE)
+    return log.batches[-1]
+
+
+async def compacted(partition: TieredPartition, **given: object) -> CompactionReport:
+    report = await compact_partition(partition.tier(), is_forced=True, **given)  # type: ignore[arg-type]
+    assert report.outcome is not CompactionOutcome.CLAIMED
+    return report
+
+
+async def delete_replaced(partition: TieredPartition) -> None:
+    """Let the delay pass; whoever compacts next deletes what was replaced."""
+    await compacted(partition)
+    partition.clock.now_ms += DELAY_MS
+    await compact_partition(partition.tier())
+    assert await partition.object_keys() == await partition.named_keys()
+
+
+@settings(max_examples=25, deadline=None)
+@given(OPERATIONS, CUTS, st.sampled_from((150, 400, 10_000)), st.sampled_from((1, 500, 2**20)))
+def test_what_is_left_of_a_random_tier_is_what_the_oracle_leaves(
+    operations: list[tuple[object, ...]], cuts: list[int], segment_bytes: int, map_bytes: int
+) -> None:
+    log = RandomLog()
+    apply(log, operations)
+    if not log.batches:
+        return
+
+    async def check() -> None:
+        with tempfile.TemporaryDirectory() as name:
+            configs = {"segment.bytes": str(segment_bytes)}
+            async with tiered_partition(Path(name), configs=configs) as partition:
+                await partition.copy_all(log.batches, cuts)
+                report = await compacted(partition, map_size_bytes=map_bytes)
+                expected = rows(oracle(committed_records(log.batches), log.end_offset))
+                assert read(partition) == expected
+                assert report.compacted_up_to == log.end_offset
+                assert await partition.problems() == []
+                selected = {s.meta.segment_id for s in (await partition.select()).segments}
+                assert selected == {meta.segment_id for meta in await partition.finished()}
+                await delete_replaced(partition)
+                assert read(partition) == expected
+                assert await partition.problems() == []
+
+    asyncio.run(check())
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(OPERATIONS, min_size=2, max_size=4), CUTS)
+def test_a_tier_that_grows_between_compactions_ends_as_if_compacted_once(
+    growths: list[list[tuple[object, ...]]], cuts: list[int]
+) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        with tempfile.TemporaryDirectory() as name:
+            async with tiered_partition(Path(name)) as partition:
+                for operations in growths:
+                    count = len(log.batches)
+                    apply(log, operations)
+                    if log.batches[count:]:
+                        await partition.copy_all(log.batches[count:], cuts)
+                    partition.clock.now_ms += DELAY_MS
+                    await compacted(partition)
+                    expected = rows(oracle(committed_records(log.batches), log.end_offset))
+                    if log.batches:
+                        assert read(partition) == expected
+                        assert await partition.problems() == []
+
+    asyncio.run(check())
+
+
+def test_a_leader_that_has_not_seen_the_swap_goes_on_with_the_chain(tmp_path: Path) -> None:
+    """It chains its next segment to the one that is replaced meanwhile, however often."""
+
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(tmp_path) as partition:
+            first = await partition.copy([plain(log, "a", "b")])
+            last = await partition.copy([plain(log, "a", "c")])
+            await compacted(partition)
+            (second,) = await partition.finished()
+            await partition.copy([plain(log, "a", "d")], previous=last)
+            await compacted(partition)
+            (third,) = await partition.finished()
+            await partition.copy([plain(log, "b", "d")], previous=second)
+            assert await partition.problems() == []
+            await partition.copy([plain(log, "c")], previous=third)
+            await delete_replaced(partition)
+            assert await partition.problems() == []
+            assert first.segment_id not in {meta.segment_id for meta in await partition.metas()}
+            keys = [record.key for record in partition.read_bucket()]
+            assert sorted(keys) == [b"a", b"b", b"c", b"d"]
+
+    asyncio.run(check())
+
+
+def test_tombstones_go_after_their_time_in_the_next_compaction(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(tmp_path, configs={"delete.retention.ms": "1000"}) as partition:
+            await partition.copy([plain(log, "a", "b")])
+            await partition.copy([plain(log, "a", value=None)])
+            await compacted(partition)
+            assert [(r.key, r.value) for r in partition.read_bucket()] == [
+                (b"b", b"v"),
+                (b"a", None),
+            ]
+            partition.clock.now_ms += 999
+            await partition.copy([plain(log, "c")])
+            await compacted(partition)
+            assert b"a" in [record.key for record in partition.read_bucket()]
+            partition.clock.now_ms += 1
+            await partition.copy([plain(log, "d")])
+            await compacted(partition)
+            assert [record.key for record in partition.read_bucket()] == [b"b", b"c", b"d"]
+
+    asyncio.run(check())
+
+
+def test_a_clean_tier_is_left_alone(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(tmp_path, configs={"segment.bytes": "150"}) as partition:
+            await partition.copy([plain(log, "a", "b")])
+            await partition.copy([plain(log, "c", "d")])
+            report = await compacted(partition)
+            assert (report.removed_records, report.segments_after) == (0, 2)
+            before = await partition.object_keys()
+            report = await compacted(partition)
+            assert report.outcome is CompactionOutcome.NOT_DUE
+            assert await partition.object_keys() == before
+
+    asyncio.run(check())
+
+
+def test_what_is_younger_than_the_lag_stays_in_its_own_segment(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(
+            tmp_path, configs={"min.compaction.lag.ms": "500"}
+        ) as partition:
+            await partition.copy([plain(log, "a"), plain(log, "a")])
+            young = await partition.copy([plain(log, "a"), plain(log, "a")])
+            newest = max(meta.max_timestamp_ms for meta in await partition.finished())
+            partition.clock.now_ms = newest + 499
+            await compacted(partition)
+            assert [record.offset for record in partition.read_bucket()] == [1, 2, 3]
+            partition.clock.now_ms = newest + 501
+            await compacted(partition)
+            assert [record.offset for record in partition.read_bucket()] == [3]
+            assert young.segment_id not in {meta.segment_id for meta in await partition.finished()}
+
+    asyncio.run(check())
+
+
+def test_only_a_dirty_enough_log_is_due(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        configs = {"min.cleanable.dirty.ratio": "0.5", "segment.bytes": "100"}
+        async with tiered_partition(tmp_path, configs=configs) as partition:
+            for key in "abcd":
+                await partition.copy([plain(log, key)])
+            await compacted(partition)
+            await partition.copy([plain(log, "a")])
+            report = await compact_partition(partition.tier())
+            assert (report.outcome, report.dirty_ratio) == (CompactionOutcome.NOT_DUE, 0.2)
+            for _ in range(4):
+                await partition.copy([plain(log, "a")])
+            report = await compact_partition(partition.tier())
+            assert report.outcome is CompactionOutcome.COMPACTED
+            assert [record.key for record in partition.read_bucket()] == [b"b", b"c", b"d", b"a"]
+
+    asyncio.run(check())
+
+
+def test_what_retention_has_taken_is_not_rewritten(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(tmp_path) as partition:
+            gone = await partition.copy([plain(log, "a", "b")])
+            await partition.copy([plain(log, "a", "c")])
+            await partition.copy([plain(log, "c")])
+            await partition.move_log_start(gone.end_offset)
+            await compacted(partition)
+            states = {
+                meta.base_offset: meta.state
+                for meta in await partition.metas()
+                if meta.rewrite_epoch == 0
+            }
+            assert states[gone.base_offset] is SegmentState.COPY_FINISHED  # retention's to take
+            (new,) = [meta for meta in await partition.finished() if meta.rewrite_epoch]
+            assert (new.base_offset, new.end_offset) == (gone.end_offset, log.end_offset)
+
+    asyncio.run(check())

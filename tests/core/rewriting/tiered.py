@@ -1,0 +1,268 @@
+"""A partition's tier in real stores, as a leader would have copied it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tidelog.cli.verification import Verification
+from tidelog.cli.verification_plan import BucketPlan, MetadataPlan
+from tidelog_core.config import NodeConfig, topic_config
+from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import (
+    Cluster,
+    Partition,
+    SegmentMeta,
+    SegmentState,
+    Topic,
+)
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.records.batch import parse_header
+from tidelog_core.restoration.selection import Selection
+from tidelog_core.restoration.survey import list_clusters, survey
+from tidelog_core.rewriting.partition_tier import PartitionTier
+from tidelog_core.tier.index_build import SegmentSource, build_index_file
+from tidelog_core.tier.integrity import NO_HASH
+from tidelog_core.tier.keys import cluster_manifest_key, segment_keys, topic_manifest_key
+from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+from tidelog_core.tier.planning import finished_segments
+
+from tests.core.compaction.random_logs import NOW_MS, producers_of
+from tests.docs.reader import read_all
+
+CLUSTER_ID = "cluster-1"
+TOPIC = "events"
+
+
+class Clock:
+    """A wall clock that tests move on."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS + 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class TieredPartition:
+    """One partition, and what a leader does to its tier."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        folder: Path,
+        *,
+        configs: dict[str, str] | None = None,
+    ) -> None:
+        self.store = store
+        self.objects = objects
+        self.folder = folder
+        self.clock = Clock()
+        self.topic = Topic(
+            name=TOPIC,
+            topic_id=uuid4(),
+            partition_count=1,
+            configs={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+            | (configs or {}),
+        )
+        self.batches: list[bytes] = []  # all that was copied
+
+    async def create(self) -> None:
+        """Write the cluster and the topic, in the metadata and in the bucket."""
+        partition = Partition(
+            topic_id=self.topic.topic_id,
+            partition=0,
+            replicas=(1,),
+            leader=1,
+            leader_epoch=3,
+            isr=(1,),
+        )
+        cluster = Cluster(cluster_id=CLUSTER_ID)
+        await self.store.commit([records.put(r) for r in (cluster, partition, self.topic)])
+        await self.objects.replace(
+            cluster_manifest_key(CLUSTER_ID), ClusterManifest(cluster_id=CLUSTER_ID).to_bytes()
+        )
+        manifest = TopicManifest(
+            name=TOPIC,
+            topic_id=self.topic.topic_id,
+            partition_count=1,
+            created_ms=0,
+            replication_factor=1,
+            configs=self.topic.configs,
+        )
+        key = topic_manifest_key(CLUSTER_ID, TOPIC, self.topic.topic_id)
+        await self.objects.replace(key, manifest.to_bytes())
+
+    async def copy(
+        self, batches: Sequence[bytes], *, previous: SegmentMeta | None = None
+    ) -> SegmentMeta:
+        """Copy one segment of these batches, which follow those before.
+
+        ``previous`` is what the leader believes to be the segment before, if that is not so.
+        """
+        self.batches += batches
+        base, end = parse_header(batches[0]).base_offset, parse_header(batches[-1]).next_offset
+        producers, aborted = producers_of(self.batches)
+        finished = [s for s in await self.finished() if s.base_offset < base]
+        before = previous or (finished[-1] if finished else None)
+        meta = SegmentMeta(
+            topic_id=self.topic.topic_id,
+            partition=0,
+            base_offset=base,
+            end_offset=end,
+            leader_epoch=3,
+            segment_id=uuid4(),
+            state=SegmentState.COPY_STARTED,
+            size_bytes=sum(map(len, batches)),
+            index_size_bytes=0,
+            max_timestamp_ms=-1,
+            leader_epochs=((3, base),),
+            chained_hash="",
+            created_ms=self.clock(),
+        )
+        await self.store.commit([records.put(meta, is_logged=False)])
+        stem = self.folder / str(meta.segment_id)
+        stem.with_suffix(".log").write_bytes(b"".join(batches))
+        stem.with_suffix(".snapshot").write_bytes(encode_snapshot(producers))
+        built = build_index_file(
+            SegmentSource(
+                topic_id=meta.topic_id,
+                partition=0,
+                segment_id=meta.segment_id,
+                leader_epoch=3,
+                base_offset=base,
+                end_offset=end,
+                size_bytes=meta.size_bytes,
+                path=stem.with_suffix(".log"),
+                offset_index=stem.with_suffix(".none"),
+                time_index=stem.with_suffix(".none"),
+                producer_snapshot=stem.with_suffix(".snapshot"),
+                leader_epochs=meta.leader_epochs,
+                aborted=[t for t in aborted if t.first_offset < end and t.last_offset >= base],
+                previous_hash=NO_HASH if before is None else bytes.fromhex(before.chained_hash),
+                key_filter_records_max=1000,
+            )
+        )
+        keys = segment_keys(CLUSTER_ID, TOPIC, meta)
+        await self.objects.put_file(keys.log, stem.with_suffix(".log"))
+        await self.objects.put(keys.index, built.data)
+        done = dataclasses.replace(
+            meta,
+            state=SegmentState.COPY_FINISHED,
+            index_size_bytes=len(built.data),
+            max_timestamp_ms=built.max_timestamp_ms,
+            chained_hash=built.chained_hash.hex(),
+            version=1,
+        )
+        await self.store.commit([records.put(done, is_logged=False)])
+        return dataclasses.replace(done, version=2)
+
+    async def copy_all(self, batches: Sequence[bytes], cuts: Sequence[int]) -> None:
+        """Copy the batches in segments that end after so many of them each, then the rest."""
+        rest = list(batches)
+        for count in cuts:
+            some, rest = rest[:count], rest[count:]
+            if some:
+                await self.copy(some)
+        if rest:
+            await self.copy(rest)
+
+    async def move_log_start(self, offset: int) -> None:
+        """Do what DeleteRecords does."""
+        item = await self.store.get(records.partition_key(self.topic.topic_id, 0))
+        assert item is not None
+        moved = dataclasses.replace(Partition.from_item(item), log_start_offset=offset)
+        await self.store.commit([records.put(moved)])
+
+    def tier(
+        self, *, store: MetadataStore | None = None, objects: ObjectStore | None = None
+    ) -> PartitionTier:
+        """Return the partition as whoever rewrites it sees it."""
+        return PartitionTier(
+            store=store or self.store,
+            objects=objects or self.objects,
+            cluster_id=CLUSTER_ID,
+            topic=self.topic,
+            partition=0,
+            config=topic_config(self.topic.configs, NodeConfig()),
+            key_filter_records_max=1000,
+            clock_ms=self.clock,
+        )
+
+    # -- what there is
+
+    async def metas(self) -> list[SegmentMeta]:
+        """Return the segments in any state."""
+        items = await self.store.list(records.segment_collection(self.topic.topic_id, 0))
+        return [SegmentMeta.from_item(item) for item in items]
+
+    async def finished(self) -> list[SegmentMeta]:
+        """Return the segments that readers use."""
+        return finished_segments(await self.metas())
+
+    async def object_keys(self) -> set[str]:
+        """Return the segment objects in the bucket."""
+        prefix = f"{CLUSTER_ID}/{TOPIC}-{self.topic.topic_id}/0/"
+        return {found.key async for found in self.objects.list(prefix)}
+
+    async def named_keys(self) -> set[str]:
+        """Return the objects of finished segments."""
+        keys = [segment_keys(CLUSTER_ID, TOPIC, meta) for meta in await self.finished()]
+        return {key for pair in keys for key in (pair.log, pair.index)}
+
+    def read_bucket(self) -> list[Any]:
+        """Return the committed records that a stranger reads out of the bucket alone."""
+        (found,) = read_all(self.folder / "objects").values()
+        return found
+
+    async def select(self) -> Selection:
+        """Return what a restoration would make of the bucket."""
+        clusters, _ = await list_clusters(self.objects, CLUSTER_ID)
+        (topic,) = (await survey(self.objects, clusters[CLUSTER_ID])).topics
+        return topic.selections[0]
+
+    async def problems(self) -> list[str]:
+        """Return what ``tidelog verify`` finds, with the metadata and with the bucket alone."""
+        clusters, _ = await list_clusters(self.objects, CLUSTER_ID)
+        image = await ClusterView(self.store).refresh()
+        by_metadata = MetadataPlan(self.store, image, self.objects)
+        plans = await by_metadata.partitions([TOPIC])
+        found = await by_metadata.strays(clusters[CLUSTER_ID], is_all=True)
+        by_bucket = BucketPlan(await survey(self.objects, clusters[CLUSTER_ID]), self.objects)
+        found += by_bucket.problems
+        for truth, planned in ((by_metadata, plans), (by_bucket, by_bucket.partitions([TOPIC]))):
+            verification = Verification(
+                cluster_id=CLUSTER_ID, truth=truth, objects=self.objects, on_bytes=lambda _: None
+            )
+            found += [problem async for problem in verification.run(planned)]
+        return [f"{problem.object}: {problem.problem}" for problem in found]
+
+
+@asynccontextmanager
+async def tiered_partition(
+    folder: Path, *, configs: dict[str, str] | None = None
+) -> AsyncIterator[TieredPartition]:
+    """Give an empty partition in SQLite and a folder."""
+    store = SqliteMetadataStore(folder / "metadata.db")
+    objects = FolderObjectStore(folder / "objects")
+    try:
+        partition = TieredPartition(store, objects, folder, configs=configs)
+        await partition.create()
+        yield partition
+    finally:
+        await objects.close()
+        await store.close()
+
+
+PARTITION = TopicPartition(TOPIC, 0)
