@@ -17,10 +17,11 @@ import asyncio
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 from uuid import UUID
 
 from tidelog_core.errors import ObjectNotFound, OffsetOutOfRange
@@ -37,6 +38,8 @@ from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.protocol import ByteRange
 from tidelog_node.tier.segment_catalog import SegmentCatalog
+
+T = TypeVar("T")
 
 CURSORS_MAX = 64  # readers of one partition that are read ahead for
 AHEAD_CHUNKS_UNKNOWN = 1  # for who may go on, or go elsewhere
@@ -115,6 +118,7 @@ class RemoteLog:
         self._partition = partition
         self._segments: list[SegmentMeta] | None = None
         self._loading = asyncio.Lock()
+        self._invalidations = 0  # so far
         # Where each sequential reader goes on, least used first: in the middle of which
         # chunk and with which row, None where a chunk begins.
         self._cursors: OrderedDict[int, tuple[ByteRange, int] | None] = OrderedDict()
@@ -127,11 +131,13 @@ class RemoteLog:
     async def segments(self) -> list[SegmentMeta]:
         """Return the segments that may be read, by base offset; from memory once loaded."""
         async with self._loading:
-            if self._segments is None:
+            while self._segments is None:
+                number = self._invalidations
                 metas = await self._reader.catalog.segments_of(
                     self._topic_id, self._partition.partition
                 )
-                self._segments = finished_segments(metas)
+                if number == self._invalidations:  # Else they may have been read too early.
+                    self._segments = finished_segments(metas)
             return list(self._segments)
 
     def add(self, segment: SegmentMeta) -> None:
@@ -148,6 +154,12 @@ class RemoteLog:
     def invalidate(self) -> None:
         """Read the segments' metadata again before the next use."""
         self._segments = None
+        self._invalidations += 1
+
+    def begin_anew(self) -> None:
+        """Have everyone read from the segments that there are now, also who is in the middle."""
+        self.invalidate()
+        self._cursors.clear()
 
     async def read(
         self, offset: int, *, max_bytes: int, min_one_batch: bool, include_aborted: bool
@@ -168,15 +180,7 @@ class RemoteLog:
         limits = (max_bytes, min_one_batch, include_aborted)
         is_known = offset in self._cursors
         self._cursors.pop(offset, None)
-        for attempt in range(1, READ_ATTEMPTS_MAX + 1):
-            try:
-                return await self._read(offset, limits, is_known=is_known)
-            except ObjectNotFound:
-                # Retention was faster, or someone rewrote the segment: look again.
-                if attempt == READ_ATTEMPTS_MAX:
-                    raise
-                self.invalidate()
-        raise AssertionError("unreachable")
+        return await self._attempt(lambda: self._read(offset, limits, is_known=is_known))
 
     def read_open(
         self, offset: int, *, max_bytes: int, min_one_batch: bool, include_aborted: bool
@@ -193,6 +197,20 @@ class RemoteLog:
         if chunk is None:
             return None
         return self._cut(chunk, row, offset, (max_bytes, min_one_batch, include_aborted))
+
+    async def has(self, offset: int) -> bool:
+        """Whether a segment has the offset, be it that compaction has taken its record."""
+        return locate(await self.segments(), offset) is not None
+
+    async def _attempt(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``read`` does; again with other segments where an object is not there."""
+        for _ in range(1, READ_ATTEMPTS_MAX):
+            try:
+                return await read()
+            except ObjectNotFound:
+                # Retention was faster, or someone rewrote the segment: look again.
+                self.invalidate()
+        return await read()
 
     async def _read(
         self, offset: int, limits: tuple[int, bool, bool], *, is_known: bool
@@ -249,15 +267,19 @@ class RemoteLog:
     ) -> tuple[int, int] | None:
         """Return timestamp and offset of the first tiered record at or after both, if any."""
         wanted = (timestamp_ms, start_offset)
-        return await find_tiered_offset(
-            await self.segments(),
-            timestamp_ms,
-            start_offset=start_offset,
-            index_of=self._index,
-            search_batch=lambda segment, index, row: self._first_record(
-                segment, index, row, wanted
-            ),
-        )
+
+        async def find() -> tuple[int, int] | None:
+            return await find_tiered_offset(
+                await self.segments(),
+                timestamp_ms,
+                start_offset=start_offset,
+                index_of=self._index,
+                search_batch=lambda segment, index, row: self._first_record(
+                    segment, index, row, wanted
+                ),
+            )
+
+        return await self._attempt(find)
 
     async def max_timestamp(self, *, start_offset: int) -> tuple[int, int] | None:
         """Return the greatest tiered timestamp and the first record that has it, if any."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.values import LogRead
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
+from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.tier.client import TierClient, WorkerCommand
@@ -116,12 +117,14 @@ class TierService:
         self._retain_now = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
+        self._unwatch: Callable[[], None] | None = None
         self._deleted_topics: frozenset[UUID] = frozenset()  # as last seen
 
     async def start(self) -> None:
         """Start the worker and the loops. Returns before the worker answers."""
         await self.client.start()
         self._unsubscribe = self._view.subscribe(self._on_image)
+        self._unwatch = self._view.watch(REWRITE_CLAIM_COLLECTION, self._on_rewritten)
         self._loops = [
             asyncio.create_task(self._copy_loop(), name="tier copier"),
             asyncio.create_task(self._retention_loop(), name="retention"),
@@ -131,6 +134,8 @@ class TierService:
         """Stop everything; what was under way is continued or cleaned up after a restart."""
         if self._unsubscribe is not None:
             self._unsubscribe()
+        if self._unwatch is not None:
+            self._unwatch()
         tasks = [*self._loops, *self._copying.values()]
         for task in tasks:
             task.cancel()
@@ -204,12 +209,24 @@ class TierService:
             raise OffsetOutOfRange(
                 partition, offset, start=log.log_start_offset, end=log.log_end_offset
             )
-        found = await remote.read(
-            offset,
-            max_bytes=max_bytes,
-            min_one_batch=min_one_batch,
-            include_aborted=include_aborted,
-        )
+        try:
+            found = await remote.read(
+                offset,
+                max_bytes=max_bytes,
+                min_one_batch=min_one_batch,
+                include_aborted=include_aborted,
+            )
+        except OffsetOutOfRange:
+            if not await remote.has(offset):
+                raise
+            # Compaction has taken the tier's last records: what comes next is here.
+            return log.read(
+                log.local_log_start_offset,
+                max_bytes=max_bytes,
+                up_to=log.last_stable_offset if include_aborted else log.high_watermark,
+                min_one_batch=min_one_batch,
+                include_aborted=include_aborted,
+            )
         return _log_read(replica, found)
 
     def read_open(
@@ -439,6 +456,16 @@ class TierService:
             if wait_s is not None:
                 return wait_s
         return self._retention_interval_s
+
+    def _on_rewritten(self, keys: Collection[ItemKey]) -> None:
+        """Read from what has come in the place of other segments, and end their deletion."""
+        for partition in filter(None, map(claimed_partition, keys)):
+            led = self._led.get(partition)
+            remote = self._followed.get(partition) if led is None else led.remote
+            if remote is not None:
+                remote.begin_anew()
+            if led is not None:
+                led.is_taken_over = False  # Taking over finds what is to be deleted.
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
         has_deletions = bool(image.deleted_topics.keys() - self._deleted_topics)

@@ -1,9 +1,10 @@
 """Who may put rewritten segments in the place of a partition's tiered ones.
 
     collection      key                                     value
-    rewrite-claim   <topic id>:<partition, 10 digits>       RewriteClaim, never logged
+    rewrite-claim   <topic id>:<partition, 10 digits>       RewriteClaim
 
-The item stays when its holder is through: the epochs of a partition's claims must grow.
+The item stays when its holder is through: the epochs of a partition's claims must grow. It is
+logged with every swap, and only then: by that nodes learn that the segments are others.
 """
 
 from __future__ import annotations
@@ -62,6 +63,15 @@ class RewriteClaim:
         if record.item_id != item.id:
             raise fields.error(f"holds another claim: {record.item_id.key}")
         return record
+
+
+def claimed_partition(key: ItemKey) -> tuple[UUID, int] | None:
+    """Return the topic's id and the partition of a claim's key, ``None`` for another key."""
+    topic_id, _, partition = key.key.partition(":")
+    try:
+        return UUID(topic_id), int(partition)
+    except ValueError:
+        return None
 
 
 def rewrite_claim_key(topic_id: UUID, partition: int) -> ItemKey:

@@ -11,6 +11,7 @@ that it deletes have stayed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -60,6 +61,17 @@ class CompactionReport:
     bytes_before: int
     bytes_after: int
     removed_records: int
+
+    def document(self) -> dict[str, object]:
+        """Return the report for JSON."""
+        fields = dataclasses.asdict(self)
+        del fields["partition"]
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            **fields,
+            "outcome": self.outcome.value,
+        }
 
 
 async def compact_partition(

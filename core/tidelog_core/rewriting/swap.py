@@ -4,7 +4,8 @@
     2. the new segment's item: COPY_STARTED          whoever cleans up knows what there may be
     3. its log object, then its index object
     4. in one commit: the new one COPY_FINISHED, the old ones DELETE_STARTED with the time they
-       may go, the claim renewed                      readers find the one or the others, whole
+       may go, the claim renewed and logged           readers find the one or the others, whole;
+                                                      nodes look at the segments again
     5. file.delete.delay.ms later: the old objects and items go, as with retention
 
 Every step is conditional, so any number of processes may be at it, and die:
@@ -184,7 +185,7 @@ class SegmentSwaps:
         )
         writes = [records.put(segment, is_logged=False) for segment in (finished, *doomed)]
         try:
-            await self._commit(writes)
+            await self._commit(writes, is_logged=True)
         except VersionConflict:
             await self.abandon(new)
             return False
@@ -231,6 +232,7 @@ class SegmentSwaps:
         checks: Sequence[Check] = (),
         expires_ms: int | None = None,
         rewrite_epoch: int | None = None,
+        is_logged: bool = False,
     ) -> None:
         """Commit under the claim, and renew it.
 
@@ -240,7 +242,7 @@ class SegmentSwaps:
         until_ms = self._clock_ms() + CLAIM_MS if expires_ms is None else expires_ms
         epoch = self.rewrite_epoch if rewrite_epoch is None else rewrite_epoch
         renewed = dataclasses.replace(self._claim, expires_ms=until_ms, rewrite_epoch=epoch)
-        claim = records.put(renewed, is_logged=False)
+        claim = records.put(renewed, is_logged=is_logged)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 await self._store.commit([claim, *writes], checks=checks)

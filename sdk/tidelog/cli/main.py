@@ -7,6 +7,7 @@ import typer
 from tidelog.cli import group_offsets, groups, spark_jobs, topics, transactions
 from tidelog.cli.consume import consume
 from tidelog.cli.failures import CommandGroup
+from tidelog.cli.job_compact import compact
 from tidelog.cli.jobs import job
 from tidelog.cli.produce import produce
 from tidelog.cli.restore import restore
@@ -51,6 +52,7 @@ tier.command("status")(status)
 job.command("audit", context_settings=spark_jobs.HANDED_ON)(spark_jobs.audit)
 job.command("export", context_settings=spark_jobs.HANDED_ON)(spark_jobs.export)
 job.command("backfill", context_settings=spark_jobs.HANDED_ON)(spark_jobs.backfill)
+job.command("compact")(compact)
 
 app.command("up")(up)
 app.add_typer(topic, name="topic")

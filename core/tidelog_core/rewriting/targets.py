@@ -1,0 +1,91 @@
+"""Partitions to rewrite, as values that can be sent to where the work is done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tidelog_core.clock import wall_clock_ms
+from tidelog_core.config import NodeConfig, TopicConfig, topic_config
+from tidelog_core.errors import UnknownTopicOrPartition
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.records import Topic
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.location import open_object_store
+from tidelog_core.rewriting.partition_tier import PartitionTier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteTarget:
+    """One partition's tier, and where it lies."""
+
+    metadata: str  # URL
+    objects: str  # URL
+    cluster_id: str
+    topic: Topic
+    partition: int
+    config: TopicConfig
+    key_filter_records_max: int
+
+    @property
+    def name(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic.name, self.partition)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[PartitionTier]:
+        """Open the stores. Raises what opening them raises."""
+        store = open_metadata_store(self.metadata)
+        try:
+            objects = open_object_store(self.objects)
+            try:
+                yield PartitionTier(
+                    store=store,
+                    objects=objects,
+                    cluster_id=self.cluster_id,
+                    topic=self.topic,
+                    partition=self.partition,
+                    config=self.config,
+                    key_filter_records_max=self.key_filter_records_max,
+                    clock_ms=wall_clock_ms,
+                )
+            finally:
+                await objects.close()
+        finally:
+            await store.close()
+
+
+def rewrite_targets(
+    image: ClusterImage,
+    topic: str,
+    *,
+    metadata: str,
+    objects: str,
+    partitions: Sequence[int] = (),
+) -> list[RewriteTarget]:
+    """Return the topic's partitions, or those of them that are named.
+
+    Raises ``UnknownTopicOrPartition``, ``InvalidConfig``.
+    """
+    found = image.topic(topic)
+    if found is None:
+        raise UnknownTopicOrPartition(f"there is no topic {topic}")
+    absent = [number for number in partitions if not 0 <= number < found.partition_count]
+    if absent:
+        raise UnknownTopicOrPartition(f"there is no partition {topic}-{absent[0]}")
+    node = effective_node_config(NodeConfig(), image, None)
+    return [
+        RewriteTarget(
+            metadata=metadata,
+            objects=objects,
+            cluster_id=image.cluster_id,
+            topic=found,
+            partition=number,
+            config=topic_config(found.configs, node),
+            key_filter_records_max=node.tier_key_filter_records_max,
+        )
+        for number in partitions or range(found.partition_count)
+    ]

@@ -1,0 +1,90 @@
+"""The job ``compact``, for ``spark-submit`` and ``tidelog job compact --spark``.
+
+    spark-submit …/tidelog_spark/jobs/compact.py --metadata URL --objects URL [--topic TOPIC]...
+
+Each partition is a task that does what ``tidelog job compact`` does for it in one process. A
+task that is tried again, or runs twice, meets its own claim or what it has swapped, and either
+is harmless: ``tidelog_core.rewriting.swap`` says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from tidelog.cli.failures import CommandFailed, UsageError
+from tidelog.cli.job_compact import print_reports, targets_of
+from tidelog.cli.output import note
+from tidelog.cli.stores import StoreLocations
+from tidelog_core.errors import TidelogError
+from tidelog_core.rewriting.compact import CompactionReport, compact_partition
+from tidelog_core.rewriting.targets import RewriteTarget
+
+FAILED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task has come to; one of the two is ``None``."""
+
+    report: CompactionReport | None
+    problem: str | None
+
+
+def compact_all(
+    spark: SparkSession, targets: Sequence[RewriteTarget], *, is_forced: bool
+) -> list[TaskResult]:
+    """Compact each partition in a task of its own; return their results in order."""
+    if not targets:
+        return []
+    tasks = spark.sparkContext.parallelize(list(targets), len(targets))
+    return tasks.map(lambda target: compact_in_task(target, is_forced=is_forced)).collect()
+
+
+def compact_in_task(target: RewriteTarget, *, is_forced: bool) -> TaskResult:
+    """Compact one partition. What is wrong with it is a result, and stops no other."""
+
+    async def compact() -> CompactionReport:
+        async with target.opened() as tier:
+            return await compact_partition(tier, is_forced=is_forced)
+
+    try:
+        return TaskResult(asyncio.run(compact()), None)
+    except TidelogError as error:
+        return TaskResult(None, f"{target.name}: {type(error).__name__}: {error}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job; return its exit status."""
+    parser = argparse.ArgumentParser(prog="tidelog job compact")
+    parser.add_argument("--metadata", required=True, help="metadata store URL")
+    parser.add_argument("--objects", required=True, help="object store URL")
+    parser.add_argument("--topic", action="append", default=[], help="all compacted by default")
+    parser.add_argument("--partition", action="append", default=[], type=int)
+    parser.add_argument("--force", action="store_true", help="whatever the dirty ratio")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    locations = StoreLocations(given.metadata, given.objects)
+    try:
+        targets = asyncio.run(targets_of(locations, given.topic, given.partition))
+    except (CommandFailed, UsageError, TidelogError) as error:
+        note(str(error))
+        return FAILED
+    spark = SparkSession.builder.appName("tidelog compact").getOrCreate()
+    try:
+        results = compact_all(spark, targets, is_forced=given.force)
+    finally:
+        spark.stop()
+    print_reports([r.report for r in results if r.report is not None], is_json=given.json)
+    problems = [result.problem for result in results if result.problem is not None]
+    for problem in problems:
+        note(problem)
+    return FAILED if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

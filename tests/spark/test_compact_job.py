@@ -1,0 +1,87 @@
+"""The job ``compact`` in Spark: a task for each partition, and what Spark reads after it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from tidelog.cli.jobs import spark_job_command
+from tidelog_core.config import NodeConfig, topic_config
+from tidelog_core.records.batch import CompressionType
+from tidelog_core.rewriting.compact import CompactionOutcome
+from tidelog_core.rewriting.targets import RewriteTarget
+from tidelog_spark.jobs.compact import compact_all, compact_in_task
+
+from tests.core.compaction.random_logs import RandomLog, committed_records, oracle
+from tests.core.rewriting.tiered import CLUSTER_ID, TOPIC, TieredPartition, tiered_partition
+
+
+def filled(folder: Path) -> tuple[TieredPartition, RandomLog]:
+    """Return a partition of several segments and what was written to it."""
+    log = RandomLog()
+
+    async def fill() -> TieredPartition:
+        async with tiered_partition(folder) as partition:
+            for number in range(6):
+                count = len(log.batches)
+                records = [(b"k%d" % (n % 5), b"%d" % number) for n in range(number, number + 4)]
+                log.append(records, -1, CompressionType.ZSTD)
+                await partition.copy(log.batches[count:])
+            return partition
+
+    return asyncio.run(fill()), log
+
+
+def target(partition: TieredPartition, number: int = 0) -> RewriteTarget:
+    return RewriteTarget(
+        metadata=f"sqlite://{partition.folder}/metadata.db",
+        objects=f"file://{partition.folder}/objects",
+        cluster_id=CLUSTER_ID,
+        topic=partition.topic,
+        partition=number,
+        config=topic_config(partition.topic.configs, NodeConfig()),
+        key_filter_records_max=1000,
+    )
+
+
+def spark_rows(spark: SparkSession, partition: TieredPartition) -> list[tuple[int, bytes]]:
+    one = target(partition)
+    frame = spark.read.format("tidelog").options(
+        metadata=one.metadata, objects=one.objects, subscribe=TOPIC
+    )
+    rows = frame.load().select("offset", "key").collect()
+    return sorted((row["offset"], bytes(row["key"])) for row in rows)
+
+
+def test_tasks_compact_and_spark_reads_what_the_oracle_leaves(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    partition, log = filled(tmp_path)
+    assert len(spark_rows(spark, partition)) == log.end_offset
+    results = compact_all(spark, [target(partition), target(partition, 7)], is_forced=True)
+    assert results[0].problem is None
+    assert results[0].report is not None
+    assert results[0].report.outcome is CompactionOutcome.COMPACTED
+    assert results[1].problem == "events-7: UnknownTopicOrPartition: partition events-7 is gone"
+    expected = oracle(committed_records(log.batches), log.end_offset)
+    assert spark_rows(spark, partition) == [(r.offset, r.key) for r in expected]
+    again = compact_in_task(target(partition), is_forced=True)  # a task that runs twice
+    assert again.report is not None
+    assert again.report.outcome is CompactionOutcome.NOT_DUE
+
+
+def test_the_module_is_a_job_of_its_own(tmp_path: Path) -> None:
+    partition, _ = filled(tmp_path)
+    one = target(partition)
+    stores = ["--metadata", one.metadata, "--objects", one.objects]
+    command = spark_job_command("compact", [*stores, "--topic", "absent"])
+    assert command[:3] == [sys.executable, "-m", "tidelog_spark.jobs.compact"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "there is no topic 'absent'" in done.stderr
+    submitted = spark_job_command("compact", stores, submit=("spark-submit", "--master", "x"))
+    assert submitted[:3] == ["spark-submit", "--master", "x"]
+    assert submitted[3].endswith("tidelog_spark/jobs/compact.py")
