@@ -54,6 +54,9 @@ class TieredReplica(Protocol):
     def opened_log(self) -> UnifiedLog | None:
         """The log if it is open."""
 
+    def note_unflushed(self) -> None:
+        """Have what was rolled flushed soon: only then is it copied."""
+
 
 class ReplicaSource(Protocol):
     """Where the node's replicas are."""

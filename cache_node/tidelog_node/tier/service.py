@@ -30,12 +30,14 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.values import LogRead
 from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier
+from tidelog_node.tier.erasures import Erasures
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.led_partition import LedPartition, ReplicaSource, TieredReplica
@@ -117,14 +119,21 @@ class TierService:
         self._retain_now = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
-        self._unwatch: Callable[[], None] | None = None
+        self._unwatch: list[Callable[[], None]] = []
+        self._erasures = Erasures(
+            store=store, catalog=self._catalog, view=view, replicas=replicas, broker_id=broker_id
+        )
         self._deleted_topics: frozenset[UUID] = frozenset()  # as last seen
 
     async def start(self) -> None:
         """Start the worker and the loops. Returns before the worker answers."""
         await self.client.start()
         self._unsubscribe = self._view.subscribe(self._on_image)
-        self._unwatch = self._view.watch(REWRITE_CLAIM_COLLECTION, self._on_rewritten)
+        self._unwatch = [
+            self._view.watch(REWRITE_CLAIM_COLLECTION, self._on_rewritten),
+            self._view.watch(LOCAL_ERASURE_COLLECTION, self._erasures.on_changed),
+        ]
+        await self._erasures.honour()  # before anyone is served what is to be erased
         self._loops = [
             asyncio.create_task(self._copy_loop(), name="tier copier"),
             asyncio.create_task(self._retention_loop(), name="retention"),
@@ -134,8 +143,8 @@ class TierService:
         """Stop everything; what was under way is continued or cleaned up after a restart."""
         if self._unsubscribe is not None:
             self._unsubscribe()
-        if self._unwatch is not None:
-            self._unwatch()
+        for unwatch in self._unwatch:
+            unwatch()
         tasks = [*self._loops, *self._copying.values()]
         for task in tasks:
             task.cancel()
@@ -363,6 +372,7 @@ class TierService:
     async def _copy_loop(self) -> None:
         while True:
             try:
+                await self._erasures.honour()
                 self._start_copies()
             except Exception:
                 logger.exception("search for segments to copy broke, will retry")

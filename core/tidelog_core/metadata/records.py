@@ -11,6 +11,7 @@
     segment:<topic id>:<partition>  <base offset, 20>-<segment id>  SegmentMeta
     deleted-topic                   <topic id>                      DeletedTopic
     function-progress               <function>                      FunctionProgress, never logged
+    local-erasure                   <topic id>:<partition, 10>      LocalErasure
     rewrite-claim                   <topic id>:<partition, 10>      RewriteClaim
     scrub-sighting                  <key or prefix in the bucket>   ScrubSighting, never logged
     producer-id                     next                            a counter, never logged

@@ -10,7 +10,7 @@ is begun again from it. Any number of nodes and functions may do it at once:
 - then its segments are DELETE_STARTED: what one more party finds is final;
 - then every object below the topic's prefix, which holds the topic's id: nothing else
   ever has it; and then what tells of the deletion, which lies beside;
-- then the items of the segments and of the claims on them, and the tombstone.
+- then the items of the segments, of claims on them and of erasures, and the tombstone.
 
 An upload that was on its way all that time may still put its object after the prefix was
 emptied; the scrub removes it.
@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from tidelog_core.metadata import records
+from tidelog_core.metadata.local_erasures import local_erasure_key
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
 from tidelog_core.metadata.store import ANY_VERSION, COMMIT_WRITES_MAX, MetadataStore, Write
@@ -61,9 +62,13 @@ async def clean_deleted_topic(
         doomed += await start_deletions(store, segments, deletable_ms=AT_ONCE)
     await delete_objects()
     await drop_segments(store, doomed)
-    claims = [rewrite_claim_key(tombstone.topic_id, n) for n in range(tombstone.partition_count)]
-    for at in range(0, len(claims), COMMIT_WRITES_MAX):
-        some = claims[at : at + COMMIT_WRITES_MAX]
+    others = [
+        key(tombstone.topic_id, number)
+        for number in range(tombstone.partition_count)
+        for key in (rewrite_claim_key, local_erasure_key)
+    ]
+    for at in range(0, len(others), COMMIT_WRITES_MAX):
+        some = others[at : at + COMMIT_WRITES_MAX]
         await store.commit([Write(key, None, ANY_VERSION, False) for key in some])
     await store.commit([Write(tombstone.item_id, None, ANY_VERSION)])
 

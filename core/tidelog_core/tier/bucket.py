@@ -18,6 +18,7 @@ from tidelog_core.tier.keys import (
     SegmentKey,
     cluster_manifest_key,
     parse_deletion_key,
+    parse_erasure_receipt_key,
     parse_log_start_key,
     parse_segment_key,
     parse_topic_manifest_key,
@@ -118,6 +119,8 @@ class _Sorting:
             starts[start.partition] = max(start.offset, starts.get(start.partition, 0))
         elif (topic_id := parse_topic_manifest_key(key)) is not None:
             self._topic(key, topic_id).has_manifest = True
+        elif parse_erasure_receipt_key(key) is not None:
+            return  # It tells nothing of what there is.
         elif (deletion := parse_deletion_key(key)) is not None:
             self._topic(f"{deletion.folder}/", deletion.topic_id).is_deleted = True
         else:

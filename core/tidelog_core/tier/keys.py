@@ -3,6 +3,7 @@
     <cluster id>/cluster.json                                              cluster manifest
     <cluster id>/<topic>-<topic id>.deleted.json                           the topic was deleted
     <cluster id>/<topic>-<topic id>/topic.json                             topic manifest
+    <cluster id>/<topic>-<topic id>/erasure-<erasure id>.json              receipt of an erasure
     <cluster id>/<topic>-<topic id>/<partition>/log-start-<offset>.json    where the log starts
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.log              a segment's bytes
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            what describes them
@@ -38,6 +39,9 @@ _SEGMENT_KEY = re.compile(
     rf"(?P<base>[0-9]{{20}})-(?P<epoch>{_EPOCH})-(?P<segment_id>{_UUID})\.(?P<kind>log|index)"
 )
 _TOPIC_MANIFEST_KEY = re.compile(rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/topic\.json")
+_ERASURE_RECEIPT_KEY = re.compile(
+    rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/erasure-(?P<erasure_id>{_UUID})\.json"
+)
 _DELETION_KEY = re.compile(rf"(?P<folder>{_NAME}/{_NAME}-(?P<topic_id>{_UUID}))\.deleted\.json")
 _LOG_START_KEY = re.compile(
     rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
@@ -99,6 +103,11 @@ def topic_manifest_key(cluster_id: str, topic: str, topic_id: UUID) -> str:
     return f"{topic_prefix(cluster_id, topic, topic_id)}topic.json"
 
 
+def erasure_receipt_key(cluster_id: str, topic: str, topic_id: UUID, erasure_id: UUID) -> str:
+    """Return the key of the receipt of an erasure."""
+    return f"{topic_prefix(cluster_id, topic, topic_id)}erasure-{erasure_id}.json"
+
+
 def deletion_key(cluster_id: str, topic: str, topic_id: UUID) -> str:
     """Return the key that tells of the topic's deletion: beside its folder, to outlive it."""
     return f"{topic_prefix(cluster_id, topic, topic_id)[:-1]}.deleted.json"
@@ -143,6 +152,12 @@ def parse_segment_key(key: str) -> SegmentKey | None:
 def parse_topic_manifest_key(key: str) -> UUID | None:
     """Return the topic's id that the key says, ``None`` where it is not a topic manifest's."""
     match = _TOPIC_MANIFEST_KEY.fullmatch(key)
+    return None if match is None else UUID(match["topic_id"])
+
+
+def parse_erasure_receipt_key(key: str) -> UUID | None:
+    """Return the topic's id that the key says, ``None`` where it is no receipt of an erasure."""
+    match = _ERASURE_RECEIPT_KEY.fullmatch(key)
     return None if match is None else UUID(match["topic_id"])
 
 

@@ -46,6 +46,7 @@ from tidelog_core.retention.orphans import (
 from tidelog_core.tier.keys import (
     cluster_manifest_key,
     parse_deletion_key,
+    parse_erasure_receipt_key,
     parse_log_start_key,
     parse_segment_key,
     parse_topic_manifest_key,
@@ -181,7 +182,8 @@ class Sweep:
     async def _age_limit_ms(self, found: ObjectMeta) -> int | None:
         """Return how old an object of no partition must be to go, ``None`` where it stays."""
         limits = self._settings.limits
-        topic_id = parse_topic_manifest_key(found.key)
+        # A receipt stays as long as what tells of the topic that it is of.
+        topic_id = parse_topic_manifest_key(found.key) or parse_erasure_receipt_key(found.key)
         if topic_id is not None:
             return manifest_age_limit_ms(self._state(topic_id), limits)
         deletion = parse_deletion_key(found.key)

@@ -6,6 +6,7 @@ import typer
 
 from tidelog.cli import group_offsets, groups, spark_jobs, topics, transactions
 from tidelog.cli.consume import consume
+from tidelog.cli.erase import erase
 from tidelog.cli.failures import CommandGroup
 from tidelog.cli.job_compact import compact
 from tidelog.cli.jobs import job
@@ -62,5 +63,6 @@ app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(tier, name="tier")
 app.add_typer(job, name="job")
+app.command("erase")(erase)
 app.command("verify")(verify)
 app.command("restore")(restore)

@@ -1,0 +1,149 @@
+"""Lets local segments go whose records are being erased: the tier has them, and rewrites them.
+
+The leader takes a request up: it rolls its active segment, and once all below is committed it
+writes the offset into the request. From then on the copier's and this node's own eviction do
+the rest: each replica rolls too, waits until the tier has what it rolled, drops it, and says so
+in the request. What is produced behind the offset is never touched.
+
+A follower's segments end elsewhere than the leader's: it asks in the request that the leader
+rolls behind its own end. A replica that was down looks at the requests before its node serves;
+what it then has below the offset goes, whether or not it is what the tier has: that is the truth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection
+
+from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_core.tier.planning import finished_segments, tiered_end_offset
+
+from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica
+from tidelog_node.tier.segment_catalog import SegmentCatalog
+
+logger = logging.getLogger(__name__)
+
+
+class Erasures:
+    """Honours the requests for this node's replicas. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        catalog: SegmentCatalog,
+        view: ClusterView,
+        replicas: ReplicaSource,
+        broker_id: int,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._view = view
+        self._replicas = replicas
+        self._broker_id = broker_id
+        self._requests: list[LocalErasure] = []
+        self._is_stale = True
+
+    def on_changed(self, keys: Collection[ItemKey]) -> None:  # noqa: ARG002
+        """Note that requests have changed."""
+        self._is_stale = True
+
+    async def honour(self) -> None:
+        """Do for every request what can be done now; what cannot is tried again next time."""
+        if self._is_stale:
+            self._is_stale = False
+            try:
+                items = await self._store.list(LOCAL_ERASURE_COLLECTION)
+                self._requests = [LocalErasure.from_item(item) for item in items]
+            except TidelogError as error:
+                self._is_stale = True
+                logger.warning("erasures not read, will retry", extra={"problem": str(error)})
+        for request in self._requests:
+            if self._broker_id in request.honoured and not self._rolls(request):
+                continue
+            try:
+                await self._honour(request)
+            except (VersionConflict, OutcomeUnknown):
+                self._is_stale = True  # Another replica has written it.
+            except (TidelogError, OSError) as error:
+                logger.warning(
+                    "erasure not honoured yet, will retry",
+                    extra={"partition": request.item_id.key, "problem": str(error)},
+                )
+
+    def _rolls(self, request: LocalErasure) -> bool:
+        """Whether this node leads, and others wait for its next segment."""
+        replica = self._replica(request)
+        return (
+            replica is not None
+            and replica.is_leader
+            and replica.log.active_segment_base_offset < request.roll_to
+        )
+
+    def _replica(self, request: LocalErasure) -> TieredReplica | None:
+        topic = self._view.image.topic_by_id(request.topic_id)
+        if topic is None:
+            return None
+        replica = self._replicas.get(TopicPartition(topic.name, request.partition))
+        return None if replica is None or replica.topic_id != request.topic_id else replica
+
+    async def _honour(self, request: LocalErasure) -> None:
+        replica = self._replica(request)
+        if replica is None or replica.log.is_offline:
+            return
+        log = replica.log
+        if not request.is_taken_up:
+            if replica.is_leader:
+                await self._take_up(request, replica)
+            return
+        roll_to = max(request.up_to, request.roll_to if replica.is_leader else 0)
+        if log.active_segment_base_offset < roll_to:
+            log.roll()
+            replica.note_unflushed()
+        await self._evict(request, log)
+
+    async def _take_up(self, request: LocalErasure, replica: TieredReplica) -> None:
+        log = replica.log
+        log.roll()
+        replica.note_unflushed()
+        up_to = log.active_segment_base_offset
+        if log.high_watermark < up_to:
+            return  # A new leader might not have it: not yet.
+        item = await self._store.get(records.partition_key(request.topic_id, request.partition))
+        if item is None:
+            return
+        partition = Partition.from_item(item)
+        if (partition.leader, partition.leader_epoch) != (self._broker_id, replica.leader_epoch):
+            return
+        taken_up = dataclasses.replace(request, up_to=up_to, roll_to=up_to, honoured=())
+        await self._store.commit([records.put(taken_up)], checks=[records.check(partition)])
+        self._is_stale = True
+
+    async def _evict(self, request: LocalErasure, log: UnifiedLog) -> None:
+        doomed = [s for s in log.sealed_segments() if s.base_offset < request.up_to]
+        if doomed:
+            end_offset = doomed[-1].end_offset
+            metas = await self._catalog.segments_of(request.topic_id, request.partition)
+            tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
+            if tiered_end < end_offset:
+                if end_offset > request.roll_to:
+                    await self._write(dataclasses.replace(request, roll_to=end_offset))
+                return
+            log.set_tiered_up_to(tiered_end)
+            log.evict_local(end_offset)
+        is_behind = log.active_segment_base_offset < request.up_to
+        if not is_behind and self._broker_id not in request.honoured:
+            honoured = tuple(sorted({*request.honoured, self._broker_id}))
+            await self._write(dataclasses.replace(request, honoured=honoured))
+
+    async def _write(self, request: LocalErasure) -> None:
+        await self._store.commit([records.put(request)])
+        self._is_stale = True
