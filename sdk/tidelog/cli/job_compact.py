@@ -12,6 +12,7 @@ from tidelog.cli.failures import FAILED, CommandFailed, UsageError
 from tidelog.cli.jobs import run_spark_job
 from tidelog.cli.options import Json
 from tidelog.cli.output import note, print_json, print_table
+from tidelog.cli.spark_jobs import Submit
 from tidelog.cli.stores import (
     DataDir,
     Metadata,
@@ -46,14 +47,7 @@ def compact(
     spark: Annotated[
         bool, typer.Option("--spark", help="Spread the partitions over a Spark cluster.")
     ] = False,
-    submit: Annotated[
-        str,
-        typer.Option(
-            envvar="TIDELOG_SPARK_SUBMIT",
-            metavar="COMMAND",
-            help="spark-submit with its options; without it Spark runs here.",
-        ),
-    ] = "",
+    submit: Submit = "",
     data_dir: DataDir = None,
     metadata: Metadata = None,
     objects: Objects = None,

@@ -27,6 +27,7 @@ from tidelog.cli.verification_source import Planned, planned_by_bucket, planned_
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.tier.keys import segment_keys
+from tidelog_core.tier.stretches import stretches_of
 
 from tidelog_spark.jobs.audit_tasks import (
     AuditProblem,
@@ -40,7 +41,6 @@ from tidelog_spark.jobs.audit_tasks import (
     join_stretches,
 )
 from tidelog_spark.jobs.producers import EXPIRATION_MS, SequenceRules
-from tidelog_spark.partition_log import stretches_of
 
 TASKS_MAX = 10_000  # of one stage; the driver keeps account of each
 
