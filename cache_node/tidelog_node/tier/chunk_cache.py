@@ -17,7 +17,7 @@ import logging
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -110,6 +110,17 @@ class ChunkCache:
             task = self._start(name, wanted)
         self._fetch_ahead(ahead)
         return await asyncio.shield(task)
+
+    def forget(self, keys: Collection[str]) -> None:
+        """Remove the files of these objects; one that is just coming stays.
+
+        Who has such a file open may go on reading it.
+        """
+        prefixes = tuple(f"{_object_name(key)}." for key in keys)
+        for name in [name for name in self._files if name.startswith(prefixes)]:
+            self._size_bytes -= self._files.pop(name)
+            self._forget_ahead(name)
+            (self._folder / name).unlink(missing_ok=True)
 
     async def close(self) -> None:
         """Stop what is under way."""
@@ -290,8 +301,12 @@ class ChunkCache:
 
 
 def _name(wanted: ByteRange) -> str:
+    return f"{_object_name(wanted.key)}.{wanted.start}-{wanted.end}"
+
+
+def _object_name(key: str) -> str:
     # The last part of the key has the segment's id in it, which is enough.
-    return f"{wanted.key.rpartition('/')[2]}.{wanted.start}-{wanted.end}"
+    return key.rpartition("/")[2]
 
 
 def _boot_id() -> str | None:

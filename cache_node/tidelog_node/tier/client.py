@@ -26,6 +26,7 @@ from tidelog_node.tier.protocol import (
     DeletePrefixRequest,
     DeleteRequest,
     Fields,
+    ForgetRequest,
     ProtocolError,
     ReadRequest,
     ReplaceRequest,
@@ -155,6 +156,10 @@ class TierClient:
     async def delete(self, keys: tuple[str, ...]) -> None:
         """Delete the objects that are there."""
         await self._call(DeleteRequest(keys))
+
+    async def forget(self, keys: tuple[str, ...]) -> None:
+        """Remove from the cache what is of these objects."""
+        await self._call(ForgetRequest(keys))
 
     async def delete_prefix(self, prefix: str) -> None:
         """Delete every object whose key starts with ``prefix``, which ends with a slash."""

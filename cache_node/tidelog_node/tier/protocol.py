@@ -97,6 +97,13 @@ class DeleteRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetRequest:
+    """Remove from the cache what is of these objects: they have been replaced."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeletePrefixRequest:
     """Delete every object whose key starts with ``prefix``, which ends with a slash."""
 
@@ -120,6 +127,7 @@ Request = (
     ReadRequest
     | UploadRequest
     | DeleteRequest
+    | ForgetRequest
     | DeletePrefixRequest
     | ReplaceRequest
     | StatusRequest
@@ -152,7 +160,7 @@ def encode_message(fields: Mapping[str, object]) -> bytes:
     return _SIZE.pack(len(data)) + data
 
 
-def request_to_fields(request: Request) -> Fields:
+def request_to_fields(request: Request) -> Fields:  # noqa: PLR0911 - one for each request
     """Return the request as JSON values, without its number."""
     match request:
         case ReadRequest(wanted, ahead):
@@ -166,6 +174,8 @@ def request_to_fields(request: Request) -> Fields:
             return {"op": "upload", "log_key": keys.log, "index_key": keys.index, "source": packed}
         case DeleteRequest(keys):
             return {"op": "delete", "keys": list(keys)}
+        case ForgetRequest(keys):
+            return {"op": "forget", "keys": list(keys)}
         case DeletePrefixRequest(prefix):
             return {"op": "delete-prefix", "prefix": prefix}
         case ReplaceRequest(key, data):
@@ -174,7 +184,7 @@ def request_to_fields(request: Request) -> Fields:
             return {"op": "status"}
 
 
-def request_from_fields(fields: Fields) -> Request:
+def request_from_fields(fields: Fields) -> Request:  # noqa: PLR0911 - one for each request
     """Return the request. Raises ``ProtocolError``."""
     try:
         match fields["op"]:
@@ -186,6 +196,8 @@ def request_from_fields(fields: Fields) -> Request:
                 return UploadRequest(_unpack_source(fields["source"]), keys)
             case "delete":
                 return DeleteRequest(tuple(fields["keys"]))
+            case "forget":
+                return ForgetRequest(tuple(fields["keys"]))
             case "delete-prefix":
                 return DeletePrefixRequest(fields["prefix"])
             case "replace":

@@ -156,10 +156,22 @@ class RemoteLog:
         self._segments = None
         self._invalidations += 1
 
-    def begin_anew(self) -> None:
-        """Have everyone read from the segments that there are now, also who is in the middle."""
+    async def begin_anew(self) -> None:
+        """Have everyone read from the segments that there are now, also who is in the middle.
+
+        What is cached of those that are no longer read goes. Raises what the store and the
+        client raise, once readers begin anew.
+        """
+        known = self._segments or []
         self.invalidate()
         self._cursors.clear()
+        metas = await self._reader.catalog.segments_of(self._topic_id, self._partition.partition)
+        kept = {meta.segment_id for meta in finished_segments(metas)}
+        gone = {m.segment_id: m for m in (*metas, *known) if m.segment_id not in kept}
+        keys = map(self._keys, gone.values())
+        await self._reader.client.forget(
+            tuple(key for pair in keys for key in (pair.log, pair.index))
+        )
 
     async def read(
         self, offset: int, *, max_bytes: int, min_one_batch: bool, include_aborted: bool

@@ -114,6 +114,7 @@ class TierService:
         self._led: dict[tuple[UUID, int], LedPartition] = {}
         self._followed: dict[tuple[UUID, int], RemoteLog] = {}  # what followers have read
         self._copying: dict[tuple[UUID, int], asyncio.Task[None]] = {}
+        self._beginning_anew: set[asyncio.Task[None]] = set()
         self._copy_slots = asyncio.Semaphore(config.remote_upload_concurrency)
         self._copy_now = asyncio.Event()
         self._retain_now = asyncio.Event()
@@ -145,7 +146,7 @@ class TierService:
             self._unsubscribe()
         for unwatch in self._unwatch:
             unwatch()
-        tasks = [*self._loops, *self._copying.values()]
+        tasks = [*self._loops, *self._copying.values(), *self._beginning_anew]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -473,7 +474,9 @@ class TierService:
             led = self._led.get(partition)
             remote = self._followed.get(partition) if led is None else led.remote
             if remote is not None:
-                remote.begin_anew()
+                beginning = asyncio.create_task(_begin_anew(remote), name="read what was rewritten")
+                self._beginning_anew.add(beginning)
+                beginning.add_done_callback(self._beginning_anew.discard)
             if led is not None:
                 led.is_taken_over = False  # Taking over finds what is to be deleted.
 
@@ -560,6 +563,13 @@ def _log_read(replica: TieredReplica, found: RemoteRead) -> LogRead:
         log.log_end_offset,
         found.aborted_transactions,
     )
+
+
+async def _begin_anew(remote: RemoteLog) -> None:
+    try:
+        await remote.begin_anew()
+    except TidelogError as error:
+        logger.warning("replaced segments stay cached", extra={"problem": str(error)})
 
 
 def _is_open(replica: TieredReplica) -> bool:

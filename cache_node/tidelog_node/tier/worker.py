@@ -39,6 +39,7 @@ from tidelog_node.tier.protocol import (
     DeletePrefixRequest,
     DeleteRequest,
     Fields,
+    ForgetRequest,
     ProtocolError,
     ReadRequest,
     ReplaceRequest,
@@ -136,7 +137,7 @@ class TierWorker:
             answer = {"error": error_to_fields(StorageError(f"unexpected: {error!r}"))}
         _send(writer, fields["id"], answer)
 
-    async def _do(self, request: Request) -> Fields:
+    async def _do(self, request: Request) -> Fields:  # noqa: PLR0911 - one for each request
         match request:
             case ReadRequest(wanted, ahead):
                 return {"path": str(await self._cache.fetch(wanted, ahead))}
@@ -147,6 +148,9 @@ class TierWorker:
                 return upload_result_to_fields(result)
             case DeleteRequest(keys):
                 await self._store.delete(keys)
+                return {}
+            case ForgetRequest(keys):
+                self._cache.forget(keys)
                 return {}
             case DeletePrefixRequest(prefix):
                 await self._delete_prefix(prefix)

@@ -247,6 +247,20 @@ def test_what_nobody_comes_for_holds_up_reading_ahead_for_a_while_only(
     use(tmp_path, test, size_bytes_max=1000)
 
 
+def test_what_is_cached_of_an_object_can_be_forgotten(tmp_path: Path) -> None:
+    async def test(cache: ChunkCache, store: SlowStore) -> None:
+        gone = await cache.fetch(chunk(0), chunks(1, 3))
+        await settle()
+        other = "c/t/0/segment.log2"
+        await store.put(other, bytes(100))
+        kept = await cache.fetch(ByteRange(other, 0, 100))
+        cache.forget([KEY])
+        assert (gone.exists(), kept.exists(), cache.size_bytes) == (False, True, 100)
+        assert (await cache.fetch(chunk(0))).exists()
+
+    use(tmp_path, test)
+
+
 def test_the_next_get_does_not_wait_for_a_range_to_be_checked_and_written(tmp_path: Path) -> None:
     may_go_on = threading.Event()
 

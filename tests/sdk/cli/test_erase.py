@@ -64,7 +64,9 @@ def consume(node: NodeProcess, until: int) -> list[tuple[int, bytes]]:
 
 
 def files_with(folder: Path, text: bytes) -> list[Path]:
-    return [path for path in folder.rglob("*.log") if text in path.read_bytes()]
+    """Return segments, and chunks of them in the tier's cache, that have the text."""
+    paths = [*folder.rglob("*.log"), *folder.rglob("*.log.*")]
+    return [path for path in paths if text in path.read_bytes()]
 
 
 def requests(database: Path) -> list[Item]:
