@@ -12,6 +12,7 @@ what it then has below the offset goes, whether or not it is what the tier has: 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import Collection
@@ -30,6 +31,8 @@ from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 60.0  # at all requests: a view that was far behind is not told of changes
 
 
 class Erasures:
@@ -51,6 +54,7 @@ class Erasures:
         self._broker_id = broker_id
         self._requests: list[LocalErasure] = []
         self._is_stale = True
+        self._read_at = 0.0  # the loop's time
 
     def on_changed(self, keys: Collection[ItemKey]) -> None:  # noqa: ARG002
         """Note that requests have changed."""
@@ -58,8 +62,9 @@ class Erasures:
 
     async def honour(self) -> None:
         """Do for every request what can be done now; what cannot is tried again next time."""
-        if self._is_stale:
-            self._is_stale = False
+        now = asyncio.get_running_loop().time()
+        if self._is_stale or now - self._read_at > LOOK_AGAIN_SECONDS:
+            self._is_stale, self._read_at = False, now
             try:
                 items = await self._store.list(LOCAL_ERASURE_COLLECTION)
                 self._requests = [LocalErasure.from_item(item) for item in items]

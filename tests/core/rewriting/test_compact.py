@@ -131,6 +131,31 @@ def test_a_leader_that_has_not_seen_the_swap_goes_on_with_the_chain(tmp_path: Pa
     asyncio.run(check())
 
 
+def test_segments_of_leaders_that_rolled_elsewhere_become_one(tmp_path: Path) -> None:
+    """Each offset is read from one of them, and what a third leader copies still follows."""
+
+    async def check() -> None:
+        log = RandomLog()
+        batches = [plain(log, key, "x") for key in "abcdefgh"]
+        async with tiered_partition(tmp_path, configs={"segment.bytes": "14"}) as partition:
+            await partition.copy(batches[:4])
+            await partition.copy(batches[2:6], leader_epoch=4)
+            await compacted(partition)
+            (new,) = await partition.finished()
+            assert (new.base_offset, new.end_offset, new.leader_epoch) == (0, 12, 4)
+            assert [r.offset for r in partition.read_bucket()] == [0, 2, 4, 6, 8, 10, 11]
+            assert await partition.problems() == []
+            await partition.copy(batches[5:8], leader_epoch=5)
+            await compacted(partition)
+            expected = rows(oracle(committed_records(log.batches), log.end_offset))
+            assert read(partition) == expected
+            assert await partition.problems() == []
+            await delete_replaced(partition)
+            assert read(partition) == expected
+
+    asyncio.run(check())
+
+
 def test_tombstones_go_after_their_time_in_the_next_compaction(tmp_path: Path) -> None:
     async def check() -> None:
         log = RandomLog()

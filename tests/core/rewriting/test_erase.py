@@ -8,7 +8,6 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.records.batch import decode_records
 from tidelog_core.rewriting.erase import delete_replaced, erase_from_tier
 
 from tests.core.compaction.random_logs import (
@@ -31,9 +30,7 @@ async def pass_time(partition: TieredPartition) -> None:
 
 async def stored_keys(partition: TieredPartition) -> set[bytes | None]:
     """Return the keys of every record in the bucket, committed or not."""
-    logs = [key for key in await partition.object_keys() if key.endswith(".log")]
-    contents = [await partition.objects.get(key) for key in logs]
-    return {record.key for content in contents for record in decode_records(content)}
+    return {record.key for record in await partition.stored_records()}
 
 
 @settings(max_examples=25, deadline=None)

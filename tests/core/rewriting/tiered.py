@@ -27,7 +27,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.records.batch import parse_header
+from tidelog_core.records.batch import Record, decode_batch, iter_headers, parse_header
 from tidelog_core.restoration.selection import Selection
 from tidelog_core.restoration.survey import list_clusters, survey
 from tidelog_core.rewriting.partition_tier import PartitionTier
@@ -105,13 +105,17 @@ class TieredPartition:
         await self.objects.replace(key, manifest.to_bytes())
 
     async def copy(
-        self, batches: Sequence[bytes], *, previous: SegmentMeta | None = None
+        self,
+        batches: Sequence[bytes],
+        *,
+        previous: SegmentMeta | None = None,
+        leader_epoch: int = 3,
     ) -> SegmentMeta:
-        """Copy one segment of these batches, which follow those before.
+        """Copy one segment of these batches; those that were not copied follow those before.
 
         ``previous`` is what the leader believes to be the segment before, if that is not so.
         """
-        self.batches += batches
+        self.batches += [batch for batch in batches if batch not in self.batches]
         base, end = parse_header(batches[0]).base_offset, parse_header(batches[-1]).next_offset
         producers, aborted = producers_of(self.batches)
         finished = [s for s in await self.finished() if s.base_offset < base]
@@ -121,7 +125,7 @@ class TieredPartition:
             partition=0,
             base_offset=base,
             end_offset=end,
-            leader_epoch=3,
+            leader_epoch=leader_epoch,
             segment_id=uuid4(),
             state=SegmentState.COPY_STARTED,
             size_bytes=sum(map(len, batches)),
@@ -140,7 +144,7 @@ class TieredPartition:
                 topic_id=meta.topic_id,
                 partition=0,
                 segment_id=meta.segment_id,
-                leader_epoch=3,
+                leader_epoch=leader_epoch,
                 base_offset=base,
                 end_offset=end,
                 size_bytes=meta.size_bytes,
@@ -220,6 +224,16 @@ class TieredPartition:
         """Return the objects of finished segments."""
         keys = [segment_keys(CLUSTER_ID, TOPIC, meta) for meta in await self.finished()]
         return {key for pair in keys for key in (pair.log, pair.index)}
+
+    async def stored_records(self) -> list[Record]:
+        """Return every record in the bucket's segments, committed or not, by object key."""
+        found: list[Record] = []
+        for key in sorted(await self.object_keys()):
+            if key.endswith(".log"):
+                log = await self.objects.get(key)
+                for position, header in iter_headers(log):
+                    found += decode_batch(log, position, header)
+        return found
 
     def read_bucket(self) -> list[Any]:
         """Return the committed records that a stranger reads out of the bucket alone."""
