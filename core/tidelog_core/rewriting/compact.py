@@ -176,6 +176,7 @@ class _Round:
         for stretch in (stretch for group in self._groups for stretch in group.stretches):
             if stretch.end_offset <= start or stretch.start_offset >= end or offsets.is_full:
                 continue
+            await self._swaps.renew()
             async with self._tier.reading(stretch) as (log, index):
                 for position, header in stretch_batches(log, index, stretch):
                     if header.next_offset <= end:

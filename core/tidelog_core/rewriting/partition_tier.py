@@ -189,6 +189,7 @@ class PartitionTier:
             )
             removed, is_changed, snapshot = 0, False, b""
             for stretch in group.stretches:
+                await swaps.renew()
                 async with self.reading(stretch) as (log, index):
                     snapshot = bytes(index.producer_snapshot)
                     for position, header in stretch_batches(log, index, stretch):
