@@ -10,7 +10,7 @@ PYTEST_FLAGS ?=
 # A file's tests stay together: what they share is started once. Most of them wait for servers.
 TEST_WORKERS ?= 2
 
-.PHONY: help setup tools demo test test-slow test-localstack lint format types template node-bundle bench chaos clean
+.PHONY: help setup tools demo test test-slow test-localstack lint format types template node-bundle job-bundle bench chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build funct
 
 node-bundle: $(STAMP)  ## dist/tidelog-node.tar.gz, what the cluster's machines run
 	$(BIN)/python -m tools.node_bundle
+
+job-bundle: $(STAMP)  ## dist/jobs, what Spark jobs on EMR Serverless run
+	$(BIN)/python -m tools.job_bundle
 
 bench: $(STAMP) $(TOOLS)  ## what nodes, replication, commits, take-overs and cold reads cost; writes bench/results
 	$(BIN)/python -m bench.node

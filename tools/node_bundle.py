@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.places import ROOT
@@ -36,26 +37,31 @@ def write_bundle(path: Path, *, python_version: str = PYTHON_VERSION) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         packages = Path(scratch) / "packages"
-        options = [option for name in PLATFORMS for option in ("--platform", name)]
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"),
-                *("--disable-pip-version-check", "--only-binary=:all:", "--implementation", "cp"),
-                *("--python-version", python_version, *options, "--target", str(packages)),
-                *("-c", str(ROOT / "constraints.txt"), *REQUIREMENTS),
-            ],
-            check=True,
-        )
-        for source in SOURCES:
-            shutil.copytree(
-                ROOT / source,
-                packages / Path(source).name,
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )
+        install_packages(packages, REQUIREMENTS, SOURCES, python_version=python_version)
         with tarfile.open(path, "w:gz") as bundle:
             bundle.add(packages, "packages")
             for program in PROGRAMS:
                 bundle.add(ROOT / "infra" / "node" / program, program)
+
+
+def install_packages(
+    folder: Path, requirements: Sequence[str], sources: Sequence[str], *, python_version: str
+) -> None:
+    """Put packages for Amazon Linux 2023 on x86-64, and our own, into the folder."""
+    options = [option for name in PLATFORMS for option in ("--platform", name)]
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"),
+            *("--disable-pip-version-check", "--only-binary=:all:", "--implementation", "cp"),
+            *("--python-version", python_version, *options, "--target", str(folder)),
+            *("-c", str(ROOT / "constraints.txt"), *requirements),
+        ],
+        check=True,
+    )
+    for source in sources:
+        shutil.copytree(
+            ROOT / source, folder / Path(source).name, ignore=shutil.ignore_patterns("__pycache__")
+        )
 
 
 if __name__ == "__main__":

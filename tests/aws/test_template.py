@@ -18,7 +18,14 @@ from tests.aws.lambda_runtime import BuiltFunction
 from tools import lambda_python, sam
 from tools.places import ROOT, ToolAbsent
 
-FUNCTIONS = ("admin", "retention", "scrub")
+FUNCTIONS = ("admin", "jobs", "retention", "scrub")
+JOB_ENVIRONMENT = {
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "TIDELOG_JOB_APPLICATION": "app",
+    "TIDELOG_JOB_ROLE": "arn:aws:iam::000000000000:role/job",
+    "TIDELOG_JOB_ENTRY_POINT": "s3://artefacts/compact.py",
+    "TIDELOG_JOB_LOG_GROUP": "/tidelog/jobs",
+}
 SCHEDULED = {"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
 
 
@@ -133,6 +140,7 @@ def test_a_built_function_answers_under_lambdas_runtime_client(
     environment = {
         "TIDELOG_METADATA": f"sqlite://{tmp_path}/metadata.db",
         "TIDELOG_OBJECTS": f"file://{tmp_path}/objects",
+        **JOB_ENVIRONMENT,
     }
     function = BuiltFunction(
         built_template.parent, f"{name.title()}Function", handler_of(name), environment
@@ -186,6 +194,7 @@ EVENTS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"statusCode": 404},
     ),
+    "jobs": (SCHEDULED, {"decision": "nothing is due", "run_id": None}),
     "retention": (SCHEDULED, {"partition_count": 0, "is_finished": True}),
     "scrub": (SCHEDULED, {"is_finished": True}),
 }
@@ -212,7 +221,7 @@ def test_every_log_group_has_a_retention() -> None:
     assert all("RetentionInDays" in group["Properties"] for group in groups.values())
 
 
-@pytest.mark.parametrize("name", ["retention", "scrub"])
+@pytest.mark.parametrize("name", ["jobs", "retention", "scrub"])
 def test_what_an_event_driven_function_cannot_do_goes_to_the_dead_letters(name: str) -> None:
     function = dict(resources("AWS::Serverless::Function"))[f"{name.title()}Function"]
     properties = function["Properties"]
@@ -245,6 +254,39 @@ def test_retention_writes_only_what_tells_of_deletions_and_the_scrub_nothing() -
     topic_id = UUID(int=7)
     assert fnmatchcase(log_start_key("c", "t", topic_id, 3, 42), start.replace("x", "*"))
     assert fnmatchcase(deletion_key("c", "t", topic_id), deletion.replace("x", "*"))
+
+
+def test_whoever_starts_jobs_may_start_them_and_write_that_and_nothing_else() -> None:
+    from tidelog_functions.jobs.starting import JOB_START_COLLECTION
+
+    assert actions("JobsRole", "s3") == set()
+    assert actions("JobsRole", "emr-serverless") == {
+        "emr-serverless:ListJobRuns", "emr-serverless:StartJobRun",
+    }  # fmt: skip
+    assert "dynamodb:DeleteItem" not in actions("JobsRole", "dynamodb")
+    for statement in statements("JobsRole"):
+        if "dynamodb:PutItem" in statement["Action"]:
+            keys = statement["Condition"]["ForAllValues:StringEquals"]["dynamodb:LeadingKeys"]
+            assert keys == [JOB_START_COLLECTION]
+        if statement["Action"] == "iam:PassRole":
+            service = statement["Condition"]["StringEquals"]["iam:PassedToService"]
+            assert service == "emr-serverless.amazonaws.com"
+
+
+def test_a_job_writes_below_the_prefix_only_and_is_the_applications() -> None:
+    role = dict(resources("AWS::IAM::Role"))["JobRole"]["Properties"]
+    (trust,) = role["AssumeRolePolicyDocument"]["Statement"]
+    assert trust["Condition"]["ArnLike"]["aws:SourceArn"] == {"GetAtt": "Application.Arn"}
+    for statement in statements("JobRole"):
+        if "s3:PutObject" in statement["Action"]:
+            assert statement["Resource"] == {"Sub": "${BucketArn}/${Prefix}/*"}
+
+
+def test_a_claim_on_starting_a_job_outlasts_the_invocation() -> None:
+    from tidelog_functions.jobs.starting import GRACE_MS
+
+    function = dict(resources("AWS::Serverless::Function"))["JobsFunction"]
+    assert function["Properties"]["Timeout"] * 1000 < GRACE_MS
 
 
 def test_admin_cannot_write_to_the_bucket() -> None:

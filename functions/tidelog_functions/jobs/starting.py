@@ -1,0 +1,133 @@
+"""Is a job to be started, and who starts it? Decided on values, then claimed in the store.
+
+Several invocations may find the same work at the same time, and a run that was just
+started may not be listed yet. So whoever wants to start one writes that first, on the
+condition that nobody else has meanwhile: only the one whose write is taken goes on. For
+``GRACE_MS`` after that nobody starts another, by then the run is listed. A claim that
+came to nothing (its holder crashed) is void when the time is over.
+
+    collection      key             value
+    job-start       <job's name>    job, token, claimed_ms (0: given back)
+
+The token goes to EMR as the client token: a request that is sent twice starts one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from tidelog_core.errors import VersionConflict
+from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, MetadataStore, Write
+
+JOB_START_COLLECTION = "job-start"
+GRACE_MS = 300_000  # longer than an invocation takes, with the retries of its requests
+RELEASED_MS = 0
+# More are not named to the job: it looks at all compacted topics by itself then.
+TOPICS_NAMED_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class DuePartition:
+    """A partition whose tier is to be compacted."""
+
+    topic: str
+    partition: int
+    dirty_bytes: int
+    dirty_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStart:
+    """Who wanted to start the job last."""
+
+    job: str
+    token: str
+    claimed_ms: int
+    version: int = dataclasses.field(default=ABSENT, compare=False)
+
+    @property
+    def item_id(self) -> ItemKey:
+        """Where the item lies."""
+        return job_start_key(self.job)
+
+    def to_body(self) -> Body:
+        """Return the item's body."""
+        return {"job": self.job, "token": self.token, "claimed_ms": self.claimed_ms}
+
+    @classmethod
+    def from_item(cls, item: Item) -> JobStart:
+        """Return the record. Raises ``CorruptItem``."""
+        fields = BodyReader(item)
+        record = cls(
+            job=fields.text("job"),
+            token=fields.text("token"),
+            claimed_ms=fields.integer("claimed_ms", at_least=0),
+            version=item.version,
+        )
+        fields.finish()
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether to start a job; ``reason`` says why or why not, for the log."""
+
+    is_start: bool
+    reason: str
+    topics: tuple[str, ...] = ()  # empty: all
+
+
+def decide(
+    due: Sequence[DuePartition],
+    runs_under_way: Sequence[str],
+    last: JobStart | None,
+    *,
+    now_ms: int,
+) -> Decision:
+    """Return whether a job is to be started now; pure."""
+    if not due:
+        return Decision(False, "nothing is due")
+    if runs_under_way:
+        return Decision(False, f"run {runs_under_way[0]} is under way")
+    if last is not None and 0 <= now_ms - last.claimed_ms < GRACE_MS:
+        return Decision(False, "another invocation is starting a run")
+    topics = tuple(sorted({one.topic for one in due}))
+    named = topics if len(topics) <= TOPICS_NAMED_MAX else ()
+    return Decision(True, f"{len(due)} partitions are due", named)
+
+
+async def last_start(store: MetadataStore, job: str) -> JobStart | None:
+    """Return who wanted to start the job last."""
+    item = await store.get(job_start_key(job))
+    return None if item is None else JobStart.from_item(item)
+
+
+async def claim_start(
+    store: MetadataStore, job: str, last: JobStart | None, *, now_ms: int
+) -> JobStart | None:
+    """Return the claim, ``None`` where another invocation was faster."""
+    claim = JobStart(job=job, token=str(uuid4()), claimed_ms=now_ms)
+    expected = ABSENT if last is None else last.version
+    try:
+        await store.commit([Write(claim.item_id, claim.to_body(), expected, False)])
+    except VersionConflict:
+        return None
+    return dataclasses.replace(claim, version=expected + 1)
+
+
+async def release_start(store: MetadataStore, claim: JobStart) -> None:
+    """Give the claim back: nothing was started, others may try at once."""
+    released = dataclasses.replace(claim, claimed_ms=RELEASED_MS)
+    # In conflict its time was over, and another has it.
+    with contextlib.suppress(VersionConflict):
+        await store.commit([Write(claim.item_id, released.to_body(), claim.version, False)])
+
+
+def job_start_key(job: str) -> ItemKey:
+    """Return where a job's last start lies."""
+    return ItemKey(JOB_START_COLLECTION, job)

@@ -1,0 +1,57 @@
+"""The built function that starts jobs, under Lambda's runtime client, against EMR's requests."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+from tidelog_core.metadata import records
+
+from tests.aws.lambda_runtime import BuiltFunction
+from tests.aws.test_template import JOB_ENVIRONMENT, SCHEDULED, handler_of, read_template
+from tests.functions.jobs.emr_server import served
+from tests.functions.world import folder_world
+from tools import job_bundle, sam
+
+
+async def make_due(folder: Path) -> None:
+    """Tier a dirty segment behind a smaller clean one."""
+    async with folder_world(folder) as world:
+        topic = await world.create_topic("t", configs={"cleanup.policy": "compact"})
+        clean = await world.copy(topic, 0, size=10)
+        clean = dataclasses.replace(clean, compacted_up_to=clean.end_offset)
+        await world.store.commit([records.put(clean, is_logged=False)])
+        await world.copy(topic, 10, size=100)
+
+
+def test_the_built_function_starts_one_run(built_template: Path, tmp_path: Path) -> None:
+    asyncio.run(make_due(tmp_path))
+    with served() as emr:
+        environment = {
+            **JOB_ENVIRONMENT,
+            "TIDELOG_METADATA": f"sqlite://{tmp_path}/metadata.db",
+            "TIDELOG_OBJECTS": f"file://{tmp_path}/objects",
+            "AWS_ENDPOINT_URL_EMR_SERVERLESS": emr.url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+        }
+        folder = built_template.parent
+        with BuiltFunction(folder, "JobsFunction", handler_of("jobs"), environment) as function:
+            answers = [function.invoke(SCHEDULED) for _ in range(2)]
+        assert [answer["run_id"] for answer in answers] == ["run-0", None]
+        assert answers[1]["decision"] == "run run-0 is under way"
+        [run] = emr.runs
+        assert run["jobDriver"]["sparkSubmit"]["entryPointArguments"][-2:] == ["--topic", "t"]
+
+
+def test_the_template_names_what_the_bundle_holds() -> None:
+    template = read_template(sam.TEMPLATE)
+    variables = template["Resources"]["JobsFunction"]["Properties"]["Environment"]["Variables"]
+    entry_point = variables["TIDELOG_JOB_ENTRY_POINT"]["Sub"]
+    assert entry_point.rpartition("/")[2] in {f"{job}.py" for job in job_bundle.JOBS}
+    parameters = variables["TIDELOG_JOB_SPARK_PARAMETERS"]["Sub"]
+    assert f"/{job_bundle.ARCHIVE}#tidelog" in parameters
+    assert "driverEnv.PYTHONPATH=./tidelog/packages" in parameters
+    python = template["Parameters"]["JobPython"]["Default"]
+    assert python.endswith(f"python{job_bundle.PYTHON_VERSION}")

@@ -1,0 +1,46 @@
+"""What Spark jobs run on EMR Serverless: ``python -m tools.job_bundle``.
+
+    dist/jobs/tidelog-jobs.tar.gz    packages/: the jobs and all they need but Spark and Python
+    dist/jobs/<job>.py               what spark-submit is given
+
+Copied to a folder of a bucket, that folder is ``JobArtefacts`` of template.yaml. Spark unpacks
+the archive for driver and executors; template.yaml says how they find it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from tools.node_bundle import install_packages
+from tools.places import ROOT
+
+PYTHON_VERSION = "3.11"  # that of JobPython in template.yaml
+REQUIREMENTS = (
+    *("aioboto3", "cramjam", "crc32c", "kio", "lz4", "obstore", "rich", "typer"),
+    *("numba", "pandas", "pyarrow"),
+    *("deltalake", "fastavro", "protobuf", "pyiceberg"),
+)
+SOURCES = ("core/tidelog_core", "sdk/tidelog", "spark/tidelog_spark")
+JOBS = ("audit", "compact", "export")
+FOLDER = ROOT / "dist" / "jobs"
+ARCHIVE = "tidelog-jobs.tar.gz"
+
+
+def write_bundle(folder: Path, *, python_version: str = PYTHON_VERSION) -> None:
+    """Write the archive and the jobs' programs for machines with this Python."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        packages = Path(scratch) / "packages"
+        install_packages(packages, REQUIREMENTS, SOURCES, python_version=python_version)
+        with tarfile.open(folder / ARCHIVE, "w:gz") as archive:
+            archive.add(packages, "packages")
+    for job in JOBS:
+        shutil.copy(ROOT / "spark" / "tidelog_spark" / "jobs" / f"{job}.py", folder)
+
+
+if __name__ == "__main__":
+    write_bundle(FOLDER)
+    print(FOLDER.relative_to(ROOT))
