@@ -14,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.records.batch import Record, build_batch
+from tidelog_core.rewriting.compact import compact_partition
+from tidelog_core.rewriting.erase import erase_from_tier
 from tidelog_core.tier.integrity import CHAIN_PROBLEM
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
@@ -26,6 +28,7 @@ from tidelog_spark.jobs.auditing import (
     planned_audit,
 )
 
+from tests.core.rewriting.tiered import tiered_partition
 from tests.spark.tiered import CLUSTER_ID, TieredCluster
 
 
@@ -213,6 +216,40 @@ def test_a_segment_that_retention_removes_meanwhile_is_no_problem(spark, tmp_pat
     report = asyncio.run(audited_during_retention())
     assert report.problems == ()
     assert [row.segment_count for row in report.partitions] == [2, 0]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_history_that_was_rewritten_is_whole(spark, tmp_path, policy):
+    """Compaction and erasure take records away, whole batches among them, and are no damage."""
+
+    def key_of(offset: int) -> bytes:
+        return b"secret" if offset % 10 < 5 else b"k%d" % (offset % 3)
+
+    def rewritable(base: int) -> bytes:
+        records = [Record(0, base, key_of(base + n), b"v") for n in range(5)]
+        return build_batch(
+            records, base_offset=base, producer_id=7, producer_epoch=0, base_sequence=base
+        )
+
+    async def rewrite() -> None:
+        configs = {"cleanup.policy": policy, "file.delete.delay.ms": "0"}
+        async with tiered_partition(tmp_path, configs=configs) as partition:
+            for base in range(0, 80, 20):
+                await partition.copy([rewritable(at) for at in range(base, base + 20, 5)])
+            if policy == "compact":
+                await compact_partition(partition.tier(), is_forced=True)
+            else:
+                await erase_from_tier(partition.tier(), b"secret")
+            assert any(meta.rewrite_epoch for meta in await partition.finished())
+
+    asyncio.run(rewrite())
+    stores = {
+        "metadata": f"sqlite://{tmp_path}/metadata.db",
+        "objects": (tmp_path / "objects").as_uri(),
+    }
+    report = audit(spark, AuditRequest(**stores))
+    assert [one for one in report.problems if one.topic is not None] == []
+    assert report.partitions[0].record_count < 80
 
 
 def test_overlapping_segments_of_two_leaders_tell_a_producer_once(spark, tmp_path):

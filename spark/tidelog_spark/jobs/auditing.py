@@ -155,11 +155,12 @@ def _run_stages(
     checked.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         segments = checked.map(_segment_of).collect()
+        thinned = {task.name.topic for task in tasks if task.is_compacted}
         rules_of = {
-            task.name.topic: SequenceRules(
-                may_skip=task.is_compacted, expiration_ms=request.producer_expiration_ms
+            topic: SequenceRules(
+                may_skip=topic in thinned, expiration_ms=request.producer_expiration_ms
             )
-            for task in tasks
+            for topic in {task.name.topic for task in tasks}
         }
         found = (
             checked.flatMap(_stretches_of)
@@ -190,7 +191,8 @@ def _tasks(plan: PartitionPlan, compacted: set[str]) -> Iterator[SegmentTask]:
             plan.name,
             segment,
             tuple(numbered.get(segment.segment_id, ())),
-            is_compacted=plan.name.topic in compacted,
+            # One that was rewritten may lack records whatever the topic's policy is.
+            is_compacted=plan.name.topic in compacted or segment.rewrite_epoch > 0,
         )
 
 
