@@ -1,0 +1,127 @@
+"""Exports into a bucket: files, then the commit that makes them count, in every format.
+
+Without Spark: what tasks write and what the driver commits are called here in one process.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyarrow import fs
+from pyiceberg.catalog import Catalog
+from tidelog_spark.jobs.delta_table import DeltaLakeTable
+from tidelog_spark.jobs.export_table import ExportConflict, ExportTable, TimePartitions
+from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
+from tidelog_spark.jobs.parquet_files import ParquetFiles
+from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+
+from tests.aws.buckets import make_bucket
+
+BUCKET = "tidelog-exports"
+SCHEMA = pa.schema([("kafka_offset", pa.int64()), ("kafka_timestamp", pa.timestamp("us", "UTC"))])
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture
+def location(
+    ministack_endpoint: str, aws_credentials: None, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """A folder of a bucket, which clients of AWS find by the environment."""
+    make_bucket(ministack_endpoint, BUCKET)
+    for name, value in {
+        "AWS_ENDPOINT_URL": ministack_endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}/nested"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, location: str, ministack_endpoint: str) -> Iterator[Catalog]:
+    opened = open_catalog(
+        {
+            "type": "sql",
+            "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "warehouse": location,
+            # pyiceberg takes an endpoint from its own properties only.
+            "s3.endpoint": ministack_endpoint,
+            "s3.region": "us-east-1",
+        }
+    )
+    yield opened
+    opened.close()
+
+
+def run(table: ExportTable, partitions: TimePartitions, start: int, end: int) -> None:
+    """Export the offsets ``[start, end)``, an hour a record, of a partition named p."""
+    write_and(table, partitions, start, end, table.commit)
+
+
+def write_and(
+    table: ExportTable,
+    partitions: TimePartitions,
+    start: int,
+    end: int,
+    commit: Callable[..., None],
+) -> None:
+    schema = table.prepare(SCHEMA)
+    assert table.offsets(["p"]).get("p", 0) == start
+    files = ParquetFiles(table.location, schema, partitions, prefix=f"run={uuid.uuid4()}/0")
+    offsets = pa.array(range(start, end))
+    times = pa.array([offset * HOUR_US for offset in range(start, end)]).cast(SCHEMA.field(1).type)
+    files.write(pa.RecordBatch.from_arrays([offsets, times], schema=schema))
+    files.close()
+    commit(files.written, {"p": end}, run_id=str(uuid.uuid4()))
+
+
+def check(
+    opened: Callable[[], ExportTable], rows: Callable[[], list[int]], partitions: TimePartitions
+) -> None:
+    run(opened(), partitions, 0, 30)
+    run(opened(), partitions, 30, 50)
+    assert sorted(rows()) == list(range(50))
+    late = opened()
+
+    def overtaken(*arguments: object, **named: object) -> None:
+        run(opened(), partitions, 50, 60)
+        late.commit(*arguments, **named)  # type: ignore[arg-type]
+
+    with pytest.raises(ExportConflict):
+        write_and(late, partitions, 50, 60, overtaken)
+    assert sorted(rows()) == list(range(60))
+
+
+def test_parquet_files_in_a_bucket_count_once_they_are_committed(location: str) -> None:
+    def rows() -> list[int]:
+        found: list[int] = []
+        for url in committed_files(location):
+            store, path = fs.FileSystem.from_uri(url)
+            table = pq.read_table(
+                path, filesystem=store, columns=["kafka_offset"], partitioning=None
+            )
+            found += table.column(0).to_pylist()
+        return found
+
+    check(lambda: ParquetTable(location), rows, TimePartitions.HOUR)
+
+
+def test_a_delta_table_in_a_bucket_has_each_record_once(location: str) -> None:
+    def rows() -> list[int]:
+        return list(DeltaTable(location).to_pyarrow_table().column("kafka_offset").to_pylist())
+
+    check(lambda: DeltaLakeTable(location, TimePartitions.DAY), rows, TimePartitions.DAY)
+
+
+def test_an_iceberg_table_in_a_bucket_has_each_record_once(location: str, catalog: Catalog) -> None:
+    def rows() -> list[int]:
+        table = catalog.load_table("lake.t").scan().to_arrow()
+        return list(table.column("kafka_offset").to_pylist())
+
+    check(lambda: IcebergTable(catalog, "lake.t", TimePartitions.DAY), rows, TimePartitions.DAY)
