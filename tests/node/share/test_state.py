@@ -257,6 +257,7 @@ class Life:
         self.now = 0
         self.log: list[LogBatch] = []
         self.log_start = self.log_end = self.random.randrange(6)
+        self.aborted: set[LogBatch] = set()
         self.rows: dict[int, Row] = {}
         self.accepted: set[int] = set()
         self.state = SharePartitionState(self.log_start, delivery_count_limit=self.LIMIT)
@@ -285,9 +286,13 @@ class Life:
             return
         self.log_end += self.random.choice([0, 0, 1, 3])  # what compaction leaves, for example
         for size in self.random.choices(range(1, 6), k=3):
-            self.log.append(LogBatch(self.log_end, self.log_end + size - 1))
-            for offset in range(self.log_end, self.log_end + size):
-                self.rows[offset] = Row()
+            batch = LogBatch(self.log_end, self.log_end + size - 1)
+            self.log.append(batch)
+            if self.random.random() < 0.15:
+                self.aborted.add(batch)  # which nobody is ever to see
+            else:
+                for offset in range(self.log_end, self.log_end + size):
+                    self.rows[offset] = Row()
             self.log_end += size
 
     def acquire(self) -> None:
@@ -300,10 +305,18 @@ class Life:
             in_flight_max=random.choice([4, 12, 1000]),
             is_exact=random.random() < 0.3,
         )
+        if random.random() < 0.2:
+            # Between the read and the acquisition, as a read from the tier takes its time.
+            random.choice([self.release, self.pass_time, self.acknowledge])()
         member, deadline = random.choice(self.MEMBERS), self.now + self.LOCK_MS
         may = self.state.can_acquire(limits.in_flight_max)
         given = self.state.acquire(
-            member, batches, limits, read_offset=offset, deadline_ms=deadline
+            member,
+            batches,
+            limits,
+            read_offset=offset,
+            deadline_ms=deadline,
+            aborted=[batch for batch in batches if batch in self.aborted],
         )
         in_reach = [
             row
@@ -317,6 +330,10 @@ class Life:
         for some in given:
             assert before < some.first_offset <= some.last_offset
             before = some.last_offset
+            for hidden in self.aborted:
+                assert hidden.last_offset < some.first_offset or (
+                    hidden.base_offset > some.last_offset
+                )
             for offset in range(some.first_offset, some.last_offset + 1):
                 row = self.rows.get(offset)
                 if row is None:
@@ -397,6 +414,7 @@ class Life:
         if len(self.log) < 4:
             return
         gone = self.log.pop(self.random.randrange(len(self.log)))
+        self.aborted.discard(gone)
         for offset in range(gone.base_offset, gone.last_offset + 1):
             self.rows.pop(offset, None)
 
@@ -437,15 +455,21 @@ class Life:
         while True:
             offset = self.state.next_fetch_offset
             batches = [batch for batch in self.log if batch.last_offset >= offset]
+            before = self.state.stored()
             given = self.state.acquire(
-                "a", batches, PLENTY, read_offset=offset, deadline_ms=self.now + 1
+                "a",
+                batches,
+                PLENTY,
+                read_offset=offset,
+                deadline_ms=self.now + 1,
+                aborted=[batch for batch in batches if batch in self.aborted],
             )
             for some in given:
                 got = set(range(some.first_offset, some.last_offset + 1))
                 assert not got & self.accepted
                 missing -= got
                 say(self.state, *some[:2], ACCEPT)
-            if not given:
+            if not given and self.state.stored() == before:
                 break
         assert not missing
         assert all(offset < self.state.start_offset for offset in self.rows)
