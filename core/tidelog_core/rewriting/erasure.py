@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
@@ -31,7 +32,10 @@ from tidelog_core.rewriting.erase import (
     erase_from_tier,
 )
 from tidelog_core.rewriting.partition_tier import PartitionTier
+from tidelog_core.rewriting.swap import PartitionClaimed
 from tidelog_core.tier.keys import erasure_receipt_key
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 0.5  # between two looks at what replicas have done
 ATTEMPTS_MAX = 10
@@ -113,7 +117,8 @@ async def erase_key(
 ) -> ErasureReceipt:
     """Erase the key's records from these partitions of one topic.
 
-    Waits at most ``wait_seconds`` for replicas, and then as long as replaced objects must stay.
+    Waits at most ``wait_seconds`` for replicas, so long again for each partition that someone
+    else rewrites just now, and then as long as replaced objects must stay.
     One partition's trouble is told in the receipt and stops no other. Raises what the stores
     raise where the receipt cannot be put.
     """
@@ -125,7 +130,7 @@ async def erase_key(
     while waited < wait_seconds and not all([await _is_honoured(tier) for tier in tiers]):
         await sleep(LOOK_SECONDS)
         waited += LOOK_SECONDS
-    found = [await _erase_partition(tier, key, sleep) for tier in tiers]
+    found = [await _erase_partition(tier, key, wait_seconds, sleep) for tier in tiers]
     receipt = ErasureReceipt(
         erasure_id=erasure_id,
         topic=first.topic.name,
@@ -183,15 +188,30 @@ async def _is_honoured(tier: PartitionTier) -> bool:
     return not waiting
 
 
-async def _erase_partition(tier: PartitionTier, key: bytes, sleep: Sleep) -> PartitionErasure:
+async def _erase_partition(
+    tier: PartitionTier, key: bytes, wait_seconds: float, sleep: Sleep
+) -> PartitionErasure:
     up_to, problems = await waiting_for(tier)
     erased: TierErasure | None = None
     try:
-        erased = await erase_from_tier(tier, key)
-        await delete_replaced(tier, sleep=sleep)
+        erased = await _when_free(lambda: erase_from_tier(tier, key), wait_seconds, sleep)
+        await _when_free(lambda: delete_replaced(tier, sleep=sleep), wait_seconds, sleep)
     except TidelogError as error:
         problems = (*problems, f"the tier is not rewritten: {type(error).__name__}: {error}")
     return PartitionErasure(partition=tier.partition, up_to=up_to, tier=erased, problems=problems)
+
+
+async def _when_free(work: Callable[[], Awaitable[T]], wait_seconds: float, sleep: Sleep) -> T:
+    """Do the work once nobody else has the claim. Raises ``PartitionClaimed`` after the wait."""
+    waited = 0.0
+    while True:
+        try:
+            return await work()
+        except PartitionClaimed:
+            if waited >= wait_seconds:
+                raise
+        await sleep(LOOK_SECONDS)
+        waited += LOOK_SECONDS
 
 
 async def _end_request(tier: PartitionTier) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidelog_core.metadata import records
+from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 from tidelog_core.rewriting.erase import delete_replaced, erase_from_tier
+from tidelog_core.rewriting.erasure import ErasureReceipt, erase_key
 
 from tests.core.compaction.random_logs import (
     KEYS,
@@ -103,5 +109,72 @@ def test_compaction_after_an_erasure_leaves_what_it_would_have(tmp_path: Path) -
             assert [meta.compacted_up_to for meta in await partition.finished()] == [log.end_offset]
             await pass_time(partition)
             assert await stored_keys(partition) == {b"a"}
+
+    asyncio.run(check())
+
+
+async def honour(partition: TieredPartition) -> None:
+    """Have the partition's request honoured, as its leader does."""
+    item = await partition.store.get(local_erasure_key(partition.topic.topic_id, 0))
+    assert item is not None
+    request = dataclasses.replace(LocalErasure.from_item(item), up_to=4, honoured=(1,))
+    await partition.store.commit([records.put(request)])
+
+
+def test_an_erasure_waits_for_who_rewrites_the_partition_and_for_replicas(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(tmp_path) as partition:
+            await partition.copy([plain(log, "a", "b"), plain(log, "a", "c")])
+            claimed = contextlib.AsyncExitStack()
+            await claimed.enter_async_context(partition.tier().claimed())
+            looks = 0
+
+            async def sleep(seconds: float) -> None:
+                nonlocal looks
+                looks += 1
+                partition.clock.now_ms += int(seconds * 1000)
+                if looks == 2:
+                    await honour(partition)
+                if looks == 5:
+                    await claimed.aclose()
+
+            receipt = await erase_key(
+                [partition.tier()], b"a", erasure_id=uuid4(), wait_seconds=10, sleep=sleep
+            )
+            assert receipt.is_done
+            (one,) = receipt.partitions
+            assert one.up_to == 4
+            assert await stored_keys(partition) == {b"b", b"c"}
+            assert await partition.store.get(local_erasure_key(partition.topic.topic_id, 0)) is None
+
+    asyncio.run(check())
+
+
+def test_what_is_not_done_is_told_and_stays_asked_for(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(tmp_path) as partition:
+            await partition.copy([plain(log, "a", "b")])
+
+            async def sleep(seconds: float) -> None:
+                partition.clock.now_ms += int(seconds * 1000)
+
+            async def erase() -> ErasureReceipt:
+                return await erase_key(
+                    [partition.tier()], b"a", erasure_id=uuid4(), wait_seconds=1, sleep=sleep
+                )
+
+            async with partition.tier().claimed():
+                receipt = await erase()
+            (one,) = receipt.partitions
+            assert one.problems[0] == "no leader has taken the request up"
+            assert "PartitionClaimed" in one.problems[1]
+            receipt = await erase()
+            assert receipt.partitions[0].problems == ("no leader has taken the request up",)
+            assert await stored_keys(partition) == {b"b"}
+            item = await partition.store.get(local_erasure_key(partition.topic.topic_id, 0))
+            assert item is not None  # Replicas find it when they come.
+            assert await partition.problems() == []
 
     asyncio.run(check())
