@@ -202,16 +202,12 @@ class LogCleaner:
         )
         run = _Run(replica, log, leader_epoch, source, task)
         rate = config.log_cleaner_io_max_bytes_per_second // config.log_cleaner_threads
-        bytes_read = bytes_written = 0
-        async with contextlib.aclosing(rewrite(RewriterJob(task, max(1, rate)))) as results:
-            async for result in results:
-                if isinstance(result, RewriteEnd):
-                    self._require_current(run)
-                    log.end_cleaning(source, result.end_offset)
-                    break
-                bytes_read += result.bytes_read
-                bytes_written += result.bytes_written
-                await self._put_in_place(run, result)
+        try:
+            bytes_read, bytes_written = await self._rewrite(run, RewriterJob(task, max(1, rate)))
+        except FileNotFoundError as error:
+            if log.is_offline or log.local_log_start_offset > cleanable.segments[0].base_offset:
+                raise SegmentsChanged(f"segments of {log.partition} went meanwhile") from error
+            raise
         self.run_count += 1
         logger.info(
             "log compacted",
@@ -222,6 +218,20 @@ class LogCleaner:
                 "bytes_written": bytes_written,
             },
         )
+
+    async def _rewrite(self, run: _Run, job: RewriterJob) -> tuple[int, int]:
+        """Take over what the process makes of the log; return the bytes read and written."""
+        bytes_read = bytes_written = 0
+        async with contextlib.aclosing(rewrite(job)) as results:
+            async for result in results:
+                if isinstance(result, RewriteEnd):
+                    self._require_current(run)
+                    run.log.end_cleaning(run.source, result.end_offset)
+                    break
+                bytes_read += result.bytes_read
+                bytes_written += result.bytes_written
+                await self._put_in_place(run, result)
+        return bytes_read, bytes_written
 
     async def _put_in_place(self, run: _Run, group: CleanedGroup) -> None:
         async with self._tier.holding_copies(run.replica):

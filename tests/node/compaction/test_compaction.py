@@ -29,7 +29,11 @@ from tests.node.compaction.compacted import (
 )
 from tests.node.node_process import NodeProcess
 
-CONFIG = {"log.cleaner.backoff.ms": "100", "remote.task.interval.ms": "100"}
+CONFIG = {
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.threads": "2",
+    "log.retention.check.interval.ms": "500",
+}
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +149,46 @@ def test_readers_of_committed_records_get_the_newest_committed_one(node: NodePro
     assert not any(record.value is None for record in below)
 
 
+def test_a_topic_may_be_compacted_and_lose_its_oldest_records(node: NodeProcess) -> None:
+    create(node, "both", cleanup_policy="compact,delete", retention_bytes="60000")
+    newest = produce(node.address, "both", 1_500, keys=1_500)
+    directory = directory_of(node, "both")
+    eventually(
+        lambda: sum(path.stat().st_size for path in directory.glob("*.log")) < 90_000,
+        lambda: f"nothing is deleted:\n{node.log[-3000:]}",
+    )
+    records = consume(node.address, "both", **{"auto.offset.reset": "earliest"})
+    assert 100 < len(records) < 1_000
+    assert records == [(key, newest[key]) for key, _ in records]
+    newest = produce(node.address, "both", 400, keys=10)
+    active_base = wait_compacted(node, "both")
+    records = consume(node.address, "both", **{"auto.offset.reset": "earliest"})
+    assert_compacted(records, {**dict(records), **newest}, active_base)
+
+
+def test_a_damaged_log_is_left_as_it_is(tmp_path: Path) -> None:
+    idle = {**CONFIG, "log.cleaner.enable": "false"}
+    with NodeProcess(tmp_path / "node", config=idle) as node:
+        create(node, "damaged")
+        produce(node.address, "damaged", 600)
+        node.stop()
+        directory = directory_of(node, "damaged")
+        sealed = sorted(directory.glob("*.log"))[:-1]
+        assert len(sealed) > 1
+        assert cleaned_up_to(directory) == 0
+        content = bytearray(sealed[1].read_bytes())
+        content[200] ^= 1
+        sealed[1].write_bytes(content)
+        before = [path.read_bytes() for path in sealed]
+        del node.config["log.cleaner.enable"]
+        node.start()
+        eventually(
+            lambda: "log is damaged and is not compacted any more" in node.log,
+            lambda: f"it is not noticed:\n{node.log[-3000:]}",
+        )
+        assert [path.read_bytes() for path in sealed] == before
+
+
 def test_a_topic_that_is_deleted_while_it_is_compacted_is_gone(tmp_path: Path) -> None:
     slow = {**CONFIG, "log.cleaner.io.max.bytes.per.second": "20000"}
     with NodeProcess(tmp_path / "node", config=slow) as node:
@@ -170,19 +214,16 @@ def test_a_node_that_is_killed_while_it_compacts_finds_everything_again(tmp_path
         newest = produce(node.address, "killed", 4_000)
         directory = directory_of(node, "killed")
         segment_count = len(list(directory.glob("*.log")))
-        for _ in range(2):
-            eventually(
-                lambda: (
-                    len(rewriters_of(node)) == 1 and bool(list(directory.glob("cleaned/*.log")))
-                ),
-                lambda: f"idle:\n{node.log[-3000:]}",
-            )
-            orphan = rewriters_of(node)[0]
-            node.kill()
-            wait_gone(orphan)
-            node.start()
-            records = consume(node.address, "killed")
-            assert dict(records) == newest
+        eventually(
+            lambda: len(rewriters_of(node)) == 1 and bool(list(directory.glob("cleaned/*.log"))),
+            lambda: f"idle:\n{node.log[-3000:]}",
+        )
+        orphan = rewriters_of(node)[0]
+        node.kill()
+        wait_gone(orphan)
+        node.start()
+        records = consume(node.address, "killed")
+        assert dict(records) == newest
         node.stop()
         node.config.pop("log.cleaner.io.max.bytes.per.second")
         node.start()
