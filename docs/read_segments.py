@@ -3,8 +3,7 @@
     python read_segments.py LOCATION                    lists and checks what there is
     python read_segments.py LOCATION TOPIC [PARTITION]  prints committed records as JSON, in base64
 
-LOCATION is a folder, or s3://bucket/prefix where boto3 is installed. Needs crc32c and cramjam.
-What is wrong is named on stderr; the exit status is 1 then.
+LOCATION is a folder, or s3://bucket/prefix. Needs crc32c, cramjam (boto3). Problems exit with 1.
 """
 
 import base64, gzip, hashlib, json, re, struct, sys, uuid  # noqa: E401, I001
@@ -13,8 +12,8 @@ from pathlib import Path
 from cramjam import lz4, snappy, zstd
 from crc32c import crc32c
 
-INDEX_KEY = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/\d{20}-\d+-[0-9a-f-]{36}\.index")
-START_KEY = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/log-start-(\d{20})\.json")
+INDEX = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/\d{20}-\d+-[0-9a-f-]{36}\.index").fullmatch
+START = re.compile(r"([^/]+/[^/]+-[0-9a-f-]{36})/(\d+)/log-start-(\d{20})\.json").fullmatch
 HEADER, SECTION = struct.Struct("<8sHHIqqQQqIIii16s16sQ"), struct.Struct("<IIQQII")
 # Batches, aborted transactions, leader epochs, how it was rewritten, what it replaces.
 TABLES = (1, "<qqqIIII"), (4, "<qqqq"), (6, "<qq"), (9, "<qq"), (10, "<16sqqQ32s32s32s")
@@ -23,7 +22,7 @@ CODECS = bytes, gzip.decompress, snappy.decompress_raw, lz4.decompress, zstd.dec
 CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20  # its attributes
 Batch = namedtuple("Batch", "base size leader_epoch magic crc attributes last_delta first_ms max_ms"
                    " producer producer_epoch sequence count")  # fmt: skip
-Segment = namedtuple("Segment", "key base end leader_epoch size crc batches aborted epochs"
+Segment = namedtuple("Segment", "base end leader_epoch key size crc batches aborted epochs"
                      " rewrite replaced previous sha256 chained")  # fmt: skip
 Record = namedtuple("Record", "offset timestamp key value headers")
 
@@ -45,11 +44,10 @@ def open_bucket(location):
         return found, lambda key: (root / key).read_bytes()
     import boto3
 
-    bucket, _, prefix = location.removeprefix("s3://").partition("/")
-    s3, prefix = boto3.client("s3"), prefix.strip("/") + "/" if prefix.strip("/") else ""
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-    found = {o["Key"][len(prefix) :]: o["Size"] for p in pages for o in p.get("Contents", ())}
-    return found, lambda key: s3.get_object(Bucket=bucket, Key=prefix + key)["Body"].read()
+    name, _, prefix = location.removeprefix("s3://").partition("/")
+    bucket, prefix = boto3.resource("s3").Bucket(name), f"{prefix.strip('/')}/".lstrip("/")
+    found = {o.key[len(prefix) :]: o.size for o in bucket.objects.filter(Prefix=prefix)}
+    return found, lambda key: bucket.Object(prefix + key).get()["Body"].read()
 
 
 def parse_index(key, data):
@@ -69,56 +67,50 @@ def parse_index(key, data):
     name = f"-{uuid.UUID(bytes=topic)}/{partition}/{base:020}-{epoch}-{uuid.UUID(bytes=own)}.index"
     require(key.endswith(name), key, f"it is the index of another segment: {name}")
     previous, sha256, chained = struct.unpack("<32s32s32s", sections[8])
-    link = b"tidelog chain 1\0" + previous + topic
-    link += struct.pack(">IQQQ", partition, base, end, size) + sha256
-    require(hashlib.sha256(link).digest() == chained, key, "chained hash")
+    link = previous + topic + struct.pack(">IQQQ", partition, base, end, size) + sha256
+    require(hashlib.sha256(b"tidelog chain 1\0" + link).digest() == chained, key, "chained hash")
     rows = [list(struct.iter_unpack(row, sections.get(kind, b""))) for kind, row in TABLES]
     require(len(rows[0]) == batch_count, key, "number of batches")
-    return Segment(key[:-5] + "log", base, end, epoch, size, crc, *rows, previous, sha256, chained)
+    return Segment(base, end, epoch, key[:-5] + "log", size, crc, *rows, previous, sha256, chained)
 
 
 def agree(one, other):
-    """Whether two segments have the same leader epochs wherever they overlap."""
+    """Whether two segments have the same leader epochs wherever they overlap, if they do."""
     low, high = max(one.base, other.base), min(one.end, other.end)
     edges = {low, *(first for _, first in one.epochs + other.epochs if low < first < high)}
     epochs = [[max(e for e, at in s.epochs if at <= o) for o in edges] for s in (one, other)]
-    return epochs[0] == epochs[1]
+    return low >= high or epochs[0] == epochs[1]
 
 
 def is_rewritten(segment, segments):
     """Whether segments that were rewritten later hold all of its offsets."""
     end = segment.base
-    for other in sorted(s[1:3] for s in segments if s.rewrite > segment.rewrite):
+    for other in sorted(s[:2] for s in segments if s.rewrite > segment.rewrite):
         end = max(end, other[1]) if other[0] <= end else end
     return end >= segment.end
 
 
 def log_starts(found):
     """Return (topic's folder, partition) -> where its log starts: the greatest told, or 0."""
-    told = filter(None, map(START_KEY.fullmatch, sorted(found)))
-    return defaultdict(int, {(match[1], int(match[2])): int(match[3]) for match in told})
+    return defaultdict(int, {(m[1], int(m[2])): int(m[3]) for m in map(START, sorted(found)) if m})
 
 
 def read_bucket(found, get, tell):
     """Return (topic's folder, partition) -> segments in order of offset; ``tell`` what is wrong."""
     partitions, starts = defaultdict(list), log_starts(found)
-    for match in filter(None, map(INDEX_KEY.fullmatch, sorted(found))):
-        if f"{match[1]}.deleted.json" in found:
-            continue
+    for hit in (m for m in map(INDEX, sorted(found)) if m and f"{m[1]}.deleted.json" not in found):
         try:
-            segment = parse_index(match[0], get(match[0]))
+            segment = parse_index(hit[0], get(hit[0]))
             require(found.get(segment.key) == segment.size, segment.key, "missing or cut short")
-            partitions[match[1], int(match[2])].append(segment)
+            partitions[hit[1], int(hit[2])].append(segment)
         except (Corrupt, KeyError, struct.error) as error:
-            tell(f"{error}" if isinstance(error, Corrupt) else f"{match[0]}: {error!r}")
+            tell(f"{error}" if isinstance(error, Corrupt) else f"{hit[0]}: {error!r}")
     for name, segments in partitions.items():
         kept, deleted = [], max([starts[name], *(s.base for s in segments if not any(s.previous))])
         for segment in sorted(segments, key=lambda s: -s.leader_epoch):
-            rivals = [s for s in kept if s.base < segment.end and segment.base < s.end]
-            if segment.end > deleted and all(agree(segment, rival) for rival in rivals):
+            if segment.end > deleted and all(agree(segment, other) for other in kept):
                 kept.append(segment)
-        kept = [segment for segment in kept if not is_rewritten(segment, kept)]
-        partitions[name] = kept = sorted(kept, key=lambda s: (s.base, s.end))
+        partitions[name] = kept = sorted(s for s in kept if not is_rewritten(s, kept))
         end = deleted if starts[name] or not kept else kept[0].base
         for at, segment in enumerate(kept):
             if segment.base > end:
@@ -158,11 +150,10 @@ def parse_records(header, payload):
 
     def varint():
         nonlocal at
-        value = shift = 0
-        while True:
+        value, shift, at = data[at] & 127, 7, at + 1
+        while data[at - 1] > 127:
             value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
-            if data[at - 1] < 128:
-                return (value >> 1) ^ -(value & 1)
+        return (value >> 1) ^ -(value & 1)
 
     def field():
         nonlocal at
@@ -181,10 +172,9 @@ def read_records(segments, get, next_offset=0, *, committed=True):
     """Yield a partition's records from there on once each, in order of offset. Raises Corrupt."""
     for segment in segments:
         for header, payload in read_batches(segment, get) if segment.end > next_offset else ():
-            own = (t for t in segment.aborted if t[0] == header.producer)
-            is_aborted = any(first <= header.base < marker for _, first, marker, _ in own)
-            is_left_out = is_aborted and header.attributes & TRANSACTIONAL and committed
-            if not (header.attributes & CONTROL or is_left_out):
+            is_hidden = committed and header.attributes & TRANSACTIONAL
+            spans = (t[1:3] for t in segment.aborted if is_hidden and t[0] == header.producer)
+            if not (header.attributes & CONTROL or any(a <= header.base < b for a, b in spans)):
                 yield from (r for r in parse_records(header, payload) if r.offset >= next_offset)
         next_offset = max(next_offset, segment.end)
 
