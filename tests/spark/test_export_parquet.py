@@ -231,7 +231,7 @@ def test_small_splits_share_a_task_and_large_ones_have_their_own():
 
 
 @pytest.mark.slow
-def test_the_command_exports_and_tells_how_much(tmp_path):
+def test_the_command_exports_to_every_format_and_tells_how_much(tmp_path):
     source = Source(tmp_path)
     source.grow(50)
     command = [sys.executable, "-c", "from tidelog.cli.main import app; app()", "job", "export"]
@@ -241,9 +241,22 @@ def test_the_command_exports_and_tells_how_much(tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
 
-    done = run(*stores, "t", "--to", target, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"] == 50
+    iceberg = [
+        *("--table-format", "iceberg", "--table", "lake.t", "--catalog", "type=sql"),
+        *("--catalog", f"uri=sqlite:///{tmp_path}/catalog.db"),
+        *("--catalog", f"warehouse={tmp_path.as_uri()}/lake"),
+    ]
+    delta = ["--table-format", "delta", "--to", f"{target}-delta"]
+    for options in (["--to", target], delta, iceberg):
+        done = run(*stores, "t", *options, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["rows"] == 50
     assert rows_of(target) == source.all()
-    failed = run(*stores, "t", "--to", target, "--value-format", "json")
-    assert (failed.returncode, "--schema" in failed.stderr) == (2, True)
+    for wrong, told in (
+        (["--to", target, "--value-format", "json"], "--schema"),
+        (["--table-format", "delta"], "--to"),
+        (["--table-format", "iceberg", "--to", target], "--table"),
+        (["--to", target, "--partition-by", "week"], "none, day, hour"),
+    ):
+        failed = run(*stores, "t", *wrong)
+        assert (failed.returncode, told in failed.stderr) == (2, True), failed.stderr

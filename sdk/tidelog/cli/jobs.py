@@ -6,6 +6,7 @@ starts it as a process of its own.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,4 +44,9 @@ def spark_job_command(
 
 def run_spark_job(name: str, arguments: Sequence[str], *, submit: Sequence[str] = ()) -> int:
     """Run the job to its end, its output on ours; return its exit status."""
-    return subprocess.run(spark_job_command(name, arguments, submit=submit), check=False).returncode
+    environment = dict(os.environ)
+    if not submit:
+        # Spark's workers would be whatever ``python3`` is first in the path.
+        environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    command = spark_job_command(name, arguments, submit=submit)
+    return subprocess.run(command, env=environment, check=False).returncode
