@@ -65,6 +65,11 @@ class PlannedFault:
     targets: tuple[int, ...]  # node ids
     amount: float
 
+    @property
+    def end_s(self) -> float:
+        """When it is to end."""
+        return self.at_s + self.duration_s
+
 
 def kinds_for(*, replication_factor: int, has_dynamodb: bool) -> tuple[FaultKind, ...]:
     """Return the kinds that such a cluster must stand."""
