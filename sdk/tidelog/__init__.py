@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from tidelog.errors import TidelogError
     from tidelog.producer import Producer
     from tidelog.producing.batch import Delivery, RecordMetadata
+    from tidelog.producing.encoded import EncodedRecords
+    from tidelog.producing.prepared import PreparedTransaction
     from tidelog.producing.transactions import Transaction
     from tidelog.sync import (
         SyncAdmin,
@@ -65,6 +67,7 @@ __all__ = [
     "ConsumerRecord",
     "CreatedTopic",
     "Delivery",
+    "EncodedRecords",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
@@ -80,6 +83,7 @@ __all__ = [
     "OffsetSpec",
     "PartitionDescription",
     "PartitionLag",
+    "PreparedTransaction",
     "Producer",
     "ProducerDescription",
     "RebalanceListener",
@@ -139,6 +143,8 @@ _NAMES_OF = {
         "Delivery",
         "RecordMetadata",
     ),
+    "tidelog.producing.encoded": ("EncodedRecords",),
+    "tidelog.producing.prepared": ("PreparedTransaction",),
     "tidelog.producing.transactions": ("Transaction",),
     "tidelog.sync": (
         "SyncAdmin",

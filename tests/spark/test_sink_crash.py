@@ -139,8 +139,13 @@ def test_a_backfill_is_a_command(address, tmp_path):
         assert report["row_count"] == 50
         assert report["tasks_found_written"] == found
     assert values(address, topic) == list(range(50))
-    wrong = subprocess.run(
-        [*command, "--value", "nothing"], check=False, capture_output=True, timeout=SECONDS_MAX
-    )
-    assert wrong.returncode == 2
-    assert b"nothing" in wrong.stderr
+    for arguments, status, told in (
+        (["--value", "nothing"], 2, b"nothing"),
+        (["--partition", "7"], 1, b"the topic has partitions 0 to 2"),
+        (["--partition", "'a'"], 2, b"column 'partition' is string; it must be int"),
+    ):
+        wrong = subprocess.run(
+            [*command, *arguments], check=False, capture_output=True, timeout=SECONDS_MAX
+        )
+        assert wrong.returncode == status
+        assert told in wrong.stderr.splitlines()[-1]

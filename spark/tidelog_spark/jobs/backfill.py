@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 from pyspark.sql import SparkSession
-from tidelog.cli.failures import UsageError
+from tidelog.cli.failures import CommandFailed, UsageError
 from tidelog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog.cli.output import print_json
 
@@ -94,10 +94,20 @@ def backfill_command(
     try:
         report = backfill(spark, request, sink, backfill_id=id, task_count=tasks)
     except (AnalysisException, ParseException) as error:
-        raise UsageError(str(error).splitlines()[0]) from None
+        raise UsageError(_reason(error)) from None
+    except PythonException as error:
+        raise CommandFailed(_reason(error)) from None
     finally:
         spark.stop()
     _print(report, is_json=json)
+
+
+def _reason(error: PySparkException) -> str:
+    """Return the line that says what is wrong: the last of a task's traceback, if there is one."""
+    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("SQLSTATE")]
+    if not any("Traceback (most recent call last)" in line for line in lines):
+        return lines[0]
+    return next(line for line in reversed(lines) if line and not line[0].isspace())
 
 
 def _pairs(name: str, given: Iterable[str]) -> dict[str, str]:
