@@ -67,6 +67,7 @@ def test_rows_become_json_under_their_key_in_order_and_only_once(spark, address,
     assert len(committed(address, topic)) == 100
 
 
+@pytest.mark.slow
 def test_an_interrupted_backfill_goes_on_however_the_table_is_read_then(spark, address, orders):
     """A row of some tasks is refused, so those fail; the topic then gets what they lacked."""
     topic = make_topic(address, 1)

@@ -55,6 +55,7 @@ def test_every_column_arrives_and_keys_are_where_kafkas_clients_put_them(spark, 
     assert open_transactions(address) == []
 
 
+@pytest.mark.slow
 def test_rows_name_topics_and_partitions(spark, address):
     topics = [make_topic(address), make_topic(address)]
     table = spark.range(100).select(
@@ -71,6 +72,7 @@ def test_rows_name_topics_and_partitions(spark, address):
         assert all(r.partition == 2 for r in records if int(r.value) % 3 == 0)
 
 
+@pytest.mark.slow
 def test_a_write_under_an_id_is_done_once_however_often_it_is_asked_for(spark, address):
     topic = make_topic(address)
     table = spark.range(50, numPartitions=4).selectExpr("cast(id as string) as value")
@@ -100,13 +102,6 @@ def test_everything_wrong_is_said_at_once(spark, address):
     assert "column 'partition' is bigint; it must be int" in text
 
 
-def test_a_topic_is_not_overwritten(spark, address):
-    table = spark.range(1).selectExpr("cast(id as string) as value")
-    writer = table.write.format("tidelog").option("kafka.bootstrap.servers", address)
-    with pytest.raises(AnalysisException, match="a topic cannot be overwritten"):
-        writer.option("topic", "t").mode("overwrite").save()
-
-
 def test_a_row_that_cannot_be_written_fails_the_write_and_leaves_nothing_open(spark, address):
     topic = make_topic(address)
     table = spark.range(100, numPartitions=1).selectExpr(
@@ -118,6 +113,7 @@ def test_a_row_that_cannot_be_written_fails_the_write_and_leaves_nothing_open(sp
     assert open_transactions(address) == []
 
 
+@pytest.mark.slow
 def test_what_was_read_can_be_written_as_it_is(spark, address):
     """The columns of a read are those of a write."""
     topic = make_topic(address)

@@ -285,6 +285,7 @@ def test_whatever_dies_where_every_row_is_there_once(address, batches):
     assert query.values() == expected
 
 
+@pytest.mark.slow
 def test_apache_kafka_is_written_to_in_the_same_way(tmp_path):
     try:
         with kafka(tmp_path / "kafka") as broker:

@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 from tidelog.errors import InvalidConfig
 from tidelog_core.records.batch import CompressionType
 from tidelog_spark.sink_options import check_columns, parse_sink_options
+from tidelog_spark.sink_writers import batch_writer, stream_writer
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092,two"}
 
@@ -44,6 +45,14 @@ def test_options_are_those_of_a_kafka_producer_in_any_case():
     assert (batches.topic, batches.include_headers) == ("t", False)
     assert (batches.compression, batches.compression_level) == (CompressionType.ZSTD, -3)
     assert batches.batch_size_bytes == 65_536
+
+
+def test_a_topic_is_not_overwritten_and_a_stream_has_no_write_id():
+    value = StructType().add("value", "string")
+    with pytest.raises(InvalidConfig, match="a topic cannot be overwritten"):
+        batch_writer({**SERVERS, "topic": "t"}, value, is_overwrite=True)
+    with pytest.raises(InvalidConfig, match="'writeId' is for df"):
+        stream_writer({**SERVERS, "topic": "t", "writeId": "w"}, value)
 
 
 def test_a_batch_is_no_larger_than_a_request():
