@@ -137,6 +137,7 @@ class Retention:
         start = await self._log_start(led, log, limits)
         if self._is_active_expired(led, limits, start):
             log.roll()
+            led.replica.note_unflushed()  # Nobody may append to it again.
             start = await self._log_start(led, log, limits)
         known = self._view.image.partition(led.replica.partition)
         stored = 0 if known is None else known.log_start_offset

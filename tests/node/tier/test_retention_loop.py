@@ -22,6 +22,7 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.retention.deletion import start_deletions
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
+from tidelog_node.flushing import Flusher
 from tidelog_node.replicas import Replica
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
@@ -220,6 +221,34 @@ def test_local_only_topics_and_active_segments_expire_as_well(tmp_path: Path) ->
             assert replica.log.log_start_offset == replica.log.log_end_offset == 110
             assert replica.log.size_bytes == 0
             assert await stored_log_start(node, replica) == 110
+
+    asyncio.run(run())
+
+
+def test_an_active_segment_that_expires_is_flushed_without_another_append(tmp_path: Path) -> None:
+    """The next start would go through the log again otherwise, and the copier not begin."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node, asyncio.TaskGroup() as tasks:
+            replica = await node.create_topic(configs={"retention.ms": "100000"})
+            node.produce(replica, 1)
+            flusher = Flusher(node.executor)
+            running = tasks.create_task(flusher.run(node.replicas))
+
+            async def has_swept() -> bool:
+                return not node.replicas.dirty
+
+            async def is_durable() -> bool:
+                return replica.log.recovery_point == replica.log.log_end_offset
+
+            await eventually(has_swept)
+            assert not await is_durable()  # The active segment may wait.
+            node.clock.now_ms = START_MS + 200_000
+            await node.tier.apply_retention()
+            assert replica.log.active_segment_base_offset == replica.log.log_end_offset == 10
+            await eventually(is_durable)
+            running.cancel()
+            await flusher.close()
 
     asyncio.run(run())
 
