@@ -17,28 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_core.compaction.offset_map import OffsetMap
-from tidelog_core.compaction.rewrite import DeleteRule, LastBatch, Rewrite, last_batches
+from tidelog_core.compaction.rewrite import (
+    DeleteRule,
+    LastBatch,
+    Rewrite,
+    WalkedBatch,
+    last_batches,
+)
+from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import CorruptRecordBatch
-from tidelog_core.log.batch_scan import ScannedBatch, scan_file
+from tidelog_core.log.batch_scan import scan_file
 from tidelog_core.log.checkpoint import sync_file
 from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean, cleaned_directory
 from tidelog_core.log.cleaning import CleaningSource
-from tidelog_core.log.paths import (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_path,
-)
-from tidelog_core.log.segment import LogSegment, NewBatch
-from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
+from tidelog_core.log.paths import LOG_SUFFIX, segment_path
+from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.values import AbortedTransaction
-from tidelog_core.records.batch import build_empty_batch, parse_header
-
-WRITE_BYTES = 1024 * 1024  # what is gathered before it is written
+from tidelog_core.records.batch import build_empty_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +102,8 @@ def build_offset_map(task: CleaningTask, throttle: Callable[[int], None]) -> Off
     for segment in task.segments:
         if segment.end_offset <= task.dirty_from or latest.is_full:
             continue
-        for buffer, at, _, header in _batches(task.directory, segment, throttle):
-            latest.add(buffer, at, header, transactions)
-            if latest.is_full:
-                break
-        latest.extend_to(segment.end_offset)
+        batches = _batches(task.directory, segment, throttle)
+        latest.add_segment(batches, transactions, end_offset=segment.end_offset)
     return latest
 
 
@@ -144,134 +139,63 @@ def _clean_group(
 ) -> CleanedGroup:
     """Take segments off the left and write what is left of them."""
     assert rewrite.transactions is not None
-    writer = _SegmentWriter(task, segments[0].base_offset, throttle)
+    writer = SegmentWriter(
+        cleaned_directory(task.directory),
+        segments[0].base_offset,
+        index_interval_bytes=task.index_interval_bytes,
+        throttle=throttle,
+    )
     group: list[SegmentToClean] = []
-    is_same, last = True, None
     try:
-        while segments and (not group or writer.has_room_for(segments[0])):
-            segment = segments.popleft()
-            is_same = is_same and not group
-            group.append(segment)
-            for buffer, at, _, header in _batches(task.directory, segment, throttle):
-                last = header
-                left = rewrite.batch(buffer, at, header)
-                if left is None or left != buffer[at : at + header.size_bytes]:
-                    is_same = False
-                if left is not None:
-                    writer.add(left)
-        if writer.is_empty and last is not None:
+        while segments and (not group or _fits(task, writer, segments[0])):
+            group.append(segments.popleft())
+            writer.rewrite(_batches(task.directory, group[-1], throttle), rewrite.batch)
+        if writer.size_bytes == 0 and writer.last_read is not None:
             # A segment without a byte could not be told from one that was lost.
-            writer.add(build_empty_batch(last))
+            writer.append(build_empty_batch(writer.last_read))
         aborted = rewrite.transactions.take_kept()
         bytes_read = sum(segment.size_bytes for segment in group)
-        if is_same:
+        if len(group) == 1 and not writer.is_changed:
             writer.discard()
             return CleanedGroup(None, bytes_read, 0)
-        seal = writer.seal(group, aborted)
+        seal = _seal(task, writer, group, aborted)
         return CleanedGroup(CleanedSegment(seal, tuple(group)), bytes_read, seal.size_bytes)
     except BaseException:
         writer.discard()
         raise
 
 
-class _SegmentWriter:
-    """Writes one segment and its index files, batch by batch."""
-
-    def __init__(
-        self, task: CleaningTask, base_offset: int, throttle: Callable[[int], None]
-    ) -> None:
-        self._task = task
-        self._throttle = throttle
-        self._segment = LogSegment(
-            cleaned_directory(task.directory),
-            base_offset,
-            created_ms=0,
-            rebuild=lambda segment: SegmentIndexes.empty(segment.base_offset),
-        )
-        self._segment.create()
-        self._content = bytearray()
-        self._batches: list[NewBatch] = []
-
-    def has_room_for(self, segment: SegmentToClean) -> bool:
-        """Whether one more segment fits, whatever is left of it."""
-        self._write()
-        return self._task.limits.allow(
-            segment,
-            base_offset=self._segment.base_offset,
-            size_bytes=self._segment.size_bytes,
-            entry_count=self._segment.entry_count,
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was added."""
-        return not self._batches and self._segment.size_bytes == 0
-
-    def add(self, batch: bytes) -> None:
-        """Add a batch behind those that were added before."""
-        header = parse_header(batch)
-        self._batches.append(
-            NewBatch(
-                len(self._content), header.base_offset, header.next_offset, header.max_timestamp_ms
-            )
-        )
-        self._content += batch
-        if len(self._content) >= WRITE_BYTES:
-            self._write()
-
-    def _write(self) -> None:
-        if not self._batches:
-            return
-        self._throttle(len(self._content))
-        self._segment.append(
-            self._content, self._batches, interval_bytes=self._task.index_interval_bytes
-        )
-        self._content = bytearray()
-        self._batches = []
-
-    def seal(
-        self, replaced: Sequence[SegmentToClean], aborted: Sequence[AbortedTransaction]
-    ) -> SealRecord:
-        """Write the rest and the index files; all is durable but the names."""
-        self._write()
-        segment = self._segment
-        for transaction in aborted:
-            segment.indexes.txn.append(transaction)
-        segment.end_at(replaced[-1].end_offset)
-        seal = segment.write_indexes()
-        segment.close()
-        # Retention goes by it where records have no time of their own.
-        newest = segment_path(self._task.directory, replaced[-1].base_offset, LOG_SUFFIX).stat()
-        os.utime(segment.path, ns=(newest.st_mtime_ns, newest.st_mtime_ns))
-        for path in self._paths():
-            if path.exists():
-                sync_file(path)
-        return seal
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        self._segment.close()
-        for path in self._paths():
-            path.unlink(missing_ok=True)
-
-    def _paths(self) -> list[Path]:
-        directory, base_offset = self._segment.directory, self._segment.base_offset
-        return [segment_path(directory, base_offset, suffix) for suffix in _SUFFIXES]
+def _fits(task: CleaningTask, writer: SegmentWriter, segment: SegmentToClean) -> bool:
+    return writer.has_room_for(segment, task.limits, index_entry_count=segment.index_entry_count)
 
 
-_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+def _seal(
+    task: CleaningTask,
+    writer: SegmentWriter,
+    replaced: Sequence[SegmentToClean],
+    aborted: Sequence[AbortedTransaction],
+) -> SealRecord:
+    """Write the rest and the index files; all is durable but the names."""
+    seal = writer.seal(replaced[-1].end_offset, aborted)
+    # Retention goes by it where records have no time of their own.
+    newest = segment_path(task.directory, replaced[-1].base_offset, LOG_SUFFIX).stat()
+    os.utime(writer.path, ns=(newest.st_mtime_ns, newest.st_mtime_ns))
+    for path in writer.paths():
+        if path.exists():
+            sync_file(path)
+    return seal
 
 
 def _batches(
     directory: Path, segment: SegmentToClean, throttle: Callable[[int], None]
-) -> Iterator[ScannedBatch]:
+) -> Iterator[WalkedBatch]:
     """Yield every batch of the segment. Raises ``CorruptRecordBatch`` if that is not all of it."""
     path = segment_path(directory, segment.base_offset, LOG_SUFFIX)
     position = 0
     with closing(scan_file(path, segment.size_bytes)) as batches:
         for batch in batches:
             throttle(batch.header.size_bytes)
-            yield batch
+            yield batch.buffer, batch.at, batch.header
             position += batch.header.size_bytes
     if position != segment.size_bytes:
         raise CorruptRecordBatch(

@@ -8,6 +8,9 @@ and a rewrite by it leaves what lies at or above that as it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from tidelog_core.compaction.rewrite import WalkedBatch
 from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.records.batch import BatchHeader, Buffer, Record, check_crc, decode_batch
 
@@ -54,6 +57,20 @@ class OffsetMap:
                     self.is_full = True
                     return
         self.end_offset = header.next_offset
+
+    def add_segment(
+        self, batches: Iterable[WalkedBatch], transactions: CleanedTransactions, *, end_offset: int
+    ) -> None:
+        """Take in the batches of the next segment as far as ``end_offset``, where it ends.
+
+        Stops where the map is full. Raises ``CorruptRecordBatch``.
+        """
+        for buffer, position, header in batches:
+            if header.next_offset <= end_offset:
+                self.add(buffer, position, header, transactions)
+            if self.is_full:
+                return
+        self.extend_to(end_offset)
 
     def extend_to(self, end_offset: int) -> None:
         """Note that no batch lies between what was added last and ``end_offset``."""

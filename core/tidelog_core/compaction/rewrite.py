@@ -31,6 +31,12 @@ from tidelog_core.records.batch import (
 
 KeepRecord = Callable[[Record], bool]
 
+WalkedBatch = tuple[Buffer, int, BatchHeader]
+"""A batch as a walk over a segment meets it: a buffer, where in it the batch begins, its header."""
+
+RewriteBatch = Callable[[Buffer, int, BatchHeader], bytes | None]
+"""Returns what is left of the batch at a position, ``None`` if it goes; see ``Rewrite.batch``."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteRule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.cleaned import SegmentToClean
@@ -63,9 +64,25 @@ def find_cleanable(
     )
 
 
+class SegmentExtent(Protocol):
+    """A segment, or several without a gap, that may come to be part of a compacted one."""
+
+    @property
+    def base_offset(self) -> int:
+        """Where it begins."""
+
+    @property
+    def end_offset(self) -> int:
+        """Where it ends, exclusive."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How large it is now."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """What one compacted segment may hold."""
+    """What one compacted segment may hold, on a node's disk or in the tier."""
 
     size_bytes_max: int
     index_entries_max: int
@@ -78,15 +95,16 @@ class SegmentLimits:
         return cls(config.segment_bytes, entries_max, apart_at)
 
     def allow(
-        self, segment: SegmentToClean, *, base_offset: int, size_bytes: int, entry_count: int
+        self, segment: SegmentExtent, *, base_offset: int, size_bytes: int, entry_count: int
     ) -> bool:
         """Whether all of the segment may come behind what is left of those before it.
 
-        That begins at ``base_offset`` and takes so many bytes and index entries.
+        That begins at ``base_offset`` and takes so many bytes; ``entry_count`` are the index
+        entries of both.
         """
         return (
             segment.base_offset != self.apart_at
             and size_bytes + segment.size_bytes <= self.size_bytes_max
-            and entry_count + segment.index_entry_count <= self.index_entries_max
+            and entry_count <= self.index_entries_max
             and segment.end_offset - 1 - base_offset <= RELATIVE_OFFSET_MAX
         )
