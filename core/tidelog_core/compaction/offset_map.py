@@ -61,21 +61,16 @@ class OffsetMap:
     def add_segment(
         self, batches: Iterable[WalkedBatch], transactions: CleanedTransactions, *, end_offset: int
     ) -> None:
-        """Take in the batches of the next segment as far as ``end_offset``, where it ends.
+        """Take in the batches of the next segment, which ends at ``end_offset``.
 
         Stops where the map is full. Raises ``CorruptRecordBatch``.
         """
         for buffer, position, header in batches:
-            if header.next_offset <= end_offset:
-                self.add(buffer, position, header, transactions)
+            self.add(buffer, position, header, transactions)
             if self.is_full:
                 return
-        self.extend_to(end_offset)
-
-    def extend_to(self, end_offset: int) -> None:
-        """Note that no batch lies between what was added last and ``end_offset``."""
-        if not self.is_full:
-            self.end_offset = max(self.end_offset, end_offset)
+        # No batch lies between the last one and the end.
+        self.end_offset = max(self.end_offset, end_offset)
 
     def latest_offset(self, key: bytes) -> int:
         """Return the newest offset of the key, -1 if it is not in the range."""

@@ -12,6 +12,7 @@ that it deletes have stayed.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +20,7 @@ from uuid import UUID
 
 from tidelog_core.compaction.offset_map import OffsetMap
 from tidelog_core.compaction.rewrite import DeleteRule, LastBatch, Rewrite, last_batches
+from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.metadata.records import SegmentMeta
@@ -136,7 +138,7 @@ class _Round:
         self._choice = choice
         # What is too young stays in segments of its own.
         self._walked = [one for one in segments if one.end_offset <= choice.end_offset]
-        self._groups = group_segments(self._walked, size_bytes_max=tier.config.segment_bytes)
+        self._groups = tuple(group_segments(self._walked))
 
     async def run(self, map_size_bytes: int) -> int:
         """Return how many records the round has removed."""
@@ -149,23 +151,22 @@ class _Round:
             deletes=self._delete_rule(),
             last_batches=_last_batches(facts[self._segments[-1].segment_id].producer_snapshot),
         )
+        left = deque(one for one in self._groups if one.base_offset < offsets.end_offset)
         removed = 0
-        for group in self._groups:
-            if group.base_offset >= offsets.end_offset:
-                break
+        while left:
             done = await self._tier.rewrite(
                 self._swaps,
-                group,
+                left,
                 rewrite.batch,
                 facts=facts,
                 compacted_up_to=offsets.end_offset,
-                merges=_is_dirty(group),
+                limits=SegmentLimits.of(self._tier.config),
             )
             removed += done.removed_offsets
             if done.outcome is GroupOutcome.LOST:
                 break
-            if done.outcome is GroupOutcome.UNCHANGED and _is_dirty(group):
-                (segment,) = group.segments
+            if done.outcome is GroupOutcome.UNCHANGED and _is_dirty(done.group):
+                (segment,) = done.group.segments
                 await self._swaps.mark_compacted(segment, offsets.end_offset)
         return removed
 
@@ -178,10 +179,12 @@ class _Round:
                 continue
             await self._swaps.renew()
             async with self._tier.reading(stretch) as (log, index):
-                for position, header in stretch_batches(log, index, stretch):
-                    if header.next_offset <= end:
-                        offsets.add(log, position, header, transactions)
-            offsets.extend_to(min(stretch.end_offset, end))
+                batches = stretch_batches(log, index, stretch)
+                offsets.add_segment(
+                    (batch for batch in batches if batch[2].next_offset <= end),
+                    transactions,
+                    end_offset=min(stretch.end_offset, end),
+                )
         return offsets
 
     def _delete_rule(self) -> DeleteRule | None:

@@ -8,6 +8,7 @@ that is replaced, and until then the key is still in the bucket.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import UUID
@@ -21,7 +22,6 @@ from tidelog_core.rewriting.partition_tier import GroupOutcome, PartitionTier, S
 from tidelog_core.rewriting.swap import SegmentSwaps
 
 ROUNDS_MAX = 100  # with each that is lost retention has taken a segment
-_NO_MERGING = 0  # as the size of a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ async def erase_from_tier(tier: PartitionTier, key: bytes) -> TierErasure:
             live = await tier.live()
             facts = await tier.facts_of(live.segments)
             is_complete = True
-            for group in group_segments(live.segments, size_bytes_max=_NO_MERGING):
+            for group in group_segments(live.segments):
                 if await _may_hold(tier, group, key):
                     outcome = await _erase(tier, swaps, group, facts, key)
                     if isinstance(outcome, ErasedSegment):
@@ -124,11 +124,11 @@ async def _erase(
     rewrite = Rewrite(end_offset=group.end_offset, keep=keep)
     done = await tier.rewrite(
         swaps,
-        group,
+        deque((group,)),
         rewrite.batch,
         facts=facts,
         compacted_up_to=min(segment.compacted_up_to for segment in group.segments),
-        merges=False,
+        limits=None,
     )
     if done.new is None:
         return done.outcome

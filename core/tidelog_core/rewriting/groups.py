@@ -1,4 +1,4 @@
-"""Which runs of tiered segments become one segment each: decisions without I/O.
+"""Which tiered segments can be replaced, and which of them by one: decisions without I/O.
 
 A group is replaced whole by one new segment, in one commit, and is right alone: whatever
 becomes of the groups beside it, the new segment has the group's offsets and what is left of
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.rewriting.swap import OLD_SEGMENTS_MAX
 from tidelog_core.tier.stretches import Stretch, stretches_of
@@ -52,38 +51,26 @@ class SegmentGroup:
                 found.append((epoch, at))
         return tuple(found)
 
+    def may_join(self, following: SegmentGroup) -> bool:
+        """Whether both can be replaced by one segment in one commit, if that has room."""
+        return (
+            self.end_offset == following.base_offset
+            and len(self.segments) + len(following.segments) <= OLD_SEGMENTS_MAX
+        )
 
-def group_segments(
-    finished: Sequence[SegmentMeta], *, size_bytes_max: int
-) -> tuple[SegmentGroup, ...]:
-    """Return the segments in groups of at most so many bytes, by offset.
+    def joined(self, following: SegmentGroup) -> SegmentGroup:
+        """Return both as one."""
+        return SegmentGroup(
+            self.segments + following.segments, self.stretches + following.stretches
+        )
 
-    One that is larger alone is a group of its own; so are segments that overlap. What cannot be
-    replaced is in no group: overlapping segments of which not every offset is read.
+
+def group_segments(finished: Sequence[SegmentMeta]) -> Iterator[SegmentGroup]:
+    """Yield the smallest groups that can be replaced, by offset.
+
+    Those are single segments, and segments that overlap. What cannot be replaced is in no
+    group: overlapping segments of which not every offset is read.
     """
-    groups: list[SegmentGroup] = []
-    for cluster in _clusters(finished):
-        last = groups[-1] if groups else None
-        if last is not None and _fit_together(last, cluster, size_bytes_max):
-            groups[-1] = SegmentGroup(
-                last.segments + cluster.segments, last.stretches + cluster.stretches
-            )
-        else:
-            groups.append(cluster)
-    return tuple(groups)
-
-
-def _fit_together(last: SegmentGroup, following: SegmentGroup, size_bytes_max: int) -> bool:
-    return (
-        last.end_offset == following.base_offset
-        and last.size_bytes + following.size_bytes <= size_bytes_max
-        and len(last.segments) + len(following.segments) <= OLD_SEGMENTS_MAX
-        and following.end_offset - last.base_offset <= RELATIVE_OFFSET_MAX
-    )
-
-
-def _clusters(finished: Sequence[SegmentMeta]) -> Iterator[SegmentGroup]:
-    """Yield what overlaps together, the rest one by one."""
     cluster: list[SegmentMeta] = []
     end_offset = 0
     for segment in sorted(finished, key=lambda meta: (meta.base_offset, meta.end_offset)):

@@ -7,6 +7,7 @@ was left out, or several segments become one, are objects put and swapped in.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,17 +16,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import UUID, uuid4
 
+from tidelog_core.compaction.rewrite import RewriteBatch
+from tidelog_core.compaction.segment_writer import SegmentWriter
+from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import UnknownTopicOrPartition
+from tidelog_core.log.offset_index import ENTRY_SIZE_BYTES
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.records.batch import BatchHeader, Buffer, parse_header
+from tidelog_core.records.batch import BatchHeader, Buffer
 from tidelog_core.retention.deletion import read_segments
+from tidelog_core.rewriting.aborted import TransactionalSpans
 from tidelog_core.rewriting.groups import SegmentGroup
-from tidelog_core.rewriting.segment_files import SegmentWriter, downloaded, stretch_batches
+from tidelog_core.rewriting.segment_files import downloaded, stretch_batches
 from tidelog_core.rewriting.swap import SegmentSwaps, take_claim
 from tidelog_core.tier.index_build import RewriteFacts, SegmentSource, build_index_file
 from tidelog_core.tier.index_file import IndexFile, ReplacedSegment
@@ -37,9 +43,6 @@ from tidelog_core.tier.time_search import parse_index_of
 
 INDEXES_AT_ONCE_MAX = 16
 
-RewriteBatch = Callable[[Buffer, int, BatchHeader], bytes | None]
-"""Returns what is left of the batch at a position, ``None`` if it goes."""
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
@@ -49,6 +52,7 @@ class SegmentFacts:
     replaced: tuple[ReplacedSegment, ...]
     aborted: tuple[AbortedTransaction, ...]
     producer_snapshot: bytes
+    index_entry_count: int  # of the offset index
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,19 @@ class RewrittenGroup:
     """What became of a group, and the new segment where there is one."""
 
     outcome: GroupOutcome
+    group: SegmentGroup  # what was taken
     new: SegmentMeta | None = None
     removed_offsets: int = 0  # records that are no longer there
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenGroup:
+    """What is left of a group, as local files."""
+
+    group: SegmentGroup
+    writer: SegmentWriter  # sealed
+    spans: TransactionalSpans
+    producer_snapshot: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +168,7 @@ class PartitionTier:
                 index.replaced,
                 index.aborted,
                 bytes(index.producer_snapshot) if segment is segments[-1] else b"",
+                len(index.offset_index) // ENTRY_SIZE_BYTES,
             )
 
         found = await asyncio.gather(*map(read, segments))
@@ -169,70 +185,91 @@ class PartitionTier:
     async def rewrite(
         self,
         swaps: SegmentSwaps,
-        group: SegmentGroup,
+        left: deque[SegmentGroup],
         rewrite_batch: RewriteBatch,
         *,
         facts: Mapping[UUID, SegmentFacts],
         compacted_up_to: int,
-        merges: bool,
+        limits: SegmentLimits | None,
     ) -> RewrittenGroup:
-        """Rewrite a group and swap the new segment in.
+        """Take groups off the left, rewrite them as one segment, and swap that in.
 
-        ``facts`` are of every finished segment. With ``merges`` several segments become one
-        also where nothing goes. Raises ``PartitionClaimed``, ``CorruptObject``,
-        ``CorruptRecordBatch`` and what the stores raise.
+        As many as fit by what is left of those before them: compaction may leave next to
+        nothing of many, and readers have to ask for each segment. They become one also where
+        nothing goes. Without ``limits`` it is one group alone. ``facts`` are of every finished
+        segment. Raises ``PartitionClaimed``, ``CorruptObject``, ``CorruptRecordBatch`` and what
+        the stores raise.
         """
         with TemporaryDirectory(prefix="tidelog-rewrite-") as name:
-            folder = Path(name)
-            writer = SegmentWriter(
-                folder, group.base_offset, index_interval_bytes=self.config.index_interval_bytes
+            written = await self._write(
+                Path(name), swaps, left, rewrite_batch, facts=facts, limits=limits
             )
-            removed, is_changed, snapshot = 0, False, b""
-            for stretch in group.stretches:
-                await swaps.renew()
-                async with self.reading(stretch) as (log, index):
-                    snapshot = bytes(index.producer_snapshot)
-                    for position, header in stretch_batches(log, index, stretch):
-                        left = rewrite_batch(log, position, header)
-                        if left is None:
-                            removed, is_changed = removed + header.record_count, True
-                            continue
-                        if left != log[position : position + header.size_bytes]:
-                            removed += header.record_count - parse_header(left).record_count
-                            is_changed = True
-                        writer.append(left)
-            writer.close()
-            if not is_changed and not (merges and len(group.segments) > 1):
-                return RewrittenGroup(GroupOutcome.UNCHANGED)
-            snapshot_path = folder / "snapshot"
-            snapshot_path.write_bytes(snapshot)
-            new, index_data = self._describe(
-                group,
-                writer,
-                snapshot_path,
-                RewriteFacts(
-                    rewrite_epoch=swaps.rewrite_epoch,
-                    compacted_up_to=compacted_up_to,
-                    replaced=replaced_links(group, facts),
-                ),
-                facts,
+            group, writer = written.group, written.writer
+            is_joined = limits is not None and len(group.segments) > 1
+            if not writer.is_changed and not is_joined:
+                return RewrittenGroup(GroupOutcome.UNCHANGED, group)
+            rewrite = RewriteFacts(
+                rewrite_epoch=swaps.rewrite_epoch,
+                compacted_up_to=compacted_up_to,
+                replaced=replaced_links(group, facts),
             )
+            new, index_data = self._describe(written, rewrite, facts)
             new = await swaps.start(new)
             await swaps.put(new, writer.path, index_data)
         delay_ms = self.config.file_delete_delay_ms
         if not await swaps.finish(new, group.segments, delete_delay_ms=delay_ms):
-            return RewrittenGroup(GroupOutcome.LOST)
-        return RewrittenGroup(GroupOutcome.REWRITTEN, new, removed)
+            return RewrittenGroup(GroupOutcome.LOST, group)
+        return RewrittenGroup(GroupOutcome.REWRITTEN, group, new, writer.removed_record_count)
+
+    async def _write(
+        self,
+        folder: Path,
+        swaps: SegmentSwaps,
+        left: deque[SegmentGroup],
+        rewrite_batch: RewriteBatch,
+        *,
+        facts: Mapping[UUID, SegmentFacts],
+        limits: SegmentLimits | None,
+    ) -> _WrittenGroup:
+        """Take groups off the left, and write what is left of them into the folder."""
+        group = left.popleft()
+        following = group
+        spans, snapshot_path = TransactionalSpans(), folder / "snapshot"
+        writer = SegmentWriter(
+            folder, group.base_offset, index_interval_bytes=self.config.index_interval_bytes
+        )
+
+        def noted(buffer: Buffer, position: int, header: BatchHeader) -> bytes | None:
+            batch = rewrite_batch(buffer, position, header)
+            if batch is not None:
+                spans.note(header)
+            return batch
+
+        while True:
+            for stretch in following.stretches:
+                await swaps.renew()
+                async with self.reading(stretch) as (log, index):
+                    snapshot_path.write_bytes(index.producer_snapshot)
+                    writer.rewrite(stretch_batches(log, index, stretch), noted)
+            if limits is None or not left or not group.may_join(left[0]):
+                break
+            entry_count = sum(facts[one.segment_id].index_entry_count for one in left[0].segments)
+            if not writer.has_room_for(left[0], limits, index_entry_count=entry_count):
+                break
+            following = left.popleft()
+            group = group.joined(following)
+        writer.seal(group.end_offset)
+        return _WrittenGroup(group, writer, spans, snapshot_path)
 
     def _describe(
         self,
-        group: SegmentGroup,
-        writer: SegmentWriter,
-        snapshot: Path,
+        written: _WrittenGroup,
         rewrite: RewriteFacts,
         facts: Mapping[UUID, SegmentFacts],
     ) -> tuple[SegmentMeta, bytes]:
         """Return the new segment's metadata and index object."""
+        group, writer = written.group, written.writer
+        found = all_aborted(facts[segment.segment_id] for segment in group.segments)
         segment_id = uuid4()
         leader_epoch = max(segment.leader_epoch for segment in group.segments)
         leader_epochs = group.leader_epochs
@@ -248,9 +285,9 @@ class PartitionTier:
                 path=writer.path,
                 offset_index=writer.offset_index,
                 time_index=writer.time_index,
-                producer_snapshot=snapshot,
+                producer_snapshot=written.producer_snapshot,
                 leader_epochs=leader_epochs,
-                aborted=_aborted_in(group, writer, facts),
+                aborted=written.spans.within(found),
                 previous_hash=facts[group.segments[0].segment_id].link.previous_hash,
                 key_filter_records_max=self.key_filter_records_max,
                 rewrite=rewrite,
@@ -300,16 +337,3 @@ def replaced_links(
 def all_aborted(facts: Iterable[SegmentFacts]) -> list[AbortedTransaction]:
     """Return the aborted transactions of the segments, each once."""
     return list(dict.fromkeys(one for fact in facts for one in fact.aborted))
-
-
-def _aborted_in(
-    group: SegmentGroup, writer: SegmentWriter, facts: Mapping[UUID, SegmentFacts]
-) -> tuple[AbortedTransaction, ...]:
-    """Return the aborted transactions of which the new segment may have records."""
-    found = all_aborted(facts[segment.segment_id] for segment in group.segments)
-    kept = []
-    for one in found:
-        first, last = writer.transactional.get(one.producer_id, (0, -1))
-        if first <= one.last_offset and last >= one.first_offset:
-            kept.append(one)
-    return tuple(sorted(kept, key=lambda one: one.last_offset))

@@ -1,29 +1,20 @@
-"""Tiered segments as local files: reading one, and writing the one that replaces it."""
+"""Reading tiered segments to rewrite them."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NoReturn
 
+from tidelog_core.compaction.rewrite import WalkedBatch
 from tidelog_core.errors import CorruptObject
-from tidelog_core.log.paths import (
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    segment_path,
-)
-from tidelog_core.log.segment import LogSegment, NewBatch
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.objects.download import download
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.records.batch import BatchHeader, Buffer, iter_headers, parse_header
+from tidelog_core.records.batch import Buffer, iter_headers
 from tidelog_core.tier.index_file import IndexFile, crc32c_of
 from tidelog_core.tier.stretches import Stretch
-
-WRITE_SIZE_BYTES = 1 << 20
 
 
 @asynccontextmanager
@@ -48,10 +39,8 @@ async def downloaded(
             yield log
 
 
-def stretch_batches(
-    log: Buffer, index: IndexFile, stretch: Stretch
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of the batches that begin in the stretch.
+def stretch_batches(log: Buffer, index: IndexFile, stretch: Stretch) -> Iterator[WalkedBatch]:
+    """Yield the batches that begin in the stretch.
 
     Raises ``CorruptRecordBatch``.
     """
@@ -62,68 +51,4 @@ def stretch_batches(
         if header.base_offset >= stretch.end_offset:
             return
         if header.base_offset >= stretch.start_offset:
-            yield position, header
-
-
-class SegmentWriter:
-    """Writes a segment's log and index files into a folder of its own."""
-
-    def __init__(self, folder: Path, base_offset: int, *, index_interval_bytes: int) -> None:
-        self._folder = folder
-        self._interval_bytes = index_interval_bytes
-        self._segment = LogSegment(folder, base_offset, created_ms=0, rebuild=_never_rebuilt)
-        self._segment.create()
-        self._content = bytearray()
-        self._batches: list[NewBatch] = []
-        # Producers of transactional data, with the base offsets of their first and last batch.
-        self.transactional: dict[int, tuple[int, int]] = {}
-
-    def append(self, batch: bytes) -> None:
-        """Add a whole batch."""
-        header = parse_header(batch)
-        self._batches.append(
-            NewBatch(
-                len(self._content), header.base_offset, header.next_offset, header.max_timestamp_ms
-            )
-        )
-        self._content += batch
-        if header.is_transactional and not header.is_control:
-            first, _ = self.transactional.get(header.producer_id, (header.base_offset, 0))
-            self.transactional[header.producer_id] = first, header.base_offset
-        if len(self._content) >= WRITE_SIZE_BYTES:
-            self._flush()
-
-    def close(self) -> None:
-        """Write what is left and the indexes. The files are as they are to be then."""
-        self._flush()
-        self._segment.write_indexes()
-        self._segment.close()
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of the log file, all of them once it is closed."""
-        return self._segment.size_bytes
-
-    @property
-    def path(self) -> Path:
-        """The log file."""
-        return self._segment.path
-
-    @property
-    def offset_index(self) -> Path:
-        """The offset index file."""
-        return segment_path(self._folder, self._segment.base_offset, OFFSET_INDEX_SUFFIX)
-
-    @property
-    def time_index(self) -> Path:
-        """The time index file."""
-        return segment_path(self._folder, self._segment.base_offset, TIME_INDEX_SUFFIX)
-
-    def _flush(self) -> None:
-        if self._batches:
-            self._segment.append(self._content, self._batches, interval_bytes=self._interval_bytes)
-            self._content, self._batches = bytearray(), []
-
-
-def _never_rebuilt(segment: LogSegment) -> NoReturn:
-    raise AssertionError(f"{segment.path} is only written to")
+            yield log, position, header

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -191,6 +192,64 @@ def test_a_clean_tier_is_left_alone(tmp_path: Path) -> None:
             report = await compacted(partition)
             assert report.outcome is CompactionOutcome.NOT_DUE
             assert await partition.object_keys() == before
+
+    asyncio.run(check())
+
+
+def test_segments_are_joined_by_what_is_left_of_them(tmp_path: Path) -> None:
+    """Each was as full as one may be; next to nothing of them is left."""
+
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(tmp_path, configs={"segment.bytes": "400"}) as partition:
+            for _ in range(12):
+                await partition.copy([plain(log, *"abcd") for _ in range(4)])
+            assert min(meta.size_bytes for meta in await partition.finished()) > 400 // 2
+            report = await compacted(partition)
+            assert (report.segments_before, report.segments_after) == (12, 1)
+            (new,) = await partition.finished()
+            assert (new.base_offset, new.end_offset) == (0, log.end_offset)
+            assert read(partition) == rows(oracle(committed_records(log.batches), log.end_offset))
+            assert await partition.problems() == []
+            await delete_replaced(partition)
+            assert await partition.problems() == []
+
+    asyncio.run(check())
+
+
+def test_no_segment_outgrows_the_limit_by_joining(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        batches = [plain(log, key) for key in "abcdefgh"]
+        two = str(2 * len(batches[0]))
+        async with tiered_partition(tmp_path, configs={"segment.bytes": two}) as partition:
+            for batch in batches:
+                await partition.copy([batch])
+            report = await compacted(partition)
+            assert (report.segments_before, report.segments_after) == (8, 4)
+            assert [meta.size_bytes for meta in await partition.finished()] == [int(two)] * 4
+            assert await partition.problems() == []
+
+    asyncio.run(check())
+
+
+def test_small_segments_that_were_compacted_before_are_joined_as_well(tmp_path: Path) -> None:
+    """A reader asks for each of them, and what lies behind them may never be joined to them."""
+
+    async def check() -> None:
+        log = RandomLog()
+        async with tiered_partition(tmp_path, configs={"segment.bytes": "100"}) as partition:
+            await partition.copy([plain(log, "a")])
+            await partition.copy([plain(log, "b")])
+            await compacted(partition)
+            large = await partition.copy([plain(log, *"cdefghijklmnopqrstuvwxyz")])
+            tier = partition.tier()
+            roomy = replace(tier.config, segment_bytes=large.size_bytes)
+            await compact_partition(replace(tier, config=roomy), is_forced=True)
+            ends = [meta.end_offset for meta in await partition.finished()]
+            assert ends == [large.base_offset, large.end_offset]
+            assert read(partition) == rows(committed_records(log.batches))
+            assert await partition.problems() == []
 
     asyncio.run(check())
 

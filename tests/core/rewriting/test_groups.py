@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID, uuid4
 
-from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.rewriting.groups import SegmentGroup, group_segments
 from tidelog_core.rewriting.swap import OLD_SEGMENTS_MAX
-
-AMPLE = 1 << 40
 
 
 def segment(
@@ -37,41 +34,41 @@ def segment(
     )
 
 
-def ranges(groups: tuple[SegmentGroup, ...]) -> list[tuple[int, int]]:
-    return [(group.base_offset, group.end_offset) for group in groups]
+def ranges(segments: list[SegmentMeta]) -> list[tuple[int, int]]:
+    return [(group.base_offset, group.end_offset) for group in group_segments(segments)]
 
 
-def test_neighbours_are_one_as_far_as_they_fit() -> None:
-    segments = [segment(n, n + 10) for n in range(0, 50, 10)]
-    assert ranges(group_segments(segments, size_bytes_max=200)) == [(0, 20), (20, 40), (40, 50)]
-    assert ranges(group_segments(segments, size_bytes_max=AMPLE)) == [(0, 50)]
-    assert ranges(group_segments(segments[:2], size_bytes_max=1)) == [(0, 10), (10, 20)]
-    assert group_segments([], size_bytes_max=AMPLE) == ()
+def joined(segments: list[SegmentMeta]) -> list[SegmentGroup]:
+    """Return the groups that are left where all that may be joined is."""
+    groups: list[SegmentGroup] = []
+    for group in group_segments(segments):
+        if groups and groups[-1].may_join(group):
+            groups[-1] = groups[-1].joined(group)
+        else:
+            groups.append(group)
+    return groups
 
 
 def test_offsets_that_are_lost_are_not_covered_up() -> None:
-    segments = [segment(0, 10), segment(20, 30)]
-    assert ranges(group_segments(segments, size_bytes_max=AMPLE)) == [(0, 10), (20, 30)]
+    segments = [segment(0, 10), segment(20, 30), segment(30, 40)]
+    assert ranges(segments) == [(0, 10), (20, 30), (30, 40)]
+    assert [(one.base_offset, one.end_offset) for one in joined(segments)] == [(0, 10), (20, 40)]
+    assert joined([]) == []
 
 
-def test_a_group_fits_one_commit_and_one_offset_index() -> None:
+def test_a_group_fits_one_commit() -> None:
     many = [segment(n, n + 1) for n in range(OLD_SEGMENTS_MAX + 1)]
-    assert [len(g.segments) for g in group_segments(many, size_bytes_max=AMPLE)] == [
-        OLD_SEGMENTS_MAX,
-        1,
-    ]
-    far = [segment(0, RELATIVE_OFFSET_MAX), segment(RELATIVE_OFFSET_MAX, RELATIVE_OFFSET_MAX + 5)]
-    assert len(group_segments(far, size_bytes_max=AMPLE)) == 2
+    assert [len(group.segments) for group in joined(many)] == [OLD_SEGMENTS_MAX, 1]
 
 
 def test_what_overlaps_stays_together_with_the_epochs_of_what_is_read() -> None:
     old = segment(0, 40, epoch=1)
     new = segment(20, 60, epoch=3, epochs=((1, 20), (3, 50)))
     last = segment(60, 70, epoch=4)
-    groups = group_segments([old, new, last], size_bytes_max=1)
-    assert ranges(groups) == [(0, 60), (60, 70)]
+    groups = list(group_segments([old, new, last]))
+    assert ranges([old, new, last]) == [(0, 60), (60, 70)]
     assert groups[0].leader_epochs == ((1, 0), (3, 50))
-    (merged,) = group_segments([old, new, last], size_bytes_max=AMPLE)
+    (merged,) = joined([old, new, last])
     assert merged.leader_epochs == ((1, 0), (3, 50), (4, 60))
 
 
@@ -79,4 +76,4 @@ def test_what_a_later_leader_has_cut_off_is_in_no_group() -> None:
     """Not every offset of the two is read: what they hold is not put into one segment."""
     cut = segment(0, 40, epoch=1)
     truth = segment(10, 20, epoch=3, epochs=((1, 10), (3, 15)))
-    assert ranges(group_segments([cut, truth, segment(40, 50)], size_bytes_max=1)) == [(40, 50)]
+    assert ranges([cut, truth, segment(40, 50)]) == [(40, 50)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -15,6 +16,7 @@ from confluent_kafka.admin import (
 
 from tests.node.compaction.compacted import (
     active_base_offset,
+    assert_compacted,
     cleaned_up_to,
     consume,
     create,
@@ -31,6 +33,8 @@ CONFIG = {
     "remote.task.interval.ms": "100",
     "log.retention.check.interval.ms": "500",
 }
+
+PRODUCERS = 15
 
 
 def test_readers_of_tier_and_local_log_get_the_newest_of_every_key(tmp_path: Path) -> None:
@@ -65,6 +69,35 @@ def test_readers_of_tier_and_local_log_get_the_newest_of_every_key(tmp_path: Pat
         checked = tidelog("verify", "--data-dir", tmp_path / "node")
         assert "all is well" in checked.out.decode()
         assert "ERROR" not in node.log
+
+
+@pytest.mark.slow
+def test_librdkafka_reads_on_where_many_producers_have_left_only_their_last_batch(
+    tmp_path: Path,
+) -> None:
+    """It gives up after about ten answers in a row without a record: segments have to be joined.
+
+    The segments that each producer has filled are too large to be joined as they were.
+    """
+    with NodeProcess(tmp_path / "node", config={**CONFIG, "log.cleaner.enable": "false"}) as node:
+        create(node, "tiered", remote_storage_enable="true", local_retention_bytes="1")
+        newest: dict[bytes, tuple[int, bytes | None]] = {}
+        for index in range(PRODUCERS):
+            newest |= produce(
+                node.address, "tiered", 250, first=1_000 * index, **{"enable.idempotence": True}
+            )
+        directory = directory_of(node, "tiered")
+        eventually(
+            lambda: len(list(directory.glob("*.log"))) == 1,
+            lambda: f"segments are not evicted:\n{node.log[-3000:]}",
+        )
+        active_base = active_base_offset(directory)
+        (row,) = tidelog("job", "compact", "--data-dir", node.data_dir, "--json").document
+        assert row["compacted_up_to"] == active_base
+        assert row["segments_before"] >= PRODUCERS
+        assert_compacted(consume(node.address, "tiered"), newest, active_base)
+        # Behind what is left of all the others only the newest segment may still be full.
+        assert row["segments_after"] <= 2
 
 
 def produce_one(
