@@ -233,6 +233,23 @@ def test_no_segment_outgrows_the_limit_by_joining(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+def test_no_segments_offset_index_outgrows_its_limit_by_joining(tmp_path: Path) -> None:
+    async def check() -> None:
+        log = RandomLog()
+        # Every batch but a segment's first has an entry; there is room for three.
+        configs = {"index.interval.bytes": "0", "segment.index.bytes": "36"}
+        async with tiered_partition(tmp_path, configs=configs) as partition:
+            for pair in ("ab", "cd", "ef", "gh"):
+                await partition.copy([plain(log, key) for key in pair])
+            report = await compacted(partition)
+            assert (report.segments_before, report.segments_after) == (4, 2)
+            indexes = [await partition.tier().index_of(m) for m in await partition.finished()]
+            assert [len(index.batches) for index in indexes] == [4, 4]
+            assert await partition.problems() == []
+
+    asyncio.run(check())
+
+
 def test_small_segments_that_were_compacted_before_are_joined_as_well(tmp_path: Path) -> None:
     """A reader asks for each of them, and what lies behind them may never be joined to them."""
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from tidelog.cli.verification import Verification
 from tidelog.cli.verification_plan import BucketPlan, MetadataPlan
+from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.metadata import records
@@ -136,9 +137,15 @@ class TieredPartition:
             created_ms=self.clock(),
         )
         await self.store.commit([records.put(meta, is_logged=False)])
-        stem = self.folder / str(meta.segment_id)
-        stem.with_suffix(".log").write_bytes(b"".join(batches))
-        stem.with_suffix(".snapshot").write_bytes(encode_snapshot(producers))
+        folder = self.folder / str(meta.segment_id)
+        folder.mkdir()
+        interval_bytes = self.tier().config.index_interval_bytes
+        writer = SegmentWriter(folder, base, index_interval_bytes=interval_bytes)
+        for batch in batches:
+            writer.append(batch)
+        writer.seal(end)
+        snapshot = folder / "snapshot"
+        snapshot.write_bytes(encode_snapshot(producers))
         built = build_index_file(
             SegmentSource(
                 topic_id=meta.topic_id,
@@ -148,10 +155,10 @@ class TieredPartition:
                 base_offset=base,
                 end_offset=end,
                 size_bytes=meta.size_bytes,
-                path=stem.with_suffix(".log"),
-                offset_index=stem.with_suffix(".none"),
-                time_index=stem.with_suffix(".none"),
-                producer_snapshot=stem.with_suffix(".snapshot"),
+                path=writer.path,
+                offset_index=writer.offset_index,
+                time_index=writer.time_index,
+                producer_snapshot=snapshot,
                 leader_epochs=meta.leader_epochs,
                 aborted=[t for t in aborted if t.first_offset < end and t.last_offset >= base],
                 previous_hash=NO_HASH if before is None else bytes.fromhex(before.chained_hash),
@@ -159,7 +166,7 @@ class TieredPartition:
             )
         )
         keys = segment_keys(CLUSTER_ID, TOPIC, meta)
-        await self.objects.put_file(keys.log, stem.with_suffix(".log"))
+        await self.objects.put_file(keys.log, writer.path)
         await self.objects.put(keys.index, built.data)
         done = dataclasses.replace(
             meta,
