@@ -145,7 +145,7 @@ def test_records_are_acquired_and_acknowledged(peer: Peer) -> Observations:
 
 @compared
 def test_acknowledgements_that_make_no_sense_are_refused(peer: Peer) -> Observations:
-    member = begin(peer, "refused", 5)
+    member = begin(peer, "share-refused", 5)
     member.until_acquired()
     for label, said in (
         ("never acquired", [(5, 5, [ACCEPT])]),
@@ -182,7 +182,7 @@ def test_one_members_records_are_not_anothers(peer: Peer) -> Observations:
 
 @compared
 def test_share_sessions_follow_their_epochs(peer: Peer) -> Observations:
-    member = begin(peer, "sessions", 1, partitions=2)
+    member = begin(peer, "share-sessions", 1, partitions=2)
     yield "unknown", member.fetch(epoch=3)
     yield "unknown, acknowledging", member.acknowledge((0, 0, [ACCEPT]), epoch=3)
     yield "unknown, closing", member.fetch(epoch=-1)
@@ -213,12 +213,12 @@ def test_limits_end_at_batches(peer: Peer) -> Observations:
 
 @compared
 def test_partitions_that_are_not_there(peer: Peer) -> Observations:
-    member = begin(peer, "not-there", 1)
+    member = begin(peer, "share-not-there", 1)
     member.until_acquired()
-    yield "partition", Member(peer, "not-there", "not-there", OTHER).fetch(partitions=(7,))
+    yield "partition", Member(peer, "share-not-there", "share-not-there", OTHER).fetch(partitions=(7,))
     yield (
         "acknowledged topic",
-        Member(peer, "not-there", "nowhere").acknowledge((0, 0, [ACCEPT]), epoch=member.epoch),
+        Member(peer, "share-not-there", "nowhere").acknowledge((0, 0, [ACCEPT]), epoch=member.epoch),
     )
 
 

@@ -344,21 +344,21 @@ def test_offsets_in_transactions(peer: Peer) -> Observations:
 
 @compared
 def test_deleted_offsets_are_gone_from_transactions_too(peer: Peer) -> Observations:
-    peer.create_topic("txn-d", partitions=2)
+    peer.create_topic("txn-deleted", partitions=2)
     name = group = "offsets-deleted"
     peer.await_coordinator(group)
     who = producer(peer, name)
     ids = {"transactional_id": name, "producer_id": who[0], "producer_epoch": who[1]}
 
     def fetched() -> Any:
-        wanted = {"group_id": group, "topics": [{"name": "txn-d", "partition_indexes": [0, 1]}]}
+        wanted = {"group_id": group, "topics": [{"name": "txn-deleted", "partition_indexes": [0, 1]}]}
         return peer.call("offset_fetch", 8, groups=[wanted], require_stable=True)["groups"]
 
     peer.call("add_offsets_to_txn", 3, **ids, group_id=group)
     parts = [{"partition_index": index, "committed_offset": 5} for index in (0, 1)]
-    topics = [{"name": "txn-d", "partitions": parts}]
+    topics = [{"name": "txn-deleted", "partitions": parts}]
     yield "committed", peer.call("txn_offset_commit", 3, **ids, group_id=group, topics=topics)
-    deleted = [{"name": "txn-d", "partitions": [{"partition_index": 0}]}]
+    deleted = [{"name": "txn-deleted", "partitions": [{"partition_index": 0}]}]
     yield "deleted", peer.call("offset_delete", 0, group_id=group, topics=deleted)
     yield "pending", fetched()
     yield "ended", end(peer, name, who)
