@@ -54,13 +54,13 @@ class TidelogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer. Raises ``InvalidConfig`` for options and columns."""
-        from tidelog_spark.sink_writers import batch_writer
+        from tidelog_spark.sink.writers import batch_writer
 
         return batch_writer(self.options, schema, is_overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the stream writer. Raises ``InvalidConfig`` for options and columns."""
-        from tidelog_spark.sink_writers import stream_writer
+        from tidelog_spark.sink.writers import stream_writer
 
         del overwrite  # A topic is only ever added to.
         return stream_writer(self.options, schema)

@@ -21,8 +21,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
-from tidelog_spark.sink_options import parse_sink_options
-from tidelog_spark.sink_writers import RowsWritten, TaskDone, TidelogStreamWriter, TidelogWriter
+from tidelog_spark.sink.options import parse_sink_options
+from tidelog_spark.sink.writers import RowsWritten, TaskDone, TidelogStreamWriter, TidelogWriter
 from tidelog_spark.source import TidelogDataSource
 
 ROW_COUNT = 1000

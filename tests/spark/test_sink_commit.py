@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from tidelog import GroupMetadata, OffsetAndMetadata
 from tidelog.errors import ProducerFenced
 from tidelog.producing.prepared import PreparedTransaction
-from tidelog_spark import sink_decision
-from tidelog_spark.sink_clients import SinkNames, open_producer
-from tidelog_spark.sink_commit import abort_batch, commit_batch
-from tidelog_spark.sink_decision import MARKED, Decision, WrittenTask, record
-from tidelog_spark.sink_errors import (
+from tidelog_spark.sink import decision as decision_module
+from tidelog_spark.sink.clients import SinkNames, open_producer
+from tidelog_spark.sink.commit import abort_batch, commit_batch
+from tidelog_spark.sink.decision import MARKED, Decision, WrittenTask, record
+from tidelog_spark.sink.errors import (
     BatchIncomplete,
     BatchSuperseded,
     CorruptDecision,
     TransactionsEnded,
 )
-from tidelog_spark.sink_options import SinkOptions, parse_sink_options
-from tidelog_spark.sink_task import RowWriter, write_stream_task, write_whole_task
+from tidelog_spark.sink.options import SinkOptions, parse_sink_options
+from tidelog_spark.sink.task import RowWriter, write_stream_task, write_whole_task
 
 from tests.node.node_process import NodeProcess
 from tests.sdk.transactional import kafka
@@ -376,14 +376,14 @@ def test_a_decision_of_any_size_comes_back_from_its_texts(tasks):
         },
     )
     texts = decision.texts()
-    assert all(len(text) <= sink_decision.TEXT_SIZE_MAX for text in texts)
+    assert all(len(text) <= decision_module.TEXT_SIZE_MAX for text in texts)
     count, _, first = texts[0].partition(":")
     assert int(count) == len(texts)
     assert Decision.from_text("".join([first, *texts[1:]]), names) == decision
 
 
 def test_a_decision_that_takes_several_texts_is_read_back(address, monkeypatch):
-    monkeypatch.setattr(sink_decision, "TEXT_SIZE_MAX", 60)
+    monkeypatch.setattr(decision_module, "TEXT_SIZE_MAX", 60)
     query = Query(address)
     written = query.tasks(0, range(10))
     query.decide(0, written)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tidelog import Admin
-from tidelog_spark.sink_clients import SinkNames
-from tidelog_spark.sink_decision import MARKED
+from tidelog_spark.sink.clients import SinkNames
+from tidelog_spark.sink.decision import MARKED
 
 from tests.node.node_process import NodeProcess
 from tests.spark.sink_driver import ROW_COUNT

@@ -2,7 +2,7 @@
 
 The rows are first made into the sink's columns, then cut into a fixed number of tasks by
 their key and value: so which rows a task has does not depend on how the table is read.
-Each task commits its rows with a mark (``sink_task``). Run again under the same id, the
+Each task commits its rows with a mark (``sink.task``). Run again under the same id, the
 job finds the marks and writes what is missing; where nothing is, it does not even read
 the table. The plan is kept beside the marks: another one under the same id is refused.
 
@@ -25,9 +25,9 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 from tidelog import OffsetAndMetadata
 from tidelog.errors import InvalidConfig
 
-from tidelog_spark.sink_clients import SinkNames, open_admin
-from tidelog_spark.sink_decision import MARKED
-from tidelog_spark.sink_options import SinkOptions, parse_sink_options
+from tidelog_spark.sink.clients import SinkNames, open_admin
+from tidelog_spark.sink.decision import MARKED
+from tidelog_spark.sink.options import SinkOptions, parse_sink_options
 from tidelog_spark.source import register
 
 TASK_COUNT = 64

@@ -27,10 +27,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from tidelog import Admin, Producer
 from tidelog.errors import TidelogError, TransactionAborted
 
-from tidelog_spark.sink_clients import SinkNames, fence_off, open_admin, open_producer
-from tidelog_spark.sink_decision import Decision, WrittenTask, read, record
-from tidelog_spark.sink_errors import BatchIncomplete, BatchSuperseded, TransactionsEnded
-from tidelog_spark.sink_options import SinkOptions
+from tidelog_spark.sink.clients import SinkNames, fence_off, open_admin, open_producer
+from tidelog_spark.sink.decision import Decision, WrittenTask, read, record
+from tidelog_spark.sink.errors import BatchIncomplete, BatchSuperseded, TransactionsEnded
+from tidelog_spark.sink.options import SinkOptions
 
 logger = logging.getLogger(__name__)
 

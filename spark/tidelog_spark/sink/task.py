@@ -4,7 +4,7 @@ A task of a batch write commits by itself, and with the rows a mark that it has.
 attempts of a task have one transactional id: one that begins ends what another has open,
 or waits for its commit, so that the mark it then looks for tells for certain.
 
-A task of a stream's micro-batch leaves the commit to the driver (``sink_commit``). Its
+A task of a stream's micro-batch leaves the commit to the driver (``sink.commit``). Its
 attempts have transactional ids of their own: the driver chooses among them.
 """
 
@@ -20,12 +20,12 @@ from tidelog import GroupMetadata, OffsetAndMetadata, Producer, Transaction
 from tidelog.sync import LoopThread
 from tidelog_core.clock import wall_clock_ms
 
-from tidelog_spark.sink_batches import BatchBuilder
-from tidelog_spark.sink_clients import SinkNames, open_admin, open_producer
-from tidelog_spark.sink_commit import complete_task
-from tidelog_spark.sink_decision import MARKED, WrittenTask, read_settled
-from tidelog_spark.sink_errors import BatchSuperseded
-from tidelog_spark.sink_options import SinkOptions
+from tidelog_spark.sink.batches import BatchBuilder
+from tidelog_spark.sink.clients import SinkNames, open_admin, open_producer
+from tidelog_spark.sink.commit import complete_task
+from tidelog_spark.sink.decision import MARKED, WrittenTask, read_settled
+from tidelog_spark.sink.errors import BatchSuperseded
+from tidelog_spark.sink.options import SinkOptions
 
 
 class RowWriter:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tidelog_core.model import TopicPartition
 
 from tidelog_spark.kernels import Bytes, Ints, Longs
-from tidelog_spark.sink_errors import InvalidRow
-from tidelog_spark.sink_kernels import (
+from tidelog_spark.sink.errors import InvalidRow
+from tidelog_spark.sink.kernels import (
     NULL_HEADER,
     NULL_HEADER_KEY,
     OK,

@@ -19,15 +19,15 @@ from tidelog.errors import TidelogError
 from tidelog.producing.prepared import PreparedTransaction
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
-from tidelog_spark.sink_clients import (
+from tidelog_spark.sink.clients import (
     UNSTABLE_TIMEOUT_MS,
     SinkNames,
     fence_off,
     is_unstable,
     open_admin,
 )
-from tidelog_spark.sink_errors import CorruptDecision
-from tidelog_spark.sink_options import SinkOptions
+from tidelog_spark.sink.errors import CorruptDecision
+from tidelog_spark.sink.options import SinkOptions
 
 MARKED = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 TEXT_SIZE_MAX = 4000  # characters; ``offset.metadata.max.bytes`` is 4096 by default

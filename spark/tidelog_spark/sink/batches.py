@@ -19,9 +19,9 @@ from tidelog_core.records.codecs import compress
 from tidelog_core.records.record import record_size_bytes_max
 
 from tidelog_spark.kernels import Longs
-from tidelog_spark.sink_kernels import encode_records, order_by_group
-from tidelog_spark.sink_options import BatchOptions
-from tidelog_spark.sink_rows import COLUMNS, Rows, assign_partitions, read_rows
+from tidelog_spark.sink.kernels import encode_records, order_by_group
+from tidelog_spark.sink.options import BatchOptions
+from tidelog_spark.sink.rows import COLUMNS, Rows, assign_partitions, read_rows
 
 GATHERED_SIZE_BYTES = 16 * 1024 * 1024
 _RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)

@@ -20,10 +20,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from tidelog.errors import InvalidConfig
 
-from tidelog_spark.sink_clients import SinkNames, open_admin
-from tidelog_spark.sink_commit import abort_batch, abort_open, commit_batch
-from tidelog_spark.sink_decision import WrittenTask
-from tidelog_spark.sink_options import SinkOptions, check_columns, parse_sink_options
+from tidelog_spark.sink.clients import SinkNames, open_admin
+from tidelog_spark.sink.commit import abort_batch, abort_open, commit_batch
+from tidelog_spark.sink.decision import WrittenTask
+from tidelog_spark.sink.options import SinkOptions, check_columns, parse_sink_options
 
 # Of a stream's tasks. Source: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -55,7 +55,7 @@ class TidelogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
         """Write one task's rows."""
-        from tidelog_spark.sink_task import write_whole_task  # It loads the compiler.
+        from tidelog_spark.sink.task import write_whole_task  # It loads the compiler.
 
         context = _context()
         return RowsWritten(
@@ -81,7 +81,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         """Leave one task's rows in a transaction."""
-        from tidelog_spark.sink_task import write_stream_task  # It loads the compiler.
+        from tidelog_spark.sink.task import write_stream_task  # It loads the compiler.
 
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY)

@@ -7,7 +7,7 @@ import re
 from tidelog import Admin, Producer
 from tidelog.errors import ErrorCode, TidelogError
 
-from tidelog_spark.sink_options import SinkOptions
+from tidelog_spark.sink.options import SinkOptions
 
 PREFIX = "tidelog-spark"
 # How long a reader waits for a transaction's end before it sees to the end itself.
