@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tidelog_core.config import INT32_MAX, INT64_MAX
+from tidelog_core.errors import InvalidConfig
 from tidelog_core.model import TopicPartition
 
 from tidelog_spark.positions import Positions
@@ -171,6 +172,18 @@ def parse_duration_ms(text: str) -> int:
     if match is None or match[2] not in _MS_BY_UNIT:
         raise ValueError("must be a time like 500ms, 30s, 15m or 2h")
     return int(match[1]) * _MS_BY_UNIT[match[2]]
+
+
+def parse_servers(text: str) -> str:
+    """Return the text of ``host:port,host:port`` as it is."""
+    # Imported late: the client's message classes take half a second to load.
+    from tidelog.options import parse_bootstrap
+
+    try:
+        parse_bootstrap(text)
+    except InvalidConfig as error:
+        raise ValueError(f"must be host:port,host:port: {error}") from None
+    return text
 
 
 def parse_keys(text: str) -> tuple[str, ...]:

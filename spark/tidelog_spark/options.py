@@ -8,10 +8,9 @@ Source: Spark's Kafka integration guide.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
 from uuid import UUID
 
 from tidelog_core.config import parse_bool
@@ -19,6 +18,7 @@ from tidelog_core.errors import InvalidConfig
 
 from tidelog_spark import option_values as values
 from tidelog_spark.bookmarks import Bookmark
+from tidelog_spark.option_reader import OptionReader
 from tidelog_spark.option_values import (
     EARLIEST,
     LATEST,
@@ -29,8 +29,6 @@ from tidelog_spark.option_values import (
     Subscribe,
     TimestampLimit,
 )
-
-T = TypeVar("T")
 
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 REQUEST_TIMEOUT_MS = 30_000
@@ -98,7 +96,6 @@ _NOT_HERE = {
     "maxrecordsperpartition": "is not known: tasks are cut by bytes, 'minPartitions' makes more",
     "path": "is not read: name the stores with 'metadata' and 'objects', topics with 'subscribe'",
 }
-_NAME_BY_LOWER_CASE = {name.lower(): name for name in OPTION_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +136,8 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
 
     Raises ``InvalidConfig`` with every problem at once.
     """
-    reader = _OptionReader(given)
-    reader.report_unknown(is_stream=is_stream)
+    reader = OptionReader(given, OPTION_NAMES)
+    reader.report_strangers(partial(_why_not, is_stream=is_stream))
     is_bookmarked = not is_stream and reader.has("asOf")
     limits = _bookmarked(reader) if is_bookmarked else _limits(reader, is_stream=is_stream)
     if is_stream:
@@ -148,8 +145,12 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         limits = (*limits[:2], end)
     selection, start, end = limits
     options = ReadOptions(
-        metadata=reader.required("metadata", "sqlite:///path or dynamodb://table"),
-        objects=reader.required("objects", "file:///path or s3://bucket/prefix"),
+        metadata=reader.required(
+            "metadata", str, example="a url like sqlite:///path or dynamodb://table"
+        ),
+        objects=reader.required(
+            "objects", str, example="a url like file:///path or s3://bucket/prefix"
+        ),
         selection=selection,
         start=start,
         end=end,
@@ -195,76 +196,27 @@ def check_options(given: Mapping[str, str]) -> ReadOptions:
             raise refused from None
 
 
-class _OptionReader:
-    """Hands out options by name and gathers what is wrong with them."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self.problems: list[str] = []
-        self._given = {name.lower(): (name, str(text)) for name, text in given.items()}
-
-    def report_unknown(self, *, is_stream: bool) -> None:
-        names, what = (
-            (_BATCH_NAMES, "is for batch reads: a stream has no end")
-            if is_stream
-            else (_STREAM_NAMES, "is for streaming reads")
+def _why_not(lower: str, *, is_stream: bool) -> str | None:
+    """Return why a name means nothing to this read, as far as that is known."""
+    names, what = (
+        (_BATCH_NAMES, "is for batch reads: a stream has no end")
+        if is_stream
+        else (_STREAM_NAMES, "is for streaming reads")
+    )
+    if lower in map(str.lower, names):
+        return what
+    if lower in _NOT_HERE:
+        return _NOT_HERE[lower]
+    clients = (*_NODE_NAMES, "kafka.isolation.level")
+    if lower.startswith("kafka.") and lower not in clients:
+        return (
+            "is for a Kafka client, and this is none: of those options it knows"
+            f" {', '.join(map(repr, clients))}"
         )
-        elsewhere = {name.lower() for name in names}
-        for lower, (given_name, _) in sorted(self._given.items()):
-            # Spark hands names over in lower case.
-            name = _NAME_BY_LOWER_CASE.get(lower, given_name)
-            if lower in elsewhere:
-                self.problems.append(f"option {name!r} {what}")
-            elif lower in _NAME_BY_LOWER_CASE:
-                continue
-            elif lower in _NOT_HERE:
-                self.problems.append(f"option {name!r} {_NOT_HERE[lower]}")
-            elif lower.startswith("kafka."):
-                names_here = ", ".join(map(repr, (*_NODE_NAMES, "kafka.isolation.level")))
-                self.problems.append(
-                    f"option {name!r} is for a Kafka client, and this is none: of those"
-                    f" options it knows {names_here}"
-                )
-            else:
-                self.problems.append(f"unknown option {name!r}: {_nearest(lower)}")
-
-    def has(self, name: str) -> bool:
-        return name.lower() in self._given
-
-    def text(self, name: str) -> str:
-        return self._given[name.lower()][1].strip()
-
-    def required(self, name: str, example: str) -> str:
-        if self.has(name) and self.text(name):
-            return self.text(name)
-        self.problems.append(f"option {name!r} is missing: give a url like {example}")
-        return ""
-
-    def parsed(self, name: str, parse: Callable[[str], T], *, default: T) -> T:
-        if not self.has(name):
-            return default
-        try:
-            return parse(self.text(name))
-        except ValueError as error:
-            self.problems.append(f"option {name!r} is {self.text(name)!r}: it {error}")
-            return default
-
-    def choice(self, name: str, choices: Mapping[str, T], *, default: T) -> T:
-        def parse(text: str) -> T:
-            if text.lower() not in choices:
-                raise ValueError(f"must be one of {', '.join(choices)}")
-            return choices[text.lower()]
-
-        return self.parsed(name, parse, default=default)
+    return None
 
 
-def _nearest(lower: str) -> str:
-    near = difflib.get_close_matches(lower, _NAME_BY_LOWER_CASE, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {_NAME_BY_LOWER_CASE[near[0]]!r}?"
-    return f"the options are {', '.join(OPTION_NAMES)}"
-
-
-def _limits(reader: _OptionReader, *, is_stream: bool) -> tuple[Selection, Limit, Limit]:
+def _limits(reader: OptionReader, *, is_stream: bool) -> tuple[Selection, Limit, Limit]:
     first = LATEST if is_stream else EARLIEST
     return (
         _selection(reader),
@@ -273,7 +225,7 @@ def _limits(reader: _OptionReader, *, is_stream: bool) -> tuple[Selection, Limit
     )
 
 
-def _bookmarked(reader: _OptionReader) -> tuple[Selection, Limit, Limit]:
+def _bookmarked(reader: OptionReader) -> tuple[Selection, Limit, Limit]:
     for name in _SAID_BY_BOOKMARK:
         if reader.has(name):
             reader.problems.append(f"option {name!r} is said by 'asOf' already: leave it out")
@@ -287,7 +239,7 @@ def _bookmarked(reader: _OptionReader) -> tuple[Selection, Limit, Limit]:
     )
 
 
-def _selection(reader: _OptionReader) -> Selection:
+def _selection(reader: OptionReader) -> Selection:
     nothing: Selection = Subscribe(())
     # Several are parsed all the same, so that everything wrong is said at once.
     found = [
@@ -303,7 +255,7 @@ def _selection(reader: _OptionReader) -> Selection:
     return found[0]
 
 
-def _limit(reader: _OptionReader, side: str, *, default: int, is_stream: bool) -> Limit:
+def _limit(reader: OptionReader, side: str, *, default: int, is_stream: bool) -> Limit:
     fallback: Limit = OffsetLimit(default, {})
     parse = values.offsets_parser(side, is_stream=is_stream)
     by_offset = reader.parsed(f"{side}Offsets", parse, default=fallback)
@@ -322,7 +274,7 @@ def _topic_ids(*limits: Limit) -> Mapping[str, UUID]:
     return found
 
 
-def _is_read_committed(reader: _OptionReader, *, is_bookmarked: bool) -> bool:
+def _is_read_committed(reader: OptionReader, *, is_bookmarked: bool) -> bool:
     bookmarked = None
     if is_bookmarked:
         try:
@@ -344,7 +296,7 @@ def _is_read_committed(reader: _OptionReader, *, is_bookmarked: bool) -> bool:
     return bookmarked
 
 
-def _keys(reader: _OptionReader) -> frozenset[bytes] | None:
+def _keys(reader: OptionReader) -> frozenset[bytes] | None:
     decode = reader.choice("keyEncoding", _KEY_ENCODINGS, default=values.decode_utf8)
     if reader.has("key") and reader.has("keys"):
         reader.problems.append("give only one of the options 'key', 'keys'")
@@ -362,7 +314,7 @@ def _keys(reader: _OptionReader) -> frozenset[bytes] | None:
     return reader.parsed("key", one, default=None)
 
 
-def _nodes(reader: _OptionReader) -> NodeOptions | None:
+def _nodes(reader: OptionReader) -> NodeOptions | None:
     reader.choice("kafka.security.protocol", {"plaintext": None}, default=None)
     if not reader.has("kafka.bootstrap.servers"):
         reader.problems += [
@@ -372,23 +324,14 @@ def _nodes(reader: _OptionReader) -> NodeOptions | None:
         ]
         return None
     return NodeOptions(
-        bootstrap_servers=reader.parsed("kafka.bootstrap.servers", _servers, default=""),
+        bootstrap_servers=reader.parsed(
+            "kafka.bootstrap.servers", values.parse_servers, default=""
+        ),
         client_id=reader.parsed("kafka.client.id", str, default=CLIENT_ID),
         request_timeout_ms=reader.parsed(
             "kafka.request.timeout.ms", values.parse_positive, default=REQUEST_TIMEOUT_MS
         ),
     )
-
-
-def _servers(text: str) -> str:
-    # Imported late: the client's message classes take half a second to load.
-    from tidelog.options import parse_bootstrap
-
-    try:
-        parse_bootstrap(text)
-    except InvalidConfig as error:
-        raise ValueError(f"must be host:port,host:port: {error}") from None
-    return text
 
 
 def _crossed(options: ReadOptions) -> list[str]:

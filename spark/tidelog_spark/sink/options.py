@@ -7,11 +7,9 @@ Source: Spark's Kafka integration guide, the producer configs of Kafka.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
@@ -23,10 +21,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from tidelog.errors import InvalidConfig
-from tidelog.options import COMPRESSION, parse_bootstrap
-from tidelog_core.config import INT32_MAX, parse_bool
+from tidelog.options import COMPRESSION
+from tidelog_core.config import parse_bool
 from tidelog_core.records.batch import CompressionType
 from tidelog_core.records.codecs import LEVELS
+
+from tidelog_spark import option_values as values
+from tidelog_spark.option_reader import OptionReader
 
 WRITE_ID_SIZE_MAX = 200  # characters; it becomes part of transactional ids and of a group's
 
@@ -62,55 +63,62 @@ class SinkOptions:
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Return the options of a write. Raises ``InvalidConfig`` with every problem at once."""
-    problems: list[str] = []
-    found: dict[str, Any] = {}
-    for name, text in given.items():
-        lower = name.lower()
-        if lower in _PASSED_OVER:
-            continue
-        if lower not in _PARSERS:
-            problems.append(_not_here(name))
-            continue
-        try:
-            found[lower] = _PARSERS[lower](str(text).strip())
-        except ValueError as error:
-            problems.append(f"option {_SPELLED.get(lower, name)!r} is {text!r}: it {error}")
-        except InvalidConfig as error:
-            problems += error.problems
-    if not any(name.lower() == "kafka.bootstrap.servers" for name in given):
-        problems.append("option 'kafka.bootstrap.servers' is missing: give host:port,...")
-    request_ms = found.get("kafka.request.timeout.ms", 30_000)
-    if found.get("kafka.delivery.timeout.ms", 120_000) < request_ms:
-        problems.append(
-            "option 'kafka.delivery.timeout.ms' must be at least 'kafka.request.timeout.ms',"
-            f" {request_ms}"
+    told = {name: text for name, text in given.items() if name.lower() not in _PASSED_OVER}
+    reader = OptionReader(told, OPTION_NAMES)
+    reader.report_strangers(_NOT_HERE.get)
+    for name, right in _FIXED.items():
+        reader.parsed(name, _just(*right), default=None)
+
+    def count(name: str, default: int) -> int:
+        return reader.parsed(name, values.parse_positive, default=default)
+
+    defaults = SinkOptions(
+        bootstrap_servers=reader.required(
+            "kafka.bootstrap.servers", values.parse_servers, example="host:port,..."
         )
-    if problems:
-        raise InvalidConfig(problems)
-    codec: CompressionType = found.get("kafka.compression.type", CompressionType.NONE)
-    defaults, batch_defaults = SinkOptions(bootstrap_servers=""), BatchOptions()
-    request_size = found.get("kafka.max.request.size", batch_defaults.record_size_bytes_max)
-    return SinkOptions(
-        bootstrap_servers=found["kafka.bootstrap.servers"],
-        client_id=found.get("kafka.client.id", defaults.client_id),
-        batches=BatchOptions(
-            topic=found.get("topic"),
-            include_headers=found.get("includeheaders", True),
-            compression=codec,
-            compression_level=found.get(f"kafka.compression.{codec.name.lower()}.level"),
-            batch_size_bytes=min(
-                found.get("kafka.batch.size", batch_defaults.batch_size_bytes), request_size // 2
-            ),
-            record_size_bytes_max=request_size,
-        ),
-        buffer_memory_bytes=found.get("kafka.buffer.memory", defaults.buffer_memory_bytes),
-        transaction_timeout_ms=found.get(
+    )
+    options = SinkOptions(
+        bootstrap_servers=defaults.bootstrap_servers,
+        client_id=reader.parsed("kafka.client.id", str, default=defaults.client_id),
+        batches=_batches(reader, count),
+        buffer_memory_bytes=count("kafka.buffer.memory", defaults.buffer_memory_bytes),
+        transaction_timeout_ms=count(
             "kafka.transaction.timeout.ms", defaults.transaction_timeout_ms
         ),
-        request_timeout_ms=request_ms,
-        delivery_timeout_ms=found.get("kafka.delivery.timeout.ms", defaults.delivery_timeout_ms),
-        max_block_ms=found.get("kafka.max.block.ms", defaults.max_block_ms),
-        write_id=found.get("writeid"),
+        request_timeout_ms=count("kafka.request.timeout.ms", defaults.request_timeout_ms),
+        delivery_timeout_ms=count("kafka.delivery.timeout.ms", defaults.delivery_timeout_ms),
+        max_block_ms=count("kafka.max.block.ms", defaults.max_block_ms),
+        write_id=reader.parsed("writeId", _write_id, default=None),
+    )
+    if options.delivery_timeout_ms < options.request_timeout_ms:
+        reader.problems.append(
+            "option 'kafka.delivery.timeout.ms' must be at least 'kafka.request.timeout.ms',"
+            f" {options.request_timeout_ms}"
+        )
+    if reader.problems:
+        raise InvalidConfig(reader.problems)
+    return options
+
+
+def _batches(reader: OptionReader, count: Callable[[str, int], int]) -> BatchOptions:
+    defaults = BatchOptions()
+    codec = reader.choice("kafka.compression.type", COMPRESSION, default=defaults.compression)
+    # Those of the other codecs are checked all the same.
+    levels = {
+        one: reader.parsed(name, _level(one), default=None) for one, name in _LEVEL_NAMES.items()
+    }
+    request_size = count("kafka.max.request.size", defaults.record_size_bytes_max)
+    return BatchOptions(
+        topic=reader.parsed("topic", _topic, default=None),
+        include_headers=reader.parsed(
+            "includeHeaders", parse_bool, default=defaults.include_headers
+        ),
+        compression=codec,
+        compression_level=levels.get(codec),
+        batch_size_bytes=min(
+            count("kafka.batch.size", defaults.batch_size_bytes), request_size // 2
+        ),
+        record_size_bytes_max=request_size,
     )
 
 
@@ -151,11 +159,6 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[DataType], bool]]] = {
 }
 
 
-def _bootstrap(text: str) -> str:
-    parse_bootstrap(text)
-    return text
-
-
 def _topic(text: str) -> str:
     if not text:
         raise ValueError("must name a topic")
@@ -170,12 +173,6 @@ def _write_id(text: str) -> str:
     return text
 
 
-def _codec(text: str) -> CompressionType:
-    if text.lower() not in COMPRESSION:
-        raise ValueError(f"must be one of {', '.join(COMPRESSION)}")
-    return COMPRESSION[text.lower()]
-
-
 def _level(codec: CompressionType) -> Callable[[str], int]:
     levels, _ = LEVELS[codec]
 
@@ -185,12 +182,6 @@ def _level(codec: CompressionType) -> Callable[[str], int]:
         return int(text)
 
     return parse
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= INT32_MAX:
-        raise ValueError("must be a whole number of at least 1")
-    return int(text)
 
 
 def _just(*right: str) -> Callable[[str], str]:
@@ -204,26 +195,26 @@ def _just(*right: str) -> Callable[[str], str]:
     return parse
 
 
-_PARSERS: Mapping[str, Callable[[str], object]] = {
-    "kafka.bootstrap.servers": _bootstrap,
-    "topic": _topic,
-    "includeheaders": parse_bool,
-    "writeid": _write_id,
-    "kafka.client.id": str,
-    "kafka.compression.type": _codec,
-    **{f"kafka.compression.{c.name.lower()}.level": _level(c) for c in LEVELS},
-    "kafka.batch.size": _positive,
-    "kafka.max.request.size": _positive,
-    "kafka.buffer.memory": _positive,
-    "kafka.transaction.timeout.ms": _positive,
-    "kafka.request.timeout.ms": _positive,
-    "kafka.delivery.timeout.ms": _positive,
-    "kafka.max.block.ms": _positive,
-    "kafka.acks": _just("all", "-1"),
-    "kafka.enable.idempotence": _just("true"),
-}
-_SPELLED = {"includeheaders": "includeHeaders", "writeid": "writeId"}
-_NAMES = tuple(_SPELLED.get(name, name) for name in _PARSERS)
+_LEVEL_NAMES = {codec: f"kafka.compression.{codec.name.lower()}.level" for codec in LEVELS}
+# What the sink leaves no choice with.
+_FIXED = {"kafka.acks": ("all", "-1"), "kafka.enable.idempotence": ("true",)}
+OPTION_NAMES = (
+    "kafka.bootstrap.servers",
+    "topic",
+    "includeHeaders",
+    "writeId",
+    "kafka.client.id",
+    "kafka.compression.type",
+    *_LEVEL_NAMES.values(),
+    "kafka.batch.size",
+    "kafka.max.request.size",
+    "kafka.buffer.memory",
+    "kafka.transaction.timeout.ms",
+    "kafka.request.timeout.ms",
+    "kafka.delivery.timeout.ms",
+    "kafka.max.block.ms",
+    *_FIXED,
+)
 # What Spark itself adds to the options of a stream.
 _PASSED_OVER = frozenset({"checkpointlocation", "queryname"})
 # Known from Spark's Kafka sink or its source, without a meaning here: why.
@@ -240,13 +231,3 @@ _NOT_HERE = {
     "kafka.partitioner.class": "is not for a choice: give a column 'partition'",
     "compression": "is called 'kafka.compression.type'",
 }
-
-
-def _not_here(name: str) -> str:
-    lower = name.lower()
-    if lower in _NOT_HERE:
-        return f"option {name!r} {_NOT_HERE[lower]}"
-    near = difflib.get_close_matches(lower, _PARSERS, n=1, cutoff=0.6)
-    if near:
-        return f"unknown option {name!r}: did you mean {_SPELLED.get(near[0], near[0])!r}?"
-    return f"unknown option {name!r}: the options are {', '.join(_NAMES)}"

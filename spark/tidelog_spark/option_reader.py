@@ -1,0 +1,77 @@
+"""Takes a read's or a write's options by name, and gathers what is wrong with them.
+
+A name counts in any case: Spark hands names over in lower case.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class OptionReader:
+    """Hands out options. What is wrong is in ``problems``, and a default is given for it."""
+
+    def __init__(self, given: Mapping[str, str], names: Sequence[str]) -> None:
+        """``names`` are all that there are, as they are spelled and in the order they are told."""
+        self.problems: list[str] = []
+        self._given = {name.lower(): (name, str(text)) for name, text in given.items()}
+        self._names = names
+        self._spelled = {name.lower(): name for name in names}
+
+    def report_strangers(self, why_not: Callable[[str], str | None]) -> None:
+        """Add a problem for every name that means nothing here.
+
+        ``why_not`` takes a name in lower case, and returns what is said of it: ``None``
+        where it is right, or nothing is known of it.
+        """
+        for lower, (given_name, _) in sorted(self._given.items()):
+            name = self._spelled.get(lower, given_name)
+            if (reason := why_not(lower)) is not None:
+                self.problems.append(f"option {name!r} {reason}")
+            elif lower not in self._spelled:
+                self.problems.append(f"unknown option {name!r}: {self._nearest(lower)}")
+
+    def has(self, name: str) -> bool:
+        """Return whether the option is given."""
+        return name.lower() in self._given
+
+    def text(self, name: str) -> str:
+        """Return the text of an option that is given."""
+        return self._given[name.lower()][1].strip()
+
+    def required(self, name: str, parse: Callable[[str], str], *, example: str) -> str:
+        """Return what the option says, which must be there and say something."""
+        if self.has(name) and self.text(name):
+            return self.parsed(name, parse, default="")
+        self.problems.append(f"option {name!r} is missing: give {example}")
+        return ""
+
+    def parsed(self, name: str, parse: Callable[[str], T], *, default: T) -> T:
+        """Return what the option says. ``parse`` raises ``ValueError`` with what it must be."""
+        if not self.has(name):
+            return default
+        try:
+            return parse(self.text(name))
+        except ValueError as error:
+            self.problems.append(f"option {name!r} is {self.text(name)!r}: it {error}")
+            return default
+
+    def choice(self, name: str, choices: Mapping[str, T], *, default: T) -> T:
+        """Return what the option's word, in any case, stands for."""
+
+        def parse(text: str) -> T:
+            if text.lower() not in choices:
+                raise ValueError(f"must be one of {', '.join(choices)}")
+            return choices[text.lower()]
+
+        return self.parsed(name, parse, default=default)
+
+    def _nearest(self, lower: str) -> str:
+        near = difflib.get_close_matches(lower, self._spelled, n=1, cutoff=0.5)
+        if near:
+            return f"did you mean {self._spelled[near[0]]!r}?"
+        return f"the options are {', '.join(self._names)}"
