@@ -79,7 +79,6 @@ class Tail:
 
     start_offset: int
     end_offset: int
-    topic_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,7 @@ class Split:
     slices: tuple[Slice, ...]
     aborted: tuple[AbortedTransaction, ...] = ()
     tail: Tail | None = None
+    topic_id: UUID | None = None  # that the offsets are of
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +219,14 @@ class _Planner:
                     if transaction.first_offset < slices[-1].end_offset
                     and transaction.last_offset >= slices[0].start_offset
                 ),
+                topic_id=wanted.log.topic_id,
             )
             for slices in splits
         ]
         tail_start = max(wanted.start_offset, wanted.log.tiered_end_offset)
         if tail_start < wanted.end_offset:
-            tail = Tail(tail_start, wanted.end_offset, wanted.log.topic_id)
-            found.append(Split(topic, partition, (), tail=tail))
+            tail = Tail(tail_start, wanted.end_offset)
+            found.append(Split(topic, partition, (), tail=tail, topic_id=wanted.log.topic_id))
         return found
 
     def _index(self, log: PartitionLog, segment: SegmentMeta) -> SegmentIndex:

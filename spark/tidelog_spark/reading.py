@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_SIZE_BYTES = 8 * 1024 * 1024
 CHUNKS_AHEAD = 4
+LOOKS_MAX = 100  # of one task, each for an object of its own
 
 StoreOpener = Callable[[], ObjectStore]
 
@@ -38,30 +40,36 @@ def read_split(
     *,
     include_headers: bool,
     fail_on_data_loss: bool,
+    look_again: Callable[[Split], Split],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the split's rows in the order of their offsets.
 
-    Raises ``CorruptObject`` for bytes that are not what the metadata says, and
-    ``DataLost`` for an object that is no longer there, unless data loss is to be
-    passed over.
+    Where an object is gone, ``look_again`` is given what is left to read, and says where that
+    is now. Raises ``CorruptObject`` for bytes that are not what the metadata says, ``DataLost``
+    for an object that there is nothing in the place of, unless data loss is to be passed
+    over, and what ``look_again`` raises.
     """
+    left = deque(split.slices)
+    gone: set[str] = set()
     with _Fetcher(open_store) as fetcher:
         pieces = fetcher.pieces(split.slices)
-        for part in split.slices:
+        while left:
+            part = left[0]
             try:
-                if part.from_timestamp_ms is None and part.until_timestamp_ms is None:
-                    yield from _read_slice(split, part, pieces, include_headers=include_headers)
-                else:
-                    yield from _read_timed(split, part, pieces, include_headers=include_headers)
+                for batch in _read(split, part, pieces, include_headers=include_headers):
+                    yield batch
+                    next_offset = int(batch.column("offset")[-1].as_py()) + 1
+                    left[0] = replace(part, start_offset=next_offset)
+                left.popleft()
             except ObjectNotFound as error:
-                lost = (
-                    f"offsets [{part.start_offset}, {part.end_offset}) of"
-                    f" {split.topic}-{split.partition} are gone: {error}"
-                )
-                if fail_on_data_loss:
-                    raise DataLost([lost]) from None
-                logger.warning("skipped lost offsets", extra={"problem": lost})
-                pieces = fetcher.pieces(split.slices[split.slices.index(part) + 1 :])
+                if part.object_key in gone or len(gone) == LOOKS_MAX:
+                    _lose(split, left.popleft(), error, is_error=fail_on_data_loss)
+                    split = replace(split, slices=tuple(left))
+                else:
+                    gone.add(part.object_key)
+                    split = look_again(replace(split, slices=tuple(left)))
+                left = deque(split.slices)
+                pieces = fetcher.pieces(split.slices)
 
 
 def first_offset_of_time(part: Slice, data: bytes) -> int:
@@ -79,6 +87,24 @@ def first_offset_of_time(part: Slice, data: bytes) -> int:
             return int(batch.column("offset")[found].as_py())
     decoder.finish()
     raise CorruptObject(part.object_key, f"no record is as new as {part.from_timestamp_ms}")
+
+
+def _lose(split: Split, part: Slice, error: ObjectNotFound, *, is_error: bool) -> None:
+    lost = (
+        f"offsets [{part.start_offset}, {part.end_offset}) of"
+        f" {split.topic}-{split.partition} are gone: {error}"
+    )
+    if is_error:
+        raise DataLost([lost]) from None
+    logger.warning("skipped lost offsets", extra={"problem": lost})
+
+
+def _read(
+    split: Split, part: Slice, pieces: Iterator[bytes], *, include_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    if part.from_timestamp_ms is None and part.until_timestamp_ms is None:
+        return _read_slice(split, part, pieces, include_headers=include_headers)
+    return _read_timed(split, part, pieces, include_headers=include_headers)
 
 
 def _read_slice(

@@ -27,6 +27,7 @@ from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.plan_run import run_plan
 from tidelog_spark.planning import Plan, Split
 from tidelog_spark.positions import Positions
+from tidelog_spark.replanning import look_again
 
 if TYPE_CHECKING:
     from tidelog_spark.nodes import Nodes
@@ -164,14 +165,17 @@ def _all_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
             partial(open_object_store, options.objects),
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
+            look_again=partial(look_again, options=options, plan_read=plan_read),
         )
     from tidelog_spark.tail import read_tail
 
     assert options.nodes is not None
+    assert split.topic_id is not None
     return read_tail(
         TopicPartition(split.topic, split.partition),
         split.tail,
         options.nodes,
+        topic_id=split.topic_id,
         include_headers=options.include_headers,
         is_read_committed=options.is_read_committed,
         fail_on_data_loss=options.fail_on_data_loss,

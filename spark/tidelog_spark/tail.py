@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,7 @@ def read_tail(
     tail: Tail,
     nodes: NodeOptions,
     *,
+    topic_id: UUID,
     include_headers: bool,
     is_read_committed: bool,
     fail_on_data_loss: bool,
@@ -45,7 +47,9 @@ def read_tail(
     Raises ``DataLost`` for offsets that the leader has no longer, unless data loss is to be
     passed over, and what the nodes say where they do not answer in time.
     """
-    reader = _TailReader(partition, tail, nodes, is_read_committed=is_read_committed)
+    reader = _TailReader(
+        partition, tail, nodes, topic_id=topic_id, is_read_committed=is_read_committed
+    )
     try:
         yield from reader.batches(include_headers=include_headers)
     except (RecordsGone, UnknownTopicId) as error:
@@ -59,11 +63,18 @@ def read_tail(
 
 class _TailReader:
     def __init__(
-        self, partition: TopicPartition, tail: Tail, nodes: NodeOptions, *, is_read_committed: bool
+        self,
+        partition: TopicPartition,
+        tail: Tail,
+        nodes: NodeOptions,
+        *,
+        topic_id: UUID,
+        is_read_committed: bool,
     ) -> None:
         self.next_offset = tail.start_offset
         self._partition = partition
         self._tail = tail
+        self._topic_id = topic_id
         self._options = nodes
         self._is_read_committed = is_read_committed
         self._nodes: Nodes | None = None
@@ -108,8 +119,7 @@ class _TailReader:
         if self.next_offset >= self._tail.end_offset:
             return None
         assert self._nodes is not None
-        assert self._tail.topic_id is not None
-        call = self._nodes.fetch(self._partition, self._tail.topic_id, self.next_offset)
+        call = self._nodes.fetch(self._partition, self._topic_id, self.next_offset)
         return self._thread.start(call)
 
 

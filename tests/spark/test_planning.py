@@ -328,10 +328,10 @@ def test_what_is_beyond_the_tier_is_one_split_of_its_own_where_the_nodes_are_ask
     planned = Planned([log], startingOffsets=offsets(at=90))
     assert [(s.slices != (), s.tail) for s in planned.splits] == [
         (True, None),
-        (False, Tail(100, 130, None)),
+        (False, Tail(100, 130)),
     ]
     assert [s.tail for s in Planned([log], startingOffsets=offsets(at=120)).splits] == [
-        Tail(120, 130, None)
+        Tail(120, 130)
     ]
     assert all(s.tail is None for s in Planned([log], endingOffsets=offsets(at=100)).splits)
     with pytest.raises(DataLost, match=r"offsets \[130, 140\) of t-0 are not written yet"):

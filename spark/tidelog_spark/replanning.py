@@ -1,0 +1,91 @@
+"""A split whose objects have gone: the same offsets in the segments that there are now.
+
+Compaction and erasure put a new segment in the place of old ones, and the old objects are
+deleted after the topic's ``file.delete.delay.ms``: a task that comes later finds none. Offsets
+stay what they are in a rewrite, and batches where they are, so what is left of a split is
+planned anew as a read from offset to offset, by the filters and the isolation of the read.
+Pure but for ``plan_read``, which is the one that made the split.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from tidelog_core.errors import ObjectNotFound, UnknownTopicOrPartition
+from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.model import TopicPartition
+
+from tidelog_spark.limits import OtherTopic
+from tidelog_spark.option_values import Assign, OffsetLimit
+from tidelog_spark.options import ReadOptions
+from tidelog_spark.planning import DataLost, Plan, Slice, Split
+
+logger = logging.getLogger(__name__)
+
+
+def look_again(
+    split: Split, *, options: ReadOptions, plan_read: Callable[[ReadOptions], Plan]
+) -> Split:
+    """Return the split with the slices that its offsets lie in now.
+
+    Raises ``DataLost`` for offsets that are gone, or (the option says so) leaves them out with
+    a warning. The split itself comes back where the metadata still names objects that are
+    not there. Raises what else ``plan_read`` raises.
+    """
+    slices: list[Slice] = []
+    aborted: dict[AbortedTransaction, None] = {}
+    try:
+        for run in _runs(split.slices):
+            for planned in plan_read(_read_of(split, run, options)).splits:
+                # A slice by time is a batch, and is one still, or gone.
+                slices += [
+                    replace(
+                        part,
+                        from_timestamp_ms=run[0].from_timestamp_ms,
+                        until_timestamp_ms=run[0].until_timestamp_ms,
+                    )
+                    for part in planned.slices
+                ]
+                aborted |= dict.fromkeys(planned.aborted)
+    except ObjectNotFound:
+        return split
+    except (UnknownTopicOrPartition, OtherTopic) as error:
+        start, end = split.slices[0].start_offset, split.slices[-1].end_offset
+        lost = f"offsets [{start}, {end}) of {split.topic}-{split.partition} are gone: {error}"
+        if options.fail_on_data_loss:
+            raise DataLost([lost]) from None
+        logger.warning("skipped lost offsets", extra={"problem": lost})
+        return replace(split, slices=())
+    return replace(split, slices=tuple(slices), aborted=tuple(aborted))
+
+
+def _read_of(split: Split, run: list[Slice], options: ReadOptions) -> ReadOptions:
+    """Return the read of just the run's offsets, all of which are tiered."""
+    partition = TopicPartition(split.topic, split.partition)
+    return replace(
+        options,
+        selection=Assign((partition,)),
+        start=OffsetLimit(None, {partition: run[0].start_offset}),
+        end=OffsetLimit(None, {partition: run[-1].end_offset}),
+        min_partitions=0,
+        nodes=None,
+        # A topic that was created again has other records at these offsets.
+        topic_ids={} if split.topic_id is None else {split.topic: split.topic_id},
+    )
+
+
+def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
+    """Return the slices in runs that are planned as one: those by time are alone."""
+    runs: list[list[Slice]] = []
+    was_timed = True
+    for part in slices:
+        if part.start_offset >= part.end_offset:
+            continue  # All of its rows have been read.
+        is_timed = part.from_timestamp_ms is not None or part.until_timestamp_ms is not None
+        if is_timed or was_timed:
+            runs.append([])
+        runs[-1].append(part)
+        was_timed = is_timed
+    return runs
