@@ -215,10 +215,15 @@ def test_limits_end_at_batches(peer: Peer) -> Observations:
 def test_partitions_that_are_not_there(peer: Peer) -> Observations:
     member = begin(peer, "share-not-there", 1)
     member.until_acquired()
-    yield "partition", Member(peer, "share-not-there", "share-not-there", OTHER).fetch(partitions=(7,))
+    yield (
+        "partition",
+        Member(peer, "share-not-there", "share-not-there", OTHER).fetch(partitions=(7,)),
+    )
     yield (
         "acknowledged topic",
-        Member(peer, "share-not-there", "nowhere").acknowledge((0, 0, [ACCEPT]), epoch=member.epoch),
+        Member(peer, "share-not-there", "nowhere").acknowledge(
+            (0, 0, [ACCEPT]), epoch=member.epoch
+        ),
     )
 
 

@@ -351,7 +351,10 @@ def test_deleted_offsets_are_gone_from_transactions_too(peer: Peer) -> Observati
     ids = {"transactional_id": name, "producer_id": who[0], "producer_epoch": who[1]}
 
     def fetched() -> Any:
-        wanted = {"group_id": group, "topics": [{"name": "txn-deleted", "partition_indexes": [0, 1]}]}
+        wanted = {
+            "group_id": group,
+            "topics": [{"name": "txn-deleted", "partition_indexes": [0, 1]}],
+        }
         return peer.call("offset_fetch", 8, groups=[wanted], require_stable=True)["groups"]
 
     peer.call("add_offsets_to_txn", 3, **ids, group_id=group)
