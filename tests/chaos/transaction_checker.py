@@ -160,11 +160,12 @@ def _positions(polls: list[CommittedPoll], logs: _Logs) -> Iterator[Anomaly]:
 
 def _pipeline(pipeline: Pipeline, history: History, logs: _Logs) -> Iterator[Anomaly]:
     """Of every record one, in the order of the source's partition."""
-    made: dict[str, list[tuple[PartitionKey, int]]] = defaultdict(list)
+    made: dict[str, list[tuple[PartitionKey, int, str]]] = defaultdict(list)
     for name, committed in logs.items():
         if name.topic == pipeline.target:
             for offset, value in committed.log.records:
-                made[value.partition(PIPED)[0]].append((name, offset))
+                text, _, maker = value.partition(PIPED)
+                made[text].append((name, offset, maker))
     for final in history.finals:
         if final.topic != pipeline.source:
             continue
@@ -176,11 +177,11 @@ def _pipeline(pipeline: Pipeline, history: History, logs: _Logs) -> Iterator[Ano
         for value, offsets in inputs.items():
             outputs = made.pop(value, [])
             if len(outputs) != len(offsets):
-                told = ", ".join(f"{name} {place}" for name, place in outputs)
+                told = ", ".join(f"{name} {place} by {maker}" for name, place, maker in outputs)
                 detail = f"{value!r} at offsets {offsets} was made into {len(outputs)}: {told}"
                 yield Anomaly(Kind.NOT_EXACTLY_ONCE, where, detail)
                 continue
-            name, place = outputs[0]
+            name, place, _ = outputs[0]
             if place < lasts.get(name, -1):
                 detail = f"{value!r} of offset {offsets[0]} stands at {name} {place}, too early"
                 yield Anomaly(Kind.REORDERED, where, detail)

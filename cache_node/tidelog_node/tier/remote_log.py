@@ -123,11 +123,6 @@ class RemoteLog:
         # chunk and with which row, None where a chunk begins.
         self._cursors: OrderedDict[int, tuple[ByteRange, int] | None] = OrderedDict()
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the segments are known."""
-        return self._segments is not None
-
     async def segments(self) -> list[SegmentMeta]:
         """Return the segments that may be read, by base offset; from memory once loaded."""
         async with self._loading:
@@ -142,12 +137,16 @@ class RemoteLog:
 
     def add(self, segment: SegmentMeta) -> None:
         """Note a segment whose copy has finished."""
-        if self._segments is not None:
+        if self._segments is None:
+            self.invalidate()  # Who reads them at this moment may have been too early.
+        else:
             self._segments = finished_segments([*self._segments, segment])
 
     def remove(self, segment: SegmentMeta) -> None:
         """Note that a segment is no longer read."""
-        if self._segments is not None:
+        if self._segments is None:
+            self.invalidate()
+        else:
             kept = [s for s in self._segments if s.segment_id != segment.segment_id]
             self._segments = kept
 
@@ -302,9 +301,9 @@ class RemoteLog:
         return await self.offset_for_timestamp(newest.max_timestamp_ms, start_offset=start_offset)
 
     async def _find(self, offset: int) -> tuple[SegmentMeta, IndexFile, int]:
-        is_fresh = not self.is_loaded
         segment = locate(await self.segments(), offset)
-        if segment is None and not is_fresh:
+        if segment is None:
+            # Another leader may have finished it since these were read, be it just now.
             self.invalidate()
             segment = locate(await self.segments(), offset)
         while segment is not None:

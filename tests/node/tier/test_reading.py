@@ -19,6 +19,7 @@ from tidelog_core.errors import (
     UnknownTopicId,
 )
 from tidelog_core.log.values import OffsetNotLocal
+from tidelog_core.metadata.store import Item
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.retention.deletion import start_deletions
 from tidelog_node.replicas import Replica
@@ -348,5 +349,44 @@ def test_a_segment_that_someone_else_removed_is_out_of_range(tmp_path: Path) -> 
             await catalog.drop(doomed)
             with pytest.raises(OffsetOutOfRange):
                 await node.tier.read(replica.topic_id, replica.partition, 100, max_bytes=1)
+
+    asyncio.run(run())
+
+
+def test_a_segment_is_read_that_was_finished_while_others_looked_for_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its local copy may be gone before they have what they asked the store for."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, _ = await evicted(node, 1)
+            # As of a node that has just begun to lead or to follow.
+            remote = node.tier._remote_log(replica)
+            limits = {"max_bytes": 1, "min_one_batch": True, "include_aborted": False}
+            has_read, may_go_on = asyncio.Event(), asyncio.Event()
+            list_items = node.store.list
+
+            async def list_slowly(collection: str, *, prefix: str = "") -> list[Item]:
+                items = await list_items(collection, prefix=prefix)
+                if asyncio.current_task() is first:
+                    has_read.set()
+                    await may_go_on.wait()
+                return items
+
+            monkeypatch.setattr(node.store, "list", list_slowly)
+            first = asyncio.create_task(remote.read(0, **limits))
+            await asyncio.wait_for(has_read.wait(), READY_TIMEOUT_S)
+            node.produce_segments(replica, 1)
+
+            async def is_evicted() -> bool:
+                return replica.log.local_log_start_offset == replica.log.log_end_offset
+
+            await eventually(is_evicted)
+            second = asyncio.create_task(remote.read(200, **limits))
+            await asyncio.sleep(0)
+            may_go_on.set()
+            assert (await first).start_offset == 0
+            assert (await second).start_offset == 200
 
     asyncio.run(run())
