@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 
@@ -371,5 +372,35 @@ def test_waiting_for_records_can_be_cancelled(node: NodeProcess, topic: str) -> 
                     await asyncio.wait_for(anext(aiter(consumer)), 0.1)
             await fill(node.address, topic, 3)
             assert await values(consumer, 3) == [0, 1, 2]
+
+    asyncio.run(main())
+
+
+def test_seeking_to_what_is_committed_never_ends_at_the_start(
+    node: NodeProcess, topic: str, name: str
+) -> None:
+    """At whatever moment a fetch is being planned, sent or answered."""
+    draw = random.Random(11)
+
+    async def main() -> None:
+        await fill(node.address, topic, 20)
+        tp = (topic, 0)
+        async with Consumer(
+            node.address,
+            group_id=name,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=5,
+        ) as consumer:
+            consumer.assign([tp])
+            await consumer.commit({tp: 5})
+            for _ in range(300):
+                consumer.seek_to_committed()
+                for _ in range(draw.randrange(2)):
+                    await consumer.poll(timeout_ms=draw.choice((0, 1, 2)))
+                for _ in range(draw.randrange(12)):
+                    await asyncio.sleep(0)
+                consumer.seek_to_committed()
+                assert await values(consumer, 3) == [5, 6, 7]
 
     asyncio.run(main())

@@ -135,7 +135,10 @@ class Fetcher:
                 self._wake_at(not_before)
                 continue
             self._busy.add((node_id, lane))
-            self._spawn(self._fetch(node_id, lane, states))
+            tickets = {state: state.ticket for state in states}
+            for state, ticket in tickets.items():
+                state.fetching = ticket
+            self._spawn(self._fetch(node_id, lane, tickets))
 
     def _node_for(self, state: PartitionState, leader: PartitionInfo, now_s: float) -> int:
         if state.read_replica is not None:
@@ -145,18 +148,24 @@ class Fetcher:
             state.read_replica = None
         return leader.leader
 
-    async def _fetch(self, node_id: int, lane: Lane, states: Sequence[PartitionState]) -> None:
-        tickets = {state: state.ticket for state in states}
-        for state in states:
-            state.fetching = state.ticket
+    async def _fetch(
+        self, node_id: int, lane: Lane, tickets: dict[PartitionState, tuple[int, int]]
+    ) -> None:
+        """Fetch what was planned, but what has been left or sought in before it is asked for.
+
+        Such a partition may have no position at this moment, and an answer to that would be
+        taken for an offset out of range.
+        """
         try:
             connection = await self._cluster.connection(node_id, lane)
-            response = await self._request(connection, lane, states)
-            self._backoffs.pop(node_id, None)
-            self._take(node_id, response, tickets)
+            states = [state for state, ticket in tickets.items() if state.ticket == ticket]
+            if states:
+                response = await self._request(connection, lane, states)
+                self._backoffs.pop(node_id, None)
+                self._take(node_id, response, tickets)
         except TidelogError as error:
             self._back_off(node_id, error)
-            for state in states:
+            for state in tickets:
                 if state.read_replica is not None and state.read_replica[0] == node_id:
                     state.read_replica = None  # The leader stands in, or names another.
         finally:
