@@ -17,19 +17,17 @@ from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
 from tidelog_core.log.time_index import ENTRY_SIZE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Cleanable:
-    """The part of one log that may be compacted now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dirtiness:
+    """How much of a log may be compacted now, on a node's disk or in the tier."""
 
-    segments: tuple[SegmentToClean, ...]  # compacted ones first
-    dirty_from: int
     clean_bytes: int
-    dirty_bytes: int
+    dirty_bytes: int  # of whole segments
     is_overdue: bool  # some of it has waited for max.compaction.lag.ms
 
     @property
     def dirty_ratio(self) -> float:
-        """The part of it that is not compacted, from 0 to 1."""
+        """The part of it that is not compacted, from 0 to 1; 0 where there is nothing."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -38,6 +36,14 @@ class Cleanable:
         if self.dirty_bytes == 0:
             return False
         return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleanable(Dirtiness):
+    """The part of one log that may be compacted now."""
+
+    segments: tuple[SegmentToClean, ...]  # compacted ones first
+    dirty_from: int
 
 
 def find_cleanable(
