@@ -16,9 +16,9 @@ from tidelog_core.metadata.packed_members import (
     decode_bytes,
     encode_bytes,
     from_runs,
-    pack,
+    pack_members,
     to_runs,
-    unpack,
+    unpack_members,
     whole_number,
 )
 
@@ -112,7 +112,7 @@ class ConsumerGroupState:
             assignment_epoch=whole_number(body["assignment_epoch"]),
             topics=read_topics(body["topics"]),
             patterns={pattern: tuple(names) for pattern, names in body["patterns"]},
-            members=_unpack(body["members"]),
+            members=unpack_members(body["members"], _member),
         )
 
 
@@ -132,36 +132,29 @@ def read_topics(rows: Any) -> dict[str, SubscribedTopic]:
 
 
 def _pack(members: tuple[ConsumerMember, ...]) -> str:
-    ids = sorted({p.topic_id for m in members for p in m.held | m.target})
-    index = {topic_id: number for number, topic_id in enumerate(ids)}
-    rows = [
-        [
-            m.member_id,
-            m.instance_id,
-            m.rack_id,
-            m.client_id,
-            m.client_host,
-            m.rebalance_timeout_ms,
-            m.subscribed_topics,
-            m.subscribed_pattern,
-            m.assignor,
-            m.state.value,
-            m.epoch,
-            m.previous_epoch,
-            to_runs(m.assigned, index),
-            to_runs(m.revoking, index),
-            None if m.target == m.assigned else to_runs(m.target, index),
-            None if m.classic is None else _classic_row(m.classic),
-        ]
-        for m in members
+    topic_ids = {p.topic_id for m in members for p in m.held | m.target}
+    return pack_members(members, topic_ids, _row)
+
+
+def _row(member: ConsumerMember, index: Mapping[UUID, int]) -> list[Any]:
+    return [
+        member.member_id,
+        member.instance_id,
+        member.rack_id,
+        member.client_id,
+        member.client_host,
+        member.rebalance_timeout_ms,
+        member.subscribed_topics,
+        member.subscribed_pattern,
+        member.assignor,
+        member.state.value,
+        member.epoch,
+        member.previous_epoch,
+        to_runs(member.assigned, index),
+        to_runs(member.revoking, index),
+        None if member.target == member.assigned else to_runs(member.target, index),
+        None if member.classic is None else _classic_row(member.classic),
     ]
-    return pack({"ids": [str(topic_id) for topic_id in ids], "rows": rows})
-
-
-def _unpack(blob: str) -> tuple[ConsumerMember, ...]:
-    document = unpack(blob)
-    ids = [UUID(text) for text in document["ids"]]
-    return tuple(_member(row, ids) for row in document["rows"])
 
 
 def _member(row: list[Any], ids: list[UUID]) -> ConsumerMember:
@@ -183,7 +176,7 @@ def _member(row: list[Any], ids: list[UUID]) -> ConsumerMember:
         target_runs,
         classic,
     ) = row
-    assigned = _partitions(assigned_runs, ids)
+    assigned = read_partitions(assigned_runs, ids)
     return ConsumerMember(
         member_id=member_id,
         instance_id=instance_id,
@@ -198,8 +191,8 @@ def _member(row: list[Any], ids: list[UUID]) -> ConsumerMember:
         epoch=whole_number(epoch),
         previous_epoch=whole_number(previous_epoch),
         assigned=assigned,
-        revoking=_partitions(revoking_runs, ids),
-        target=assigned if target_runs is None else _partitions(target_runs, ids),
+        revoking=read_partitions(revoking_runs, ids),
+        target=assigned if target_runs is None else read_partitions(target_runs, ids),
         classic=None if classic is None else _classic(classic),
     )
 
@@ -219,5 +212,6 @@ def _classic(row: list[Any]) -> ClassicProtocols:
     )
 
 
-def _partitions(runs: list[list[int]], ids: list[UUID]) -> Partitions:
+def read_partitions(runs: list[list[int]], ids: list[UUID]) -> Partitions:
+    """Return stored runs as partitions. Raises ``TypeError``, ``IndexError``."""
     return frozenset(TopicIdPartition(*partition) for partition in from_runs(runs, ids))

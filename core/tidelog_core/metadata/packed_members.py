@@ -11,9 +11,11 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 from uuid import UUID
+
+M = TypeVar("M")
 
 PACKED_SIZE_BYTES_MAX = 64 * 1024 * 1024  # once unpacked; a guard against corrupt items
 
@@ -31,6 +33,31 @@ def unpack(text: str) -> Any:
     if not unpacker.eof:
         raise ValueError("members are cut short or too large")
     return json.loads(data)
+
+
+def pack_members(
+    members: Iterable[M],
+    topic_ids: Iterable[UUID],
+    row_of: Callable[[M, Mapping[UUID, int]], list[Any]],
+) -> str:
+    """Return members and the table of their topic ids as one string.
+
+    ``row_of`` gives a member's row, from the member and each topic's place in the table.
+    """
+    ids = sorted(set(topic_ids))
+    index = {topic_id: number for number, topic_id in enumerate(ids)}
+    rows = [row_of(member, index) for member in members]
+    return pack({"ids": [str(topic_id) for topic_id in ids], "rows": rows})
+
+
+def unpack_members(text: str, member_of: Callable[[list[Any], list[UUID]], M]) -> tuple[M, ...]:
+    """Return the members again; ``member_of`` makes one of its row and the table.
+
+    Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``.
+    """
+    document = unpack(text)
+    ids = [UUID(topic_id) for topic_id in document["ids"]]
+    return tuple(member_of(row, ids) for row in document["rows"])
 
 
 def encode_bytes(data: bytes) -> str:

@@ -16,11 +16,16 @@ from tidelog_core.metadata.consumer_groups import (
     NO_PARTITIONS,
     Partitions,
     SubscribedTopic,
-    TopicIdPartition,
+    read_partitions,
     read_topics,
     topic_rows,
 )
-from tidelog_core.metadata.packed_members import from_runs, pack, to_runs, unpack, whole_number
+from tidelog_core.metadata.packed_members import (
+    pack_members,
+    to_runs,
+    unpack_members,
+    whole_number,
+)
 
 SHARE_PROTOCOL_TYPE = "share"
 
@@ -62,34 +67,27 @@ class ShareGroupState:
         return cls(
             assignment_epoch=whole_number(body["assignment_epoch"]),
             topics=read_topics(body["topics"]),
-            members=_unpack(body["members"]),
+            members=unpack_members(body["members"], _member),
         )
 
 
 def _pack(members: tuple[ShareMember, ...]) -> str:
-    ids = sorted({p.topic_id for m in members for p in m.assigned | m.target})
-    index = {topic_id: number for number, topic_id in enumerate(ids)}
-    rows = [
-        [
-            m.member_id,
-            m.rack_id,
-            m.client_id,
-            m.client_host,
-            m.subscribed_topics,
-            m.epoch,
-            m.previous_epoch,
-            to_runs(m.assigned, index),
-            None if m.target == m.assigned else to_runs(m.target, index),
-        ]
-        for m in members
+    topic_ids = {p.topic_id for m in members for p in m.assigned | m.target}
+    return pack_members(members, topic_ids, _row)
+
+
+def _row(member: ShareMember, index: Mapping[UUID, int]) -> list[Any]:
+    return [
+        member.member_id,
+        member.rack_id,
+        member.client_id,
+        member.client_host,
+        member.subscribed_topics,
+        member.epoch,
+        member.previous_epoch,
+        to_runs(member.assigned, index),
+        None if member.target == member.assigned else to_runs(member.target, index),
     ]
-    return pack({"ids": [str(topic_id) for topic_id in ids], "rows": rows})
-
-
-def _unpack(blob: str) -> tuple[ShareMember, ...]:
-    document = unpack(blob)
-    ids = [UUID(text) for text in document["ids"]]
-    return tuple(_member(row, ids) for row in document["rows"])
 
 
 def _member(row: list[Any], ids: list[UUID]) -> ShareMember:
@@ -104,7 +102,7 @@ def _member(row: list[Any], ids: list[UUID]) -> ShareMember:
         assigned_runs,
         target_runs,
     ) = row
-    assigned = _partitions(assigned_runs, ids)
+    assigned = read_partitions(assigned_runs, ids)
     return ShareMember(
         member_id=member_id,
         rack_id=rack_id,
@@ -114,9 +112,5 @@ def _member(row: list[Any], ids: list[UUID]) -> ShareMember:
         epoch=whole_number(epoch),
         previous_epoch=whole_number(previous_epoch),
         assigned=assigned,
-        target=assigned if target_runs is None else _partitions(target_runs, ids),
+        target=assigned if target_runs is None else read_partitions(target_runs, ids),
     )
-
-
-def _partitions(runs: list[list[int]], ids: list[UUID]) -> Partitions:
-    return frozenset(TopicIdPartition(*partition) for partition in from_runs(runs, ids))
