@@ -7,10 +7,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TOOLS := .cache/tools/.installed
 PYTEST_FLAGS ?=
+# What asks the modules that can be compiled, and nothing slow beside them.
+COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/replication \
+	tests/node/test_connection.py tests/node/test_connection_turns.py tests/node/test_data_plane.py \
+	tests/node/test_recovery.py tests/node/test_wire_fetch.py tests/node/test_wire_produce.py
 # A file's tests stay together: what they share is started once. Most of them wait for servers.
 TEST_WORKERS ?= 2
 
-.PHONY: help setup tools demo test test-slow test-localstack lint format types template node-bundle job-bundle bench chaos clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,6 +37,12 @@ demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, ev
 
 test: $(STAMP) $(TOOLS)  ## the default suite, under 15 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS)
+
+	$(MAKE) test-compiled
+
+test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled modules
+	PYTHONPATH=$(CURDIR)/$$($(BIN)/python -m tools.compiled) \
+		$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS) $(COMPILED_TESTS)
 
 test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
@@ -60,6 +70,9 @@ node-bundle: $(STAMP)  ## dist/tidelog-node.tar.gz, what the cluster's machines 
 
 job-bundle: $(STAMP)  ## dist/jobs, what Spark jobs on EMR Serverless run
 	$(BIN)/python -m tools.job_bundle
+
+wheel: $(STAMP)  ## dist/*.whl with the hot path compiled, for this platform and Python; needs a C compiler
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/pip wheel --quiet --no-build-isolation --no-deps -w dist .
 
 bench: $(STAMP) $(TOOLS)  ## what nodes, replication, commits, take-overs and cold reads cost; writes bench/results
 	$(BIN)/python -m bench.node

@@ -1,9 +1,9 @@
 """What a node costs per byte and per request; `make bench` writes bench/results/node.json.
 
 1 KB records, one partition, librdkafka clients. Node CPU is user and system time of the
-node's processes from /proc; the clients' time is not counted. The bare loops of
-``limits`` run in the same run on the same machine, so that the ratios mean something
-elsewhere.
+node's processes from /proc; the clients' time is not counted. The hot path is compiled, as
+in a wheel; small requests are measured without that too. The bare loops of ``limits`` run in
+the same run on the same machine, so that the ratios mean something elsewhere.
 """
 
 from __future__ import annotations
@@ -46,9 +46,14 @@ def main() -> None:
         _create_topic(node, "small")
         figures |= _rate("produce", node, lambda: _produce(node))
         figures |= _rate("fetch", node, lambda: _fetch(node))
-        figures["small_produce_us"] = _small_requests(node, _send_small_pipelined)
-        figures["small_produce_5_in_flight_us"] = _small_requests(node, _send_small_few)
+        figures |= _small_rates(node, "small_produce")
         figures["loaded_rss_mb"] = node.rss_megabytes()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_node(Path(folder), is_compiled=False) as node,
+    ):
+        _create_topic(node, "small")
+        figures |= _small_rates(node, "interpreted_small_produce")
     figures["bare_sendfile_gb_per_cpu_s"] = limits.sendfile_gigabytes_per_cpu_second()
     figures["bare_append_gb_per_cpu_s"] = limits.append_gigabytes_per_cpu_second()
     figures = {k: round(v, 3) if isinstance(v, float) else v for k, v in figures.items()}
@@ -125,6 +130,13 @@ def _fetch(node: Node) -> int:
             count += len(consumer.consume(10_000, 10))
         consumer.close()
     return FETCH_PASSES * RECORD_COUNT * RECORD_SIZE_BYTES
+
+
+def _small_rates(node: Node, name: str) -> dict[str, float]:
+    return {
+        f"{name}_us": _small_requests(node, _send_small_pipelined),
+        f"{name}_5_in_flight_us": _small_requests(node, _send_small_few),
+    }
 
 
 def _small_requests(node: Node, send: Callable[[Node, int], None]) -> float:

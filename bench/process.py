@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.compiled import write_overlay
+
 START_SECONDS_MAX = 20.0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -41,13 +43,19 @@ class Node:
 
 
 @contextmanager
-def running_node(data_dir: Path, *arguments: str) -> Iterator[Node]:
-    """Start a node on a free port, and end it with SIGTERM."""
+def running_node(data_dir: Path, *arguments: str, is_compiled: bool = True) -> Iterator[Node]:
+    """Start a node on a free port, and end it with SIGTERM.
+
+    Its hot path is compiled, as in a wheel, or left to the interpreter.
+    """
+    environment = dict(os.environ)
+    if is_compiled:
+        environment["PYTHONPATH"] = str(write_overlay())
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     started_at = time.perf_counter()
     command = [sys.executable, "-m", "tidelog_node", "--data-dir", data_dir, "--port", str(port)]
-    process = subprocess.Popen([*command, *arguments])
+    process = subprocess.Popen([*command, *arguments], env=environment)
     try:
         _wait_for_port(port, process)
         yield Node(pid=process.pid, port=port, started_at=started_at)

@@ -104,18 +104,15 @@ class FrameHandler(Protocol):
         """
 
 
-@dataclass(slots=True)
 class LoopBuffers:
     """What the connections of one loop share."""
 
-    scratch: memoryview
-    request_bytes_max: int
-    queued_requests_max: int
+    __slots__ = ("queued_requests_max", "request_bytes_max", "scratch")
 
-    @classmethod
-    def allocate(cls, *, request_bytes_max: int, queued_requests_max: int) -> LoopBuffers:
-        """Return a fresh set."""
-        return cls(memoryview(bytearray(SCRATCH_BYTES)), request_bytes_max, queued_requests_max)
+    def __init__(self, *, request_bytes_max: int, queued_requests_max: int) -> None:
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.request_bytes_max = request_bytes_max
+        self.queued_requests_max = queued_requests_max
 
 
 class Connection:

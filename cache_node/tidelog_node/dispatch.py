@@ -121,9 +121,9 @@ class Dispatch:
             return hot.handle(request, version, correlation_id)
         except CloseConnection:
             raise
-        except Exception as error:
+        except Exception as problem:
             logger.exception("request failed")
-            raise CloseConnection(f"request failed: {error!r}") from error
+            raise CloseConnection(f"request failed: {problem!r}") from problem
 
     def _start_control(self, frame: memoryview, peer: Peer) -> DeferredCall:
         api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)

@@ -35,7 +35,7 @@ class Server:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handle = handle
-        self._buffers = LoopBuffers.allocate(
+        self._buffers = LoopBuffers(
             request_bytes_max=request_bytes_max, queued_requests_max=queued_requests_max
         )
         self._idle_seconds_max = idle_seconds_max

@@ -298,6 +298,11 @@ class StorageError(TidelogError):
 
     code = ErrorCode.kafka_storage_error
 
+    def __init__(self, message: str = "", *, errno: int | None = None) -> None:
+        """``errno`` is what the system said, if it was the system."""
+        super().__init__(message)
+        self.errno = errno
+
 
 class StoreUnavailable(TidelogError):
     """The metadata or object store did not answer; nothing was written.

@@ -188,24 +188,24 @@ class FetchHandler:
                         )
                     else:
                         result = self._read_partition(replica, wanted, request, bytes_max, reading)
-                except OffsetNotLocal as error:
+                except OffsetNotLocal as missing:
                     assert replica is not None  # It was its log that said so.
                     is_first = reading.size_bytes == 0 and not reading.tier_reads
                     tier_read = _TierRead(
                         results, len(results), replica, wanted, max(bytes_max, 0), is_first
                     )
-                    result = self._not_local(tier_read, request, reading, error)
+                    result = self._not_local(tier_read, request, reading, missing)
                     if reading.tier_reads and reading.tier_reads[-1] is tier_read:
                         # What the tier will find is not known yet: count what it may be.
                         bytes_left -= bytes_max
                 except TidelogError as error:
                     reading.must_answer = True
                     result = FetchResult(wanted.partition, error.code)
-                except OSError as error:
+                except OSError as problem:
                     reading.must_answer = True
                     logger.error(
                         "read failed",
-                        extra={"partition": wanted.partition, "reason": str(error)},
+                        extra={"partition": wanted.partition, "reason": str(problem)},
                     )
                     result = FetchResult(wanted.partition, ErrorCode.kafka_storage_error)
                 records = result.records

@@ -217,24 +217,35 @@ class LocalLog:
             segment = self.segments[index]
             if segment.base_offset >= up_to:
                 return None
-            with self.storage_errors("read"):
+            try:
                 located = segment.locate(max(offset, segment.base_offset))
-                if located is None:
-                    continue  # A compacted segment may hold nothing at its end.
-                position, base_offset = located
-                available = segment.position_of(up_to) - position
-                if available <= 0:
-                    return None
-                size_bytes = min(available, max_bytes)
-                if size_bytes < available:
-                    first_size_bytes = segment.batch_size_bytes(position)
-                    if size_bytes < first_size_bytes:
-                        if not min_one_batch:
-                            return None
-                        size_bytes = first_size_bytes
-                self._note_open(segment)
-                return FileSlice(segment.reader, position, size_bytes), base_offset
+                if located is not None:  # A compacted segment may hold nothing at its end.
+                    return self._slice(segment, located, max_bytes, up_to, min_one_batch)
+            except OSError as error:
+                raise self._storage_error("read", error) from error
         return None
+
+    def _slice(
+        self,
+        segment: LogSegment,
+        located: tuple[int, int],
+        max_bytes: int,
+        up_to: int,
+        min_one_batch: bool,
+    ) -> tuple[FileSlice, int] | None:
+        position, base_offset = located
+        available = segment.position_of(up_to) - position
+        if available <= 0:
+            return None
+        size_bytes = min(available, max_bytes)
+        if size_bytes < available:
+            first_size_bytes = segment.batch_size_bytes(position)
+            if size_bytes < first_size_bytes:
+                if not min_one_batch:
+                    return None
+                size_bytes = first_size_bytes
+        self._note_open(segment)
+        return FileSlice(segment.reader, position, size_bytes), base_offset
 
     def collect_aborted(
         self, start_offset: int, slice_end: tuple[LogSegment, int], up_to: int
@@ -324,7 +335,8 @@ class LocalLog:
         opened.append(segment)
 
     def _storage_error(self, action: str, error: OSError) -> StorageError:
-        return StorageError(f"{action} of {self.partition} in {self.directory} failed: {error}")
+        problem = f"{action} of {self.partition} in {self.directory} failed: {error}"
+        return StorageError(problem, errno=error.errno)
 
 
 def remove_segment_files(directory: Path, base_offset: int) -> None:

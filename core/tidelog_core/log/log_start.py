@@ -77,7 +77,7 @@ class LogStart:
         try:
             self._write(self.offset, start_offset)
         except StorageError as error:
-            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in DISK_FULL:
+            if error.errno not in DISK_FULL:
                 raise
             # A full disk must not keep us from freeing it. Index files can be made anew.
             with local.storage_errors("removal of segments"):
