@@ -116,8 +116,9 @@ class LogDirectories:
 
     def has_log(self, held: HeldPartition) -> bool:
         """Return whether there is such a directory, and a log was ever opened in it."""
-        path = self.path / str(held.partition)
-        return self.holds(held) and any(path.glob(f"*{LOG_SUFFIX}"))
+        names = _names(self.path / str(held.partition))
+        is_its = f"{TOPIC_ID_PREFIX}{held.topic_id}" in names
+        return is_its and any(name.endswith(LOG_SUFFIX) for name in names)
 
     def rename_deleted(self, held: HeldPartition) -> Path:
         """Take the partition's directory away; return it for ``remove_directories``."""
@@ -137,17 +138,25 @@ class LogDirectories:
         that there is a topic of this name: once it can be read, it may be its.
         """
         doomed = []
-        for label in list(self.path.glob(f"*/{TOPIC_ID_PREFIX}*")):
-            topic_id = _topic_id(label)
-            if topic_id is None or topic_id in known or label.parent.name.endswith(STRAY_SUFFIX):
+        for directory, topic_id in self._labelled():
+            if topic_id in known or directory.endswith(STRAY_SUFFIX):
                 continue
             if topic_id in deleted:
-                doomed.append(rename_deleted(label.parent))
-            elif is_unreadable(label.parent.name.rpartition("-")[0]):
-                logger.warning("log of an unknown topic left", extra={"log": label.parent.name})
+                doomed.append(rename_deleted(self.path / directory))
+            elif is_unreadable(directory.rpartition("-")[0]):
+                logger.warning("log of an unknown topic left", extra={"log": directory})
             else:
-                self._move_aside(label.parent)
+                self._move_aside(self.path / directory)
         return doomed
+
+    def _labelled(self) -> list[tuple[str, UUID]]:
+        """Return the names of the directories that hold a log, with the topics' ids."""
+        return [
+            (directory, topic_id)
+            for directory in _names(self.path)
+            for name in _names(f"{self.path}/{directory}")
+            if (topic_id := _topic_id(name)) is not None
+        ]
 
     def mark_clean(self) -> None:
         """Note that every log was closed cleanly. Nothing is appended after."""
@@ -170,13 +179,25 @@ class LogDirectories:
         os.close(self._lock)
 
 
+def _names(directory: Path | str) -> list[str]:
+    """Return the names in a directory, none where there is no such directory."""
+    try:
+        # Many times faster than ``Path.glob``, and every partition is asked at the start.
+        return os.listdir(directory)  # noqa: PTH208
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def _label(directory: Path, topic_id: UUID) -> Path:
     return directory / f"{TOPIC_ID_PREFIX}{topic_id}"
 
 
-def _topic_id(label: Path) -> UUID | None:
+def _topic_id(name: str) -> UUID | None:
+    """Return the topic's id where the name is that of a label."""
+    if not name.startswith(TOPIC_ID_PREFIX):
+        return None
     try:
-        return UUID(label.name.removeprefix(TOPIC_ID_PREFIX))
+        return UUID(name.removeprefix(TOPIC_ID_PREFIX))
     except ValueError:
         return None
 

@@ -67,6 +67,7 @@ class Replica:
         "_open_log",
         "_refusal",
         "config",
+        "followed",
         "follower_waiters",
         "has_flush_policy",
         "is_internal",
@@ -95,6 +96,7 @@ class Replica:
         self.config = config
         self.has_flush_policy = _has_flush_policy(config)
         self.leader_epoch = 0
+        self.followed: Partition | None = None  # the record that all this is from
         self.log_start_offset = log_start_offset  # as the metadata store has it
         self.is_leader = False
         self.is_internal = partition.topic in RESERVED_TOPICS
@@ -318,6 +320,7 @@ class ReplicaManager:
         # What it follows and may let consumers read.
         self.followed_by_name: dict[bytes, dict[int, Replica]] = {}
         self.followed_by_id: dict[bytes, dict[int, Replica]] = {}
+        self._configs: dict[str, TopicConfig] = {}  # by topic, as last followed
         self._topic_ids: dict[str, bytes] = {}  # by name, of what is in the maps by id
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
@@ -423,14 +426,19 @@ class ReplicaManager:
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
         for name in changed_topics:
-            self._follow_topic(image, name)
-        if image.node_configs is not self._node_configs:
+            self._follow_topic(image, name, only_news=True)
+        if image.node_configs != self._node_configs:
             # Topics that leave a setting to the node's default have another value now.
             self._node_configs = image.node_configs
             for name in image.topics:
                 self._follow_topic(image, name)
 
-    def _follow_topic(self, image: ClusterImage, name: str) -> None:
+    def _follow_topic(self, image: ClusterImage, name: str, *, only_news: bool = False) -> None:
+        """Bring the topic's replicas to what the image says.
+
+        With ``only_news`` those whose records are the very ones that they have followed are
+        left alone: a takeover of a thousand partitions comes in a dozen images.
+        """
         topic, held = image.topic(name), self._by_topic.get(name, {})
         known_id = self._topic_ids.pop(name, b"")
         self.led_by_id.pop(known_id, None)
@@ -449,8 +457,11 @@ class ReplicaManager:
         self.followed_by_name.pop(name.encode(), None)
         if topic is None:
             self._by_topic.pop(name, None)
+            self._configs.pop(name, None)
             return
         config = topic_config(topic.configs, self._node_config())
+        only_news = only_news and self._configs.get(name) == config
+        self._configs[name] = config
         led: dict[int, Replica] = {}
         followed: dict[int, Replica] = {}
         for partition in image.partitions(name):
@@ -460,7 +471,8 @@ class ReplicaManager:
             known = held.get(index)
             replica = self._make(topic, partition, config) if known is None else known
             held[index] = replica
-            self._update(replica, partition, config)
+            if not (only_news and replica.followed is partition):
+                self._update(replica, partition, config)
             if replica.is_leader:
                 led[index] = replica
             elif replica.is_follower:
@@ -498,6 +510,7 @@ class ReplicaManager:
                 replica.opened_log.update_config(config)
         replica.log_start_offset = partition.log_start_offset
         has_others = len(partition.replicas) > 1 and not replica.is_internal
+        replica.followed = partition
         if replica.role is None and not has_others:
             self._update_alone(replica, partition)
             return
@@ -510,6 +523,7 @@ class ReplicaManager:
             self._update_role(replica, partition)
         except (TidelogError, OSError) as error:
             replica.is_leader = False
+            replica.followed = None
             logger.error(
                 "log could not be opened, its partition is offline",
                 extra={"partition": str(replica.partition), "reason": str(error)},

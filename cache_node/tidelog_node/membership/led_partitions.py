@@ -181,9 +181,7 @@ class LedPartitions:
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
         changes = []
         broker_id = self._membership.broker_id
-        for name, partition in self._led(image):
-            if partition.replicas[0] == broker_id:
-                continue
+        for name, partition in self._led(image, passing_over=broker_id):
             successor = self._membership.clerk.preferred_successor(
                 partition, self._membership.peers, now_ms=now_ms
             )
@@ -197,7 +195,10 @@ class LedPartitions:
                 )
         return changes
 
-    def _led(self, image: ClusterImage) -> Iterator[tuple[str, Partition]]:
+    def _led(
+        self, image: ClusterImage, *, passing_over: int | None = None
+    ) -> Iterator[tuple[str, Partition]]:
+        """Yield what this node leads, but for partitions that the broker is to lead."""
         broker_id = self._membership.broker_id
         for topic_id, partitions in image.partitions_by_topic.items():
             name = image.topic_names.get(topic_id)
@@ -205,6 +206,7 @@ class LedPartitions:
                 if (
                     name is not None
                     and partition.leader == broker_id
+                    and partition.replicas[0] != passing_over
                     and self._membership.leads(partition)
                 ):
                     yield name, partition

@@ -130,8 +130,9 @@ class LeaderWrites:
         image = self._view.image
         changes = []
         for replica in self._replicas.replicas():
-            partition = image.partition(replica.partition)
-            if replica.is_in_trouble and partition is not None:
+            # Asked first: hardly any is, and there may be thousands.
+            partition = image.partition(replica.partition) if replica.is_in_trouble else None
+            if partition is not None:
                 change = leave_isr(partition, self._broker_id)
                 if change is not None:
                     changes.append(change)

@@ -117,8 +117,14 @@ class LedPartition:
         self.remote.invalidate()
 
     def needs_copying(self) -> bool:
-        """Return whether there may be a sealed segment to copy. Cheap: asked every second."""
+        """Return whether there may be a sealed segment to copy."""
         log = self.replica.opened_log
         if log is None or log.is_offline or not self.replica.config.remote_storage_enable:
             return False
         return log.active_segment_base_offset > max(self.copied_up_to, 0)
+
+
+def has_sealed(replica: TieredReplica) -> bool:
+    """Whether the open log has a sealed segment, in the tier or not. Asked of all every second."""
+    log = replica.opened_log
+    return log is not None and log.active_segment_base_offset > log.log_start_offset

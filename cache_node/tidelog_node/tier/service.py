@@ -40,7 +40,12 @@ from tidelog_node.tier.copier import Copier
 from tidelog_node.tier.erasures import Erasures
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
-from tidelog_node.tier.led_partition import LedPartition, ReplicaSource, TieredReplica
+from tidelog_node.tier.led_partition import (
+    LedPartition,
+    ReplicaSource,
+    TieredReplica,
+    has_sealed,
+)
 from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteRead, RemoteReader
 from tidelog_node.tier.retention_loop import Retention, adopt_log_start
 from tidelog_node.tier.segment_catalog import Leadership, SegmentCatalog
@@ -331,19 +336,19 @@ class TierService:
             led = self._led[key] = LedPartition(replica, leadership, remote)
         return led
 
+    def _leads(self, replica: TieredReplica) -> bool:
+        """Whether this node leads the partition, as the newest image has it."""
+        partition = self._view.image.partition(replica.partition)
+        return (
+            partition is not None
+            and partition.topic_id == replica.topic_id
+            and replica.is_leader
+            and partition.leader_epoch == replica.leader_epoch
+        )
+
     def _led_partitions(self) -> list[LedPartition]:
         """Return what this node leads now, and forget what it does not."""
-        image = self._view.image
-        led = []
-        for replica in self._replicas.replicas():
-            partition = image.partition(replica.partition)
-            if (
-                partition is not None
-                and partition.topic_id == replica.topic_id
-                and replica.is_leader
-                and partition.leader_epoch == replica.leader_epoch
-            ):
-                led.append(self._lead(replica))
+        led = [self._lead(replica) for replica in self._replicas.replicas() if self._leads(replica)]
         kept = {(one.leadership.topic_id, one.leadership.partition) for one in led}
         for key in self._led.keys() - kept:
             del self._led[key]
@@ -386,7 +391,11 @@ class TierService:
         if not self.client.is_connected:
             return
         now = asyncio.get_running_loop().time()
-        for led in self._led_partitions():
+        for replica in self._replicas.replicas():
+            # Of thousands of partitions few have sealed anything: this comes first.
+            if not has_sealed(replica) or not self._leads(replica):
+                continue
+            led = self._lead(replica)
             key = (led.leadership.topic_id, led.leadership.partition)
             if key in self._copying or led.not_before > now or not led.needs_copying():
                 continue

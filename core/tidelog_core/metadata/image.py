@@ -420,10 +420,10 @@ async def _merge(
     image = dataclasses.replace(
         image,
         cluster_id=cluster_id,
-        brokers=dict(sorted(brokers.items())),
-        node_configs=node_configs,
-        group_configs=group_configs,
-        deleted_topics=deleted_topics,
+        brokers=_shared(image.brokers, dict(sorted(brokers.items()))),
+        node_configs=_shared(image.node_configs, node_configs),
+        group_configs=_shared(image.group_configs, group_configs),
+        deleted_topics=_shared(image.deleted_topics, deleted_topics),
     )
     image = await _replace_partitions(store, image, changed_partitions, readings)
     image = await _replace_topics(store, image, changed_topics, before, readings)
@@ -600,6 +600,13 @@ def _number(key: str) -> int | None:
     """Return the number that the key of a broker or a partition is, ``None`` for another key."""
     is_number = len(key) == records.NUMBER_DIGITS and key.isascii() and key.isdigit()
     return int(key) if is_number else None
+
+
+def _shared(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V]:
+    """Return the very mapping of before if nothing in it has changed: who keeps what is
+    derived from it sees that at once.
+    """
+    return before if before == after else after
 
 
 def _set(values: dict[K, V], key: K, value: V | None) -> None:
