@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0  # how soon a sealed segment is flushed
 ROLL_EVERY_SWEEPS = 10  # how often segments are checked for their age
 EXPIRE_EVERY_SWEEPS = 600  # how often idle producers are forgotten
+FLUSHES_FOR_ROOM_MAX = 100  # logs in a sweep, so that their files may be let go of
 
 
 class Flusher:
@@ -33,6 +34,7 @@ class Flusher:
         self._timers: dict[Replica, asyncio.TimerHandle] = {}
         self._running: dict[Replica, asyncio.Task[None]] = {}
         self._next: dict[Replica, asyncio.Future[None]] = {}  # asked for during a flush
+        self._room_from = 0  # at which replica the next flushes for room begin
 
     def appended(self, replica: Replica) -> list[asyncio.Future[None]]:
         """Note an append; return the flush to wait for before acknowledging it, if any."""
@@ -60,18 +62,38 @@ class Flusher:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             sweep_index += 1
-            dirty = tuple(replicas.dirty)
-            replicas.dirty.clear()
+            # One by one: a log that is being opened on another thread may be added meanwhile.
+            dirty = tuple(replicas.dirty.pop() for _ in range(len(replicas.dirty)))
             if sweep_index % ROLL_EVERY_SWEEPS == 0:
                 dirty = (*dirty, *_roll_old(replicas))
             for replica in dirty:
                 log = replica.opened_log
                 if log is not None and not log.is_offline and log.needs_flush:
                     self.flush(replica)
+            self._make_room(replicas)
             if sweep_index % EXPIRE_EVERY_SWEEPS == 0:
                 for replica in replicas.replicas():
                     if replica.opened_log is not None:
                         replica.opened_log.expire_producers()
+
+    def _make_room(self, replicas: ReplicaManager) -> None:
+        """Flush some logs where many files are kept open because of what is not flushed.
+
+        In turns, so that all get theirs however busy some are.
+        """
+        left = min(replicas.open_files.crowded_count, FLUSHES_FOR_ROOM_MAX)
+        if not left:
+            return
+        held = list(replicas.replicas())
+        first = self._room_from % len(held) if held else 0
+        for replica in (*held[first:], *held[:first]):
+            self._room_from += 1
+            log = replica.opened_log
+            if log is not None and not log.is_offline and log.recovery_point < log.log_end_offset:
+                self.flush(replica)
+                left -= 1
+                if not left:
+                    break
 
     async def close(self) -> None:
         """Cancel what is due and wait for the flushes under way."""

@@ -30,6 +30,7 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog_core.log.deletion import remove_directories
+from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -289,12 +290,15 @@ class ReplicaManager:
         may_serve: Callable[[], bool] = lambda: True,
         refusal: Callable[[Topic, Partition], TidelogError | None] = lambda _, __: None,
         clock_ms: Clock = lease_clock_ms,
+        open_files: OpenFiles | None = None,
     ) -> None:
         """``leads`` says of a partition's record whether this process leads by it.
 
         ``may_serve`` is asked before anyone is told of what has been committed. ``refusal``
         says why a partition that has no log here must not be given an empty one, if so.
+        ``open_files`` limits the files that the logs keep open.
         """
+        self.open_files = open_files or OpenFiles(node_config().log_open_files_max)
         self._refusal = refusal
         self.leaders = Leaders(view)
         self._leads = leads or (lambda partition: partition.leader == broker_id)
@@ -639,6 +643,7 @@ class ReplicaManager:
             config=replica.config,
             log_start_offset=replica.log_start_offset,
             producer_id_expiration_ms=self._node_config().producer_id_expiration_ms,
+            open_files=self.open_files,
         )
         if replica.role is None and replica.is_leader:
             log.assign_leader_epoch(replica.leader_epoch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
@@ -17,6 +18,7 @@ from uuid import UUID, uuid4
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
+from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
@@ -291,6 +293,7 @@ async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cl
         may_serve=membership.can_serve,
         refusal=cluster.unrestored.refusal,
         clock_ms=membership.now_ms,
+        open_files=OpenFiles(_open_files_max(cluster.static_config)),
     )
     await replicas.start()
     stack.push_async_callback(replicas.close)
@@ -312,6 +315,12 @@ async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cl
     await tier.start()
     stack.push_async_callback(tier.close)
     return _Data(replicas, flusher, tier)
+
+
+def _open_files_max(config: NodeConfig) -> int:
+    """Return how many segment files may be open, so that there is room for everything else."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(config.log_open_files_max, allowed // 4 * 3)
 
 
 def _start_replication(

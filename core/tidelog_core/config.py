@@ -203,6 +203,7 @@ class NodeConfig:
     log_local_retention_ms: int = _setting("log.local.retention.ms", "long", LOCAL_AS_TOTAL, "Default of the topic's local.retention.ms, milliseconds.", at_least=-2)
     log_message_timestamp_type: str = _setting("log.message.timestamp.type", "string", "CreateTime", "Default of the topic's message.timestamp.type.", one_of=("CreateTime", "LogAppendTime"))
     log_retention_bytes: int = _setting("log.retention.bytes", "long", UNLIMITED, "Default of the topic's retention.bytes.", at_least=-1)
+    log_open_files_max: int = _setting("log.open.files.max", "int", 100_000, "Segment files that are kept open, over all partitions; at most three quarters of what the process may open.", at_least=16, is_read_only=True)
     log_retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", "long", 300_000, "How often sealed segments are checked for retention, milliseconds.", at_least=1, is_read_only=True)
     log_retention_ms: int = _setting("log.retention.ms", "long", 604_800_000, "Default of the topic's retention.ms, milliseconds.", at_least=-1)
     log_roll_ms: int = _setting("log.roll.ms", "long", 604_800_000, "Default of the topic's segment.ms, milliseconds.", at_least=1)

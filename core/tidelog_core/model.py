@@ -40,7 +40,7 @@ class TopicPartition(NamedTuple):
 
 
 class ReadableFile:
-    """A file descriptor that lives as long as anyone still sends from it.
+    """A file descriptor that lives as long as anyone still uses it.
 
     The file may be unlinked while a response is on its way: the descriptor is
     closed when the last holder lets go, so a reader never meets another file
@@ -49,13 +49,14 @@ class ReadableFile:
 
     __slots__ = ("__weakref__", "_fd", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, flags: int = os.O_RDONLY) -> None:
+        """Open the file; ``flags`` as ``os.open`` takes them."""
         self._fd = -1  # Set first: __del__ runs even when the open below fails.
         self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def fileno(self) -> int:
-        """Return the open descriptor, for ``os.pread`` and ``os.sendfile``."""
+        """Return the open descriptor: as good as this object is held, and no longer."""
         return self._fd
 
     def __del__(self) -> None:

@@ -23,6 +23,8 @@ _VERSION_LINE = b"1\n"
 _CRC_PREFIX = b"crc32c "
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Failures to write that say nothing bad of the disk, and pass.
+OUT_OF_ROOM = DISK_FULL | {errno.EMFILE, errno.ENFILE}
 
 Rows = Sequence[Sequence[int]]
 

@@ -100,15 +100,18 @@ class Durability:
         self._pending = None
         self._is_parent_synced = True
         self.recovery_point = max(self.recovery_point, pending.recovery_point)
+        active = self._local.active
+        if active.end_offset <= self.recovery_point:
+            active.note_flushed()
         self._last_flush_ms = self._clock_ms()
 
     def fail(self, pending: PendingFlush) -> None:
         """Take the log offline: what an fsync has failed to write may be lost.
 
-        Not if there was no space for a checkpoint: the batches are on disk, the old
-        checkpoints hold, and the next flush tries again.
+        Not if there was no space, or no descriptor, for a checkpoint: the batches are on
+        disk, the old checkpoints hold, and the next flush tries again.
         """
-        if pending.is_disk_full:
+        if pending.is_out_of_room:
             if pending is self._pending:
                 self.cancel()
             return

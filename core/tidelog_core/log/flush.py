@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from tidelog_core.log.checkpoint import DISK_FULL, Rows, sync_directory, write_checkpoint
+from tidelog_core.log.checkpoint import OUT_OF_ROOM, Rows, sync_directory, write_checkpoint
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class PendingFlush:
     _lock: Lock = field(default_factory=Lock)
     _is_cancelled: bool = False
     is_done: bool = False
-    is_disk_full: bool = False  # it failed for space, after the batches were on disk
+    is_out_of_room: bool = False  # it failed for space or descriptors, with the batches on disk
 
     def run(self) -> None:
         """Make everything durable. Blocks. Raises ``OSError``; the recovery point stays then."""
@@ -46,7 +46,7 @@ class PendingFlush:
             try:
                 self._write_checkpoints()
             except OSError as error:
-                self.is_disk_full = error.errno in DISK_FULL
+                self.is_out_of_room = error.errno in OUT_OF_ROOM
                 raise
             self.is_done = True
 

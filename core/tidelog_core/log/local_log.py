@@ -18,6 +18,7 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log import time_index
 from tidelog_core.log.checkpoint import sync_directory
+from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -39,6 +40,7 @@ class LocalLog:
 
     __slots__ = (
         "_is_offline",
+        "_open_files",
         "_open_sealed",
         "_rebuild",
         "clock_ms",
@@ -58,6 +60,7 @@ class LocalLog:
         config: TopicConfig,
         clock_ms: Callable[[], int],
         rebuild: Callable[[LocalLog, LogSegment], SegmentIndexes],
+        open_files: OpenFiles | None = None,
     ) -> None:
         self.directory = directory
         self.partition = partition
@@ -67,6 +70,7 @@ class LocalLog:
         self.seals_are_dirty = False  # whether the sealed-segments file lacks a change
         self.cut_count = 0  # how often the end was cut: a sealed segment may have changed then
         self._rebuild = rebuild
+        self._open_files = open_files
         self._open_sealed: list[LogSegment] = []
         self._is_offline = False
 
@@ -119,6 +123,7 @@ class LocalLog:
             base_offset,
             created_ms=self.clock_ms(),
             rebuild=lambda segment: self._rebuild(self, segment),
+            open_files=self._open_files,
         )
 
     def append(self, content: Buffer, batches: list[NewBatch]) -> None:

@@ -44,6 +44,7 @@ from tidelog_core.log.checkpoint import (
 from tidelog_core.log.cleaned import finish_swaps
 from tidelog_core.log.leader_epochs import LeaderEpochs
 from tidelog_core.log.local_log import LocalLog, remove_segment_files
+from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
@@ -115,6 +116,7 @@ def open_log(
     log_start_offset: int,
     is_clean: bool,
     producer_id_expiration_ms: int,
+    open_files: OpenFiles | None,
 ) -> OpenedLog:
     """Open the log in ``directory``, which is made if it is not there.
 
@@ -125,7 +127,14 @@ def open_log(
     def rebuild(local: LocalLog, segment: LogSegment) -> SegmentIndexes:
         return rebuild_indexes(local, segment, expiration_ms=producer_id_expiration_ms)
 
-    local = LocalLog(directory, partition, config=config, clock_ms=clock_ms, rebuild=rebuild)
+    local = LocalLog(
+        directory,
+        partition,
+        config=config,
+        clock_ms=clock_ms,
+        rebuild=rebuild,
+        open_files=open_files,
+    )
     with local.storage_errors("opening"):
         is_new = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)

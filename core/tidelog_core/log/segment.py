@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tidelog_core.log import offset_index
 from tidelog_core.log.checkpoint import write_fully
+from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -63,10 +64,12 @@ class LogSegment:
 
     __slots__ = (
         "_bytes_since_entry",
-        "_descriptor",
+        "_file",
         "_first_timestamp_ms",
         "_indexes",
-        "_reader",
+        "_is_unflushed",
+        "_is_writable",
+        "_open_files",
         "_rebuild",
         "_recent_offsets",
         "_recent_positions",
@@ -80,6 +83,7 @@ class LogSegment:
         "path",
         "seal",
         "size_bytes",
+        "was_used",
     )
 
     def __init__(
@@ -89,7 +93,9 @@ class LogSegment:
         *,
         created_ms: int,
         rebuild: Callable[[LogSegment], SegmentIndexes],
+        open_files: OpenFiles | None = None,
     ) -> None:
+        """``open_files`` limits how many files are open, if anyone does."""
         self.directory = directory
         self.base_offset = base_offset
         self.path = segment_path(directory, base_offset, LOG_SUFFIX)
@@ -104,8 +110,13 @@ class LogSegment:
         self._indexes: SegmentIndexes | None = None  # None: not loaded
         self._first_timestamp_ms: int | None = None  # None: not read yet, or the segment is empty
         self._bytes_since_entry = 0
-        self._descriptor = -1
-        self._reader: ReadableFile | None = None
+        # One descriptor for reading and appending. Whoever uses it holds the object meanwhile:
+        # ``let_go`` may be called at any moment, and by any thread.
+        self._file: ReadableFile | None = None
+        self._is_writable = False  # whether the file is open for appending
+        self._open_files = open_files
+        self._is_unflushed = False  # whether something may be appended that is not flushed
+        self.was_used = False  # the file, since ``OpenFiles`` last looked
         # The batches appended last, without a gap between their offsets; ends with the last one.
         self._recent_offsets: list[int] = []
         self._recent_positions: list[int] = []
@@ -162,9 +173,25 @@ class LogSegment:
     @property
     def reader(self) -> ReadableFile:
         """The file, open for reading."""
-        if self._reader is None:
-            self._reader = ReadableFile(self.path)
-        return self._reader
+        self.was_used = True
+        return self._file or self._open(os.O_RDONLY)
+
+    def _open(self, flags: int) -> ReadableFile:
+        file = self._file = ReadableFile(self.path, flags=flags)
+        self._is_writable = flags != os.O_RDONLY
+        if self._open_files is not None:
+            self._open_files.opened(self)
+        return file
+
+    def let_go(self) -> None:
+        """Let go of the open file; it is opened again on use."""
+        self._file, self._is_writable = None, False
+
+    def note_flushed(self) -> None:
+        """Note that all that was appended is flushed."""
+        self._is_unflushed = False
+        if self._open_files is not None:
+            self._open_files.unpin(self)
 
     def has_room_for(self, last_offset: int) -> bool:
         """Whether the offset can be told relative to the base offset in four bytes."""
@@ -176,14 +203,16 @@ class LogSegment:
         Raises ``OSError`` and has then changed nothing but, perhaps, bytes past
         ``size_bytes``, which ``cut_failed_write`` removes.
         """
-        descriptor = self._descriptor
-        if descriptor < 0:
-            descriptor = self._descriptor = os.open(
-                self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644
-            )
+        if not self._is_unflushed:
+            if self._open_files is not None:
+                self._open_files.pin(self)  # From here on nobody lets go of the file.
+            self._is_unflushed = True
+        file = self._file
+        if file is None or not self._is_writable:
+            file = self._open(os.O_RDWR | os.O_CREAT)
         indexes = self.indexes
         size_bytes = self.size_bytes
-        write_fully(descriptor, content, size_bytes)  # type: ignore[arg-type]
+        write_fully(file.fileno(), content, size_bytes)  # type: ignore[arg-type]
         self.seal = None
         end_offset = self.end_offset
         end_position = size_bytes + len(content)
@@ -251,9 +280,10 @@ class LogSegment:
 
     def cut_failed_write(self) -> None:
         """Remove what a failed write left behind the end, durably. Raises ``OSError``."""
-        if self._descriptor >= 0:
-            os.ftruncate(self._descriptor, self.size_bytes)
-            os.fsync(self._descriptor)
+        file = self._file
+        if file is not None and self._is_writable:
+            os.ftruncate(file.fileno(), self.size_bytes)
+            os.fsync(file.fileno())
 
     def locate(self, offset: int) -> tuple[int, int] | None:
         """Return position and base offset of the first batch that ends at or after ``offset``.
@@ -287,12 +317,12 @@ class LogSegment:
 
         Raises ``OSError`` also where the file is not what it was when it was written.
         """
-        descriptor, end = self.reader.fileno(), self.size_bytes
+        file, end = self.reader, self.size_bytes
         chunk, chunk_position = b"", position
         while position < end:
             at = position - chunk_position
             if at + HEADER_SIZE > len(chunk):
-                chunk = os.pread(descriptor, min(SCAN_CHUNK_BYTES, end - position), position)
+                chunk = os.pread(file.fileno(), min(SCAN_CHUNK_BYTES, end - position), position)
                 chunk_position, at = position, 0
             if at + HEADER_SIZE > len(chunk):
                 raise self._damaged(position)
@@ -371,20 +401,20 @@ class LogSegment:
 
     def open_for_sync(self) -> int:
         """Return a new descriptor of the file, for ``os.fsync`` on any thread."""
-        if self._descriptor >= 0:
-            return os.dup(self._descriptor)
+        file = self._file
+        if file is not None:
+            return os.dup(file.fileno())
         return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def seal_writes(self) -> None:
         """Let go of what only appending needs."""
         self._forget_recent()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._is_writable:
+            self._drop_file()
 
     def release(self) -> None:
         """Let go of what comes back on use: open files, loaded indexes. Slices stay valid."""
-        self._reader = None
+        self._drop_file()
         if self.seal is not None:
             self._indexes = None
 
@@ -392,6 +422,12 @@ class LogSegment:
         """Let go of everything."""
         self.seal_writes()
         self.release()
+
+    def _drop_file(self) -> None:
+        self.let_go()
+        self._is_unflushed = False
+        if self._open_files is not None:
+            self._open_files.closed(self)
 
     def _forget_recent(self) -> None:
         self._recent_offsets.clear()

@@ -74,7 +74,8 @@ def _newest_record(segment: LogSegment, start_offset: int) -> tuple[int, int] | 
 def _greatest_timestamp(
     segment: LogSegment, span: BatchSpan, start_offset: int
 ) -> tuple[int, int] | None:
-    batch = os.pread(segment.reader.fileno(), span.size_bytes, span.position)
+    file = segment.reader
+    batch = os.pread(file.fileno(), span.size_bytes, span.position)
     left = (record for record in decode_records(batch) if record.offset >= start_offset)
     newest = max(left, key=lambda record: record.timestamp_ms, default=None)
     return None if newest is None else (newest.timestamp_ms, newest.offset)
@@ -83,5 +84,6 @@ def _greatest_timestamp(
 def _first_record(
     segment: LogSegment, span: BatchSpan, timestamp_ms: int, start_offset: int
 ) -> tuple[int, int] | None:
-    batch = os.pread(segment.reader.fileno(), span.size_bytes, span.position)
+    file = segment.reader
+    batch = os.pread(file.fileno(), span.size_bytes, span.position)
     return first_record(batch, timestamp_ms, start_offset)

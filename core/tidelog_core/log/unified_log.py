@@ -43,6 +43,7 @@ from tidelog_core.log.durability import Durability
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.log_start import LogStart
+from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     LEADER_EPOCH_FILE,
@@ -129,13 +130,15 @@ class UnifiedLog:
         log_start_offset: int = 0,
         is_clean: bool = False,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        open_files: OpenFiles | None = None,
     ) -> UnifiedLog:
         """Open the log, recovering it if it was not closed in order. Makes the directory.
 
         ``log_start_offset`` is what the metadata store knows; the greater of it and
         the local one holds. ``is_clean`` is the caller's word that no CRC need be
         checked. The high watermark starts at the local log start: the caller
-        advances it. Raises ``CorruptLog`` or ``StorageError``.
+        advances it. Logs that share ``open_files`` share its limit. Raises ``CorruptLog``
+        or ``StorageError``.
         """
         opened = open_log(
             directory,
@@ -145,6 +148,7 @@ class UnifiedLog:
             log_start_offset=log_start_offset,
             is_clean=is_clean,
             producer_id_expiration_ms=producer_id_expiration_ms,
+            open_files=open_files,
         )
         log = cls(opened, clock_ms=clock_ms, expiration_ms=producer_id_expiration_ms)
         # The start may have moved in the metadata store alone before a crash.

@@ -45,7 +45,7 @@ class Clock:
 
 def open_log(directory: Path, clock: Clock | None = None, **options: Any) -> UnifiedLog:
     """Open a log; options are the topic's settings, or those of ``UnifiedLog.open``."""
-    names = ("log_start_offset", "is_clean", "producer_id_expiration_ms")
+    names = ("log_start_offset", "is_clean", "producer_id_expiration_ms", "open_files")
     how = {name: options.pop(name) for name in names if name in options}
     config = TopicConfig(**options)
     return UnifiedLog.open(directory, PARTITION, config=config, clock_ms=clock or Clock(), **how)

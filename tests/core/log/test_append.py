@@ -265,11 +265,13 @@ def test_write_that_fails_half_way_is_taken_back(tmp_path: Path, file_size_limit
 def test_log_goes_offline_when_a_failed_write_cannot_be_taken_back(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     append(log, batch(1))
-    os.close(log._local.active._descriptor)
+    file = log._local.active._file
+    assert file is not None
+    descriptor, file._fd = file._fd, -1
+    os.close(descriptor)
     with pytest.raises(StorageError):
         append(log, batch(1))
     assert log.is_offline
-    log._local.active._descriptor = -1
     for call in (
         lambda: append(log, batch(1)),
         lambda: log.read(0, max_bytes=1, up_to=1),

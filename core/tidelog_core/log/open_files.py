@@ -1,0 +1,94 @@
+"""The segment files that are open, over all logs that share the limit.
+
+A log keeps the files open that it works on, and there may be more logs than a process may
+have descriptors. So whoever opens a file notes it here, and where that makes too many, the
+files that have not been used for longest (roughly) are let go of; they come back on use. A
+file that someone still sends from stays open until that is done.
+
+A file with bytes that are not flushed is pinned: were its last descriptor closed, and the
+writing back of its pages failed later, nobody would be told. Once only pinned files are
+left, no further one can be pinned until some are flushed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from threading import Lock
+from typing import Protocol
+
+CROWDED_SHARE = 0.75  # of the limit; with more pinned files it is time to flush some
+
+
+class OpenFile(Protocol):
+    """What has its file open; ``LogSegment``."""
+
+    was_used: bool  # since someone last looked
+
+    def let_go(self) -> None:
+        """Let go of the file; it is opened again when it is needed."""
+
+
+class OpenFiles:
+    """Who has a file open. Safe for several threads."""
+
+    def __init__(self, limit: int) -> None:
+        """``limit`` is how many files may be open."""
+        self._limit = limit
+        self._idle: OrderedDict[OpenFile, None] = OrderedDict()  # may be let go of, oldest first
+        self._pinned: set[OpenFile] = set()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._idle) + len(self._pinned)
+
+    @property
+    def crowded_count(self) -> int:
+        """How many pinned files should be flushed soon, so that there is room for others."""
+        return max(0, len(self._pinned) - int(self._limit * CROWDED_SHARE))
+
+    def opened(self, file: OpenFile) -> None:
+        """Note a file that was just opened for reading."""
+        with self._lock:
+            if file not in self._pinned:
+                self._idle[file] = None
+                self._shrink()
+
+    def pin(self, file: OpenFile) -> None:
+        """Note a file that is about to be written to, open or not. Raises ``OSError``.
+
+        That is ``EMFILE`` where the limit does not allow it now.
+        """
+        with self._lock:
+            if file in self._pinned:
+                return
+            if len(self._pinned) >= self._limit:
+                raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (log.open.files.max)")
+            self._idle.pop(file, None)
+            self._pinned.add(file)
+            self._shrink()
+
+    def unpin(self, file: OpenFile) -> None:
+        """Note that all bytes of a file are flushed."""
+        with self._lock:
+            if file in self._pinned:
+                self._pinned.discard(file)
+                self._idle[file] = None
+
+    def closed(self, file: OpenFile) -> None:
+        """Forget a file that its owner has let go of. Idempotent."""
+        with self._lock:
+            self._idle.pop(file, None)
+            self._pinned.discard(file)
+
+    def _shrink(self) -> None:
+        while self._idle and len(self) > self._limit:
+            file = next(iter(self._idle))
+            if file.was_used:
+                # A second chance: cheaper than to put them in order on every use.
+                file.was_used = False
+                self._idle.move_to_end(file)
+            else:
+                del self._idle[file]
+                file.let_go()
