@@ -18,13 +18,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import RLock
 from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.config import INT64_MAX, NodeConfig, TopicConfig, topic_config
 from tidelog_core.errors import (
     FencedLeaderEpoch,
+    StorageError,
     TidelogError,
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
@@ -60,7 +63,7 @@ class AppendWaiter(Protocol):
 
 
 class Replica:
-    """This node's copy of one partition. For the node's event loop only."""
+    """This node's copy of one partition. For the node's event loop only, but for ``open``."""
 
     __slots__ = (
         "_dirty",
@@ -75,6 +78,7 @@ class Replica:
         "is_leader",
         "leader_epoch",
         "log_start_offset",
+        "opening",
         "partition",
         "role",
         "settled_epoch",
@@ -105,6 +109,9 @@ class Replica:
         self.settled_epoch = -1  # the last in which the log could be led from
         self.waiters: set[AppendWaiter] = set()  # for committed records
         self.follower_waiters: set[AppendWaiter] = set()  # for any
+        # Held while the log is being opened, on whatever thread, and while that changes from
+        # which it is opened. Others see a log that is not open, or one that is up to date.
+        self.opening = RLock()
         self._log: UnifiedLog | None = None
         self._open_log = open_log
         self._dirty = dirty
@@ -116,9 +123,13 @@ class Replica:
 
         Raises ``StorageError``, ``OSError``, ``UnknownTopicOrPartition`` once dropped.
         """
-        if self._log is None:
-            self._log = self._opened()
-        return self._log
+        log = self._log
+        if log is None:
+            with self.opening:
+                log = self._log
+                if log is None:
+                    log = self._log = self._opened()
+        return log
 
     def _opened(self) -> UnifiedLog:
         if self._refusal is not None:
@@ -137,7 +148,7 @@ class Replica:
         return log
 
     def open(self) -> None:
-        """Open the log now, in whatever thread this is, before anyone else uses it."""
+        """Open the log if it is not, in whatever thread this is. Raises as ``log``."""
         _ = self.log
 
     @property
@@ -235,7 +246,8 @@ class Replica:
 
     def refuse(self, error: TidelogError) -> None:
         """Never open the log (again); whoever wants it gets the error."""
-        self._refusal = error
+        with self.opening:  # What is being opened just now is open then.
+            self._refusal = error
 
     def close(self) -> None:
         """Close the log cleanly, if it is open."""
@@ -362,8 +374,15 @@ class ReplicaManager:
             self._unsubscribe()
         for timer in self._retries.values():
             timer.cancel()
-        replicas = [replica for replica in self._all() if replica.opened_log is not None]
         is_clean = not any(replica.is_in_trouble for replica in self._all())
+        replicas = []
+        for replica in self._all():
+            with replica.opening:
+                if replica.opened_log is not None:
+                    replicas.append(replica)
+                else:
+                    # An executor's thread may be about to.
+                    replica.refuse(StorageError("the node is stopping"))
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
         closing = {loop.run_in_executor(pool, replica.close): replica for replica in replicas}
@@ -426,6 +445,19 @@ class ReplicaManager:
         self.on_wants_write(replica)
         return True
 
+    async def open_logs(self, replicas: Sequence[Replica]) -> None:
+        """Open the logs in the executor, so that nobody waits for the disk meanwhile.
+
+        One that cannot be opened is left to whoever asks for it, who is told why.
+        """
+
+        def open_all() -> None:
+            for replica in replicas:
+                with suppress(TidelogError, OSError):
+                    replica.open()
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, open_all)
+
     # -- following the image
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
@@ -476,7 +508,8 @@ class ReplicaManager:
             replica = self._make(topic, partition, config) if known is None else known
             held[index] = replica
             if not (only_news and replica.followed is partition):
-                self._update(replica, partition, config)
+                with replica.opening:
+                    self._update(replica, partition, config)
             if replica.is_leader:
                 led[index] = replica
             elif replica.is_follower:

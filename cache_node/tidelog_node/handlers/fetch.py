@@ -4,7 +4,8 @@ A request that finds enough is answered from the call itself. One that does not 
 a long poll: it is registered with the partitions it reads, counts the bytes that are
 appended to them, and reads again when there are enough or its time is up. Offsets that
 this node has evicted are read through the tier, all of a request's at once, in a task
-of their own, so that the loop serves everyone else meanwhile.
+of their own, so that the loop serves everyone else meanwhile. Logs that nobody has used since
+the node has started are opened on another thread first.
 
 Followers fetch here too: they read to the log's end, and each fetch tells the leader what
 its sender holds, which moves the high watermark and releases acks. Consumers read up to the
@@ -22,9 +23,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
@@ -141,14 +142,45 @@ class FetchHandler:
             return encode_fetch(
                 version, correlation_id, (), error_code=ErrorCode.fetch_session_id_not_found
             )
+        unopened = self._unopened(request, version)
+        if unopened:
+            return self._start(self._answer_opened(unopened, request, version, correlation_id))
+        return self._answer(request, version, correlation_id)
+
+    def _unopened(self, request: FetchRequest, version: int) -> list[Replica]:
+        """Return the replicas that a consumer asks for and whose logs are not open."""
+        if request.replica_id >= 0:
+            return []  # What has other replicas is open.
+        has_ids = version >= fetch.TOPIC_ID_FROM
+        led_by = self._replicas.led_by_id if has_ids else self._replicas.led_by_name
+        return [
+            replica
+            for name, partitions in request.topics
+            if (led := led_by.get(name)) is not None
+            for wanted in partitions
+            if (replica := led.get(wanted.partition)) is not None and replica.opened_log is None
+        ]
+
+    async def _answer_opened(
+        self, unopened: list[Replica], request: FetchRequest, version: int, correlation_id: int
+    ) -> Reply:
+        """Open logs on another thread, since it takes a dozen small reads each; then answer."""
+        await self._replicas.open_logs(unopened)
+        answer = self._answer(request, version, correlation_id)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def _start(self, work: Coroutine[Any, Any, Reply]) -> asyncio.Task[Reply]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _answer(
+        self, request: FetchRequest, version: int, correlation_id: int
+    ) -> Reply | asyncio.Future[Reply]:
         reading = self.read(request, version, is_new=True)
         if reading.tier_reads:
-            task = self._loop.create_task(
-                self._read_tier(reading, request, version, correlation_id)
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return task
+            return self._start(self._read_tier(reading, request, version, correlation_id))
         if (
             reading.size_bytes >= request.min_bytes
             or request.max_wait_ms <= 0

@@ -54,6 +54,9 @@ class TieredReplica(Protocol):
     def opened_log(self) -> UnifiedLog | None:
         """The log if it is open."""
 
+    def open(self) -> None:
+        """Open the log if it is not. Blocks; for any thread."""
+
     def note_unflushed(self) -> None:
         """Have what was rolled flushed soon: only then is it copied."""
 

@@ -433,6 +433,9 @@ class TierService:
             due: list[float | None] = []
 
             async def run() -> None:
+                if led.replica.opened_log is None:
+                    # After a start that is every log: not on the loop.
+                    await loop.run_in_executor(self._executor, led.replica.open)
                 due.append(await self._retention.apply(led))
 
             async with slots, led.lock:
