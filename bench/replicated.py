@@ -1,32 +1,51 @@
-"""What replication costs: node CPU per gigabyte produced with acks=all, one replica and three.
+"""What replication costs: CPU of all nodes with acks=all, one replica and three in turns.
 
-1 KB records, one partition, one librdkafka producer; user and system time of all node
-processes. Passes with one replica and with three take turns, and the median of each counts.
+One partition. Requests of one batch each, of sizes from a single small record to what a
+request may carry, from raw clients with as many in flight as clients have by default; then
+librdkafka with its own batch size and with the Java producer's, at full speed and at a
+moderate rate, and one record at a time, where nothing can be combined. Everything goes on
+for a fixed time, passes with one replica and with three take turns, and the median of each
+counts. The CPU is user and system time of all node processes; the clients' is not counted.
 
-Three replicas are three times receive, check and write, and two times ``sendfile``. What
-that comes to in the bare loops of ``limits`` says how near to the single replica's rate per
-CPU second three could come if nothing else cost anything.
+A ratio of 0.5 says that three replicas give half of the single replica's rate per CPU
+second. Three are three times receive, check and write, and two times ``sendfile``: what that
+comes to in the bare loops of ``limits`` says how near large batches could come to it if
+nothing else cost anything.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from bench import limits
+from bench.raw_producers import RawProducers, build_records
 from tests.node.replication.replicated_cluster import ReplicatedCluster, replicated_cluster
 
-RECORD_SIZE_BYTES = 1024
-RECORD_COUNT = 300_000
-WARM_COUNT = 20_000
-SMALL_COUNT = 1_000
 PASSES = 3  # of each
+BATCH_SIZES_BYTES = (100, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1_000_000)  # the records
+CONNECTIONS = 5
+IN_FLIGHT = 5  # max.in.flight.requests.per.connection of all clients
+WARM_SECONDS = 0.3
+RAW_SECONDS = 1.5
+CLIENT_SECONDS = 2.0
+RECORD_SIZE_BYTES = 1024
+MODERATE_RECORDS_PER_SECOND = 5_000
+TICK_SECONDS = 0.001  # of the moderate rate
+# Batch size and linger as librdkafka and the Java producer 4.x have them by default.
+LIBRDKAFKA = {"batch.size": 1_000_000, "linger.ms": 5}
+JAVA = {"batch.size": 16_384, "linger.ms": 5}
+QUEUED_RECORDS_MAX = 10_000  # of a producer; what is queued at the end is still waited for
 # The cluster of the tests has short times; these are the defaults.
 DEFAULTS = {
     "broker.session.timeout.ms": "9000",
@@ -36,9 +55,23 @@ DEFAULTS = {
 RESULTS = Path(__file__).parent / "results" / "replicated.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one thing took, request by request or record by record, microseconds."""
+
+    leader_us: float  # of CPU
+    others_us: float  # of the other two nodes' CPU: next to nothing with one replica
+    elapsed_us: float
+
+    @property
+    def cpu_us(self) -> float:
+        """The CPU of all nodes."""
+        return self.leader_us + self.others_us
+
+
 def main() -> None:
-    """Measure and print."""
-    passes: dict[int, list[dict[str, float]]] = {1: [], 3: []}
+    """Measure, print and write."""
+    passes: dict[int, list[dict[str, Cost]]] = {1: [], 3: []}
     with (
         tempfile.TemporaryDirectory() as folder,
         replicated_cluster(Path(folder), config=DEFAULTS) as cluster,
@@ -46,67 +79,109 @@ def main() -> None:
         for number in range(PASSES):
             for replicas, found in passes.items():
                 found.append(_pass(cluster, f"r{replicas}-{number}", replicas))
-                print(f"replicas {replicas}: {json.dumps(found[-1])}", flush=True)
-    figures: dict[str, float] = {}
-    for replicas, found in passes.items():
-        for name in found[0]:
-            median = statistics.median(one[name] for one in found)
-            figures[f"r{replicas}: {name}"] = round(median, 3)
-    name = "GB per node CPU second"
-    figures["ratio"] = round(figures[f"r3: {name}"] / figures[f"r1: {name}"], 3)
+    figures = {name: _compare(name, passes) for name in passes[1][0]}
     append = limits.append_gigabytes_per_cpu_second()
     sendfile = limits.sendfile_gigabytes_per_cpu_second()
-    figures["ratio of the bare loops"] = round((1 / append) / (3 / append + 2 / sendfile), 3)
-    print(json.dumps(figures, indent=2))
+    bare = round((1 / append) / (3 / append + 2 / sendfile), 3)
+    print(f"the bare loops' ratio: {bare}")
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    RESULTS.write_text(json.dumps({**figures, "bare loops": {"ratio": bare}}, indent=2) + "\n")
 
 
-def _pass(cluster: ReplicatedCluster, topic: str, replicas: int) -> dict[str, float]:
+def _compare(name: str, passes: Mapping[int, list[dict[str, Cost]]]) -> dict[str, float]:
+    """Return the medians of one measurement, and print them."""
+    single, three = ([one[name] for one in passes[replicas]] for replicas in (1, 3))
+    single_us = _median([cost.cpu_us for cost in single])
+    leader_us = _median([cost.leader_us for cost in three])
+    others_us = _median([cost.others_us for cost in three])
+    found = {
+        "one replica: cpu us": single_us,
+        "three replicas: leader's cpu us": leader_us,
+        "three replicas: followers' cpu us": others_us,
+        "one replica: elapsed us": _median([cost.elapsed_us for cost in single]),
+        "three replicas: elapsed us": _median([cost.elapsed_us for cost in three]),
+        "ratio": round(single_us / (leader_us + others_us), 3),
+    }
+    print(f"{name}: {json.dumps(found)}", flush=True)
+    return found
+
+
+def _median(values: list[float]) -> float:
+    return round(statistics.median(values), 2)
+
+
+def _pass(cluster: ReplicatedCluster, topic: str, replicas: int) -> dict[str, Cost]:
     cluster.create(topic, replicas=replicas, remote_storage_enable="false")
-    _produce(cluster, topic, WARM_COUNT)
-    cpu, seconds = _produce(cluster, topic, RECORD_COUNT)
-    gigabytes = RECORD_COUNT * RECORD_SIZE_BYTES / 1e9
-    before, started = _cpu(cluster), time.perf_counter()
-    _one_by_one(cluster, topic)
-    small_seconds, small_cpu = time.perf_counter() - started, _cpu(cluster) - before
+    found: dict[str, Cost] = {}
+    for size_bytes in BATCH_SIZES_BYTES:
+        found[f"a request of {size_bytes} bytes"] = _raw(cluster, topic, size_bytes)
+    for name, settings in (("librdkafka", LIBRDKAFKA), ("Java", JAVA)):
+        queue = {"queue.buffering.max.messages": QUEUED_RECORDS_MAX}
+        producers = [cluster.producer(**settings, **queue) for _ in range(CONNECTIONS)]
+        for pace, rate in (("full speed", None), ("a moderate rate", MODERATE_RECORDS_PER_SECOND)):
+            _produce(producers, topic, WARM_SECONDS, rate)
+            work = functools.partial(_produce, producers, topic, CLIENT_SECONDS, rate)
+            found[f"a record at the defaults of {name}, {pace}"] = _cost(cluster, topic, work)
+    found["one record at a time"] = _cost(cluster, topic, lambda: _one_by_one(cluster, topic))
     # The next pass is not to write behind this one's back.
     admin = AdminClient({"bootstrap.servers": cluster.addresses})
     admin.delete_topics([topic])[topic].result(30)
-    return {
-        "GB per node CPU second": round(gigabytes / cpu, 3),
-        "GB per second": round(gigabytes / seconds, 3),
-        "ms per acked request": round(small_seconds / SMALL_COUNT * 1e3, 3),
-        "node CPU us per acked request": round(small_cpu / SMALL_COUNT * 1e6, 1),
-    }
+    return found
 
 
-def _cpu(cluster: ReplicatedCluster) -> float:
-    return sum(node.cpu_seconds() for node in cluster.running)
+def _cost(cluster: ReplicatedCluster, topic: str, work: Callable[[], int]) -> Cost:
+    """Return what each of the things cost that ``work`` does and counts."""
+    leader_id = cluster.leader(topic)
+    before = {node.broker_id: node.cpu_seconds() for node in cluster.running}
+    started = time.perf_counter()
+    count = work()
+    seconds = time.perf_counter() - started
+    used = {node.broker_id: node.cpu_seconds() - before[node.broker_id] for node in cluster.running}
+    leader = used.pop(leader_id)
+    return Cost(leader / count * 1e6, sum(used.values()) / count * 1e6, seconds / count * 1e6)
 
 
-def _produce(cluster: ReplicatedCluster, topic: str, count: int) -> tuple[float, float]:
-    producer = cluster.producer(
-        **{"batch.size": 1_000_000, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000}
-    )
+def _raw(cluster: ReplicatedCluster, topic: str, size_bytes: int) -> Cost:
+    address = ("127.0.0.1", cluster.node_leading(topic).port)
+    batch = build_records(size_bytes)
+    with RawProducers(address, topic, batch, connections=CONNECTIONS, acks=-1) as producers:
+        producers.send_for(WARM_SECONDS, in_flight=IN_FLIGHT)
+        return _cost(cluster, topic, lambda: producers.send_for(RAW_SECONDS, in_flight=IN_FLIGHT))
+
+
+def _produce(
+    producers: list[Producer], topic: str, seconds: float, records_per_second: int | None
+) -> int:
+    """Produce 1 KiB records with all producers in turn, at a pace or without; return how many."""
     value = random.Random(1).randbytes(RECORD_SIZE_BYTES)
-    before, started = _cpu(cluster), time.perf_counter()
-    for _ in range(count):
-        while True:
-            try:
-                producer.produce(topic, value, partition=0)
-                break
-            except BufferError:
-                producer.poll(0.05)
-    assert producer.flush(120) == 0
-    return _cpu(cluster) - before, time.perf_counter() - started
+    started = time.perf_counter()
+    count = 0
+    while (passed := time.perf_counter() - started) < seconds:
+        if records_per_second is not None and count >= passed * records_per_second:
+            time.sleep(TICK_SECONDS)
+            continue
+        producer = producers[count % len(producers)]
+        try:
+            producer.produce(topic, value, partition=0)
+        except BufferError:
+            producer.poll(TICK_SECONDS)
+            continue
+        count += 1
+    for producer in producers:
+        if producer.flush(120):
+            raise RuntimeError("not everything was acknowledged")
+    return count
 
 
-def _one_by_one(cluster: ReplicatedCluster, topic: str) -> None:
+def _one_by_one(cluster: ReplicatedCluster, topic: str) -> int:
     producer = cluster.producer(**{"linger.ms": 0})
-    for _ in range(SMALL_COUNT):
+    ends, count = time.perf_counter() + CLIENT_SECONDS, 0
+    while time.perf_counter() < ends:
         producer.produce(topic, b"x" * 100, partition=0)
-        assert producer.flush(10) == 0
+        if producer.flush(30):
+            raise RuntimeError("a record was not acknowledged")
+        count += 1
+    return count
 
 
 if __name__ == "__main__":
