@@ -1,10 +1,9 @@
 """Produce: append each partition's batch where it lies, answer what became of it.
 
 The answer goes out from the call itself unless the topic wants the log flushed first
-(``flush.messages``), or ``acks=all`` waits for other replicas: then one future is made for
-the request, each partition's leader state is told whom to tell, and nothing runs meanwhile
-but one timer for all requests that wait. With ``acks=0`` there is no answer: an error closes
-the connection, which is how such a producer learns that it must look for the leader again.
+(``flush.messages``), or ``acks=all`` waits for other replicas: see ``owed_answers``. With
+``acks=0`` there is no answer: an error closes the connection, which is how such a producer
+learns that it must look for the leader again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tidelog_core.errors import (
     CorruptRecordBatch,
@@ -36,6 +34,7 @@ from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_h
 from tidelog_node.connection import CloseConnection, Reply
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
+from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, Topics
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.wire import produce
@@ -51,7 +50,6 @@ from tidelog_node.wire.produce import (
 logger = logging.getLogger(__name__)
 
 ACKS_ALL = -1
-ACK_TIMEOUT_SWEEP_SECONDS = 0.1  # how late a request may learn that its time is up
 # Kafka 4 no longer serves versions 0 to 2 but still lists them: librdkafka before 2.8
 # compresses only for brokers that do. Source: KAFKA-18659.
 ADVERTISED_MIN_VERSION = 0
@@ -64,63 +62,6 @@ _BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attribute
 _BATCH_OVERHEAD = 17  # base offset, length, leader epoch, magic: what every format has
 _LEGACY_BATCH_SIZE_MIN = 26  # base offset, length and the shortest message ever allowed
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL_BIT = 0x7, 0x4, 0x10
-
-Topics = list[tuple[bytes, list[ProduceResult]]]
-
-
-@dataclass(slots=True)
-class _OwedAnswer:
-    """An answer that is not the plain case."""
-
-    version: int
-    correlation_id: int
-    acks: int
-    topics: Topics
-    flushes: list[asyncio.Future[None]]
-    owed_acks: list[_OwedAck]
-    deadline: float = 0  # the loop's time
-    endpoints: Sequence[Endpoint] = ()
-
-    def encode(self) -> bytes | bytearray:
-        return encode_produce(self.version, self.correlation_id, self.topics, self.endpoints)
-
-
-class _OwedAck:
-    """One partition of a request that waits for other replicas."""
-
-    __slots__ = ("_index", "_results", "is_settled", "on_settled", "replica", "required_offset")
-
-    def __init__(
-        self, replica: Replica, required_offset: int, results: list[ProduceResult], index: int
-    ) -> None:
-        self.replica = replica
-        self.required_offset = required_offset
-        self.is_settled = False
-        self.on_settled: Callable[[], None] | None = None
-        self._results = results
-        self._index = index
-
-    def on_ack(self, error: TidelogError | None) -> None:
-        """Take the ack, or why there is none."""
-        if error is not None:
-            self.fail(error.code, str(error))
-        else:
-            self._settle()
-
-    def fail(self, code: ErrorCode, message: str) -> None:
-        """Answer with an error; the records are in this log all the same."""
-        if not self.is_settled:
-            result = self._results[self._index]
-            self._results[self._index] = result._replace(
-                error_code=code, error_message=message.encode()
-            )
-            self._settle()
-
-    def _settle(self) -> None:
-        if not self.is_settled:
-            self.is_settled = True
-            if self.on_settled is not None:
-                self.on_settled()
 
 
 class ProduceHandler:
@@ -143,13 +84,11 @@ class ProduceHandler:
         self._replicas = replicas
         self._flusher = flusher
         self._can_serve = can_serve
-        # Requests that wait for other replicas.
-        self._waiting: dict[int, _OwedAnswer] = {}  # by id()
-        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._owed = OwedAnswers(self._encode_owed)
 
     def close(self) -> None:
         """Answer those who wait that their time is up."""
-        self._expire(everything=True)
+        self._owed.close()
         for task in self._verifying:
             task.cancel()
 
@@ -246,7 +185,7 @@ class ProduceHandler:
         topics = []
         failures: list[tuple[int, TidelogError]] = []
         flushes: list[asyncio.Future[None]] = []
-        owed_acks: list[_OwedAck] = []
+        owed_acks: list[OwedAck] = []
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
             results: list[ProduceResult] = []
@@ -274,93 +213,27 @@ class ProduceHandler:
                     required_offset = info.last_offset + 1
                     if replica.log.high_watermark < required_offset:
                         place = len(results) - 1
-                        owed_acks.append(_OwedAck(replica, required_offset, results, place))
+                        owed_acks.append(OwedAck(replica, required_offset, results, place))
             topics.append((name, results))
-        if failures or flushes or owed_acks:
-            owed = _OwedAnswer(version, correlation_id, acks, topics, flushes, owed_acks)
-            if owed_acks:
-                owed.deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
-            return self._answer_failures(owed, failures) if failures else self._answer(owed)
-        return [encode_produce(version, correlation_id, topics)] if acks else None
+        if not acks:
+            return _without_answer(failures)
+        if flushes or owed_acks:
+            owed = OwedAnswer(self._owed, version, correlation_id, topics)
+            owed.wait_for_flushes(flushes)
+            self._owed.wait_for_acks(owed, owed_acks, timeout_ms=request.timeout_ms)
+            return owed.future
+        return self._encode(version, correlation_id, topics)
 
-    def _answer_failures(
-        self, owed: _OwedAnswer, failures: list[tuple[int, TidelogError]]
-    ) -> Reply | asyncio.Future[Reply] | None:
-        if not owed.acks:
-            index, error = failures[0]
-            raise CloseConnection(
-                f"produce with acks=0 failed on partition {index}: {error}", is_expected=True
-            )
-        return self._answer(owed)
+    def _encode_owed(self, owed: OwedAnswer) -> Reply:
+        return self._encode(owed.version, owed.correlation_id, owed.topics)
 
-    def _encode(self, owed: _OwedAnswer) -> Reply:
-        if owed.version >= LEADER_FROM:
-            has_ids = owed.version >= produce.TOPIC_ID_FROM
-            owed.topics, owed.endpoints = self._add_leaders(owed.topics, has_ids=has_ids)
-        return [owed.encode()]
-
-    def _answer(self, owed: _OwedAnswer) -> Reply | asyncio.Future[Reply] | None:
-        """Return the answer, or the future that has it once flushes and acks are there."""
-        if not owed.acks:
-            return None
-        if not owed.flushes and not owed.owed_acks:
-            return self._encode(owed)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        missing = len(owed.owed_acks) + bool(owed.flushes)
-
-        def finish_one() -> None:
-            nonlocal missing
-            missing -= 1
-            if missing == 0:
-                self._waiting.pop(id(owed), None)
-                if not answer.done():
-                    answer.set_result(self._encode(owed))
-
-        def finish_flushes(done: asyncio.Future[list[BaseException | None]]) -> None:
-            problem = next((result for result in done.result() if result is not None), None)
-            if problem is None:
-                finish_one()
-            elif not answer.done():
-                # Nothing is known of the records: the producer sends them again.
-                answer.set_exception(CloseConnection(f"flush failed: {problem}"))
-
-        if owed.flushes:
-            asyncio.gather(*owed.flushes, return_exceptions=True).add_done_callback(finish_flushes)
-        if owed.owed_acks:
-            self._waiting[id(owed)] = owed
-            self._start_sweep()
-            for owed_ack in owed.owed_acks:
-                owed_ack.on_settled = finish_one
-                self._owe(owed_ack)
-        return answer
-
-    def _owe(self, owed_ack: _OwedAck) -> None:
-        role = owed_ack.replica.role
-        if role is None or role.leader is None:
-            # It went while the request's other partitions were appended to.
-            owed_ack.on_ack(NotLeaderOrFollower("another node leads the partition"))
-        else:
-            role.owe_ack(owed_ack.required_offset, owed_ack)
-
-    def _start_sweep(self) -> None:
-        if self._sweep_timer is None:
-            loop = asyncio.get_running_loop()
-            self._sweep_timer = loop.call_later(ACK_TIMEOUT_SWEEP_SECONDS, self._expire)
-
-    def _expire(self, *, everything: bool = False) -> None:
-        """Answer the requests whose time is up."""
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-            self._sweep_timer = None
-        now = asyncio.get_running_loop().time()
-        for owed in tuple(self._waiting.values()):
-            if everything or owed.deadline <= now:
-                for owed_ack in owed.owed_acks:
-                    owed_ack.fail(
-                        ErrorCode.request_timed_out, "not replicated within the request's time"
-                    )
-        if self._waiting and not everything:
-            self._start_sweep()
+    def _encode(self, version: int, correlation_id: int, topics: Topics) -> Reply:
+        """Return the answer, with the leaders of the partitions that others lead."""
+        endpoints: Sequence[Endpoint] = ()
+        if version >= LEADER_FROM and _names_other_leaders(topics):
+            has_ids = version >= produce.TOPIC_ID_FROM
+            topics, endpoints = self._add_leaders(topics, has_ids=has_ids)
+        return [encode_produce(version, correlation_id, topics, endpoints)]
 
     def _add_leaders(self, topics: Topics, *, has_ids: bool) -> tuple[Topics, list[Endpoint]]:
         """Return the results with the current leader where another node leads (KIP-951)."""
@@ -386,6 +259,22 @@ class ProduceHandler:
         return self._replicas.leaders.refusal(name, index, is_id=has_ids)
 
 
+def _without_answer(failures: list[tuple[int, TidelogError]]) -> None:
+    if failures:
+        index, error = failures[0]
+        raise CloseConnection(
+            f"produce with acks=0 failed on partition {index}: {error}", is_expected=True
+        )
+
+
+def _names_other_leaders(topics: Topics) -> bool:
+    for _, results in topics:
+        for result in results:
+            if result.error_code == ErrorCode.not_leader_or_follower:
+                return True
+    return False
+
+
 def _kept(records: memoryview | None) -> memoryview | None:
     return None if records is None else memoryview(bytearray(records))
 
@@ -407,7 +296,7 @@ def _append(
     if replica.is_internal:
         raise InvalidTopic(f"{replica.partition.topic} is not for clients to write")
     if replica.role is not None:
-        replica.role.require_leader().require_appendable(needs_all=request.acks == ACKS_ALL)
+        replica.role.require_appendable(needs_all=request.acks == ACKS_ALL)
     try:
         if attributes & _TRANSACTIONAL_BIT:
             replica.log.require_verified(parse_header(records), guard)

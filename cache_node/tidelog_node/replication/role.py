@@ -82,6 +82,13 @@ class ReplicaRole:
             raise NotLeaderOrFollower("the partition is changing its leader")
         return leader
 
+    def require_appendable(self, *, needs_all: bool) -> None:
+        """Raise where a produce request must be refused, see ``LeaderState``."""
+        leader = self._state.leader
+        if leader is None:
+            raise NotLeaderOrFollower("the partition is changing its leader")
+        leader.require_appendable(needs_all=needs_all)
+
     def on_partition(
         self, partition: Partition, log: UnifiedLog, *, leads: bool, rules: ReplicationRules
     ) -> RoleChange:
@@ -139,7 +146,8 @@ class ReplicaRole:
         leader = self._state.leader
         assert leader is not None
         leader.owe_ack(required_offset, waiter)
-        self.release()
+        if required_offset <= leader.high_watermark:
+            self.release()
 
     def follow_high_watermark(self, log: UnifiedLog) -> None:
         """Bring the leader's high watermark into the log and tell who waits for it."""

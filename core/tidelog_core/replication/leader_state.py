@@ -144,7 +144,7 @@ class LeaderState(Generic[Token]):
     def is_under_min_isr(self) -> bool:
         """Whether too few replicas are in sync to commit anything."""
         required = min(self.rules.min_insync_replicas, len(self.partition.replicas))
-        return self.in_sync_count < required
+        return self._in_sync_count < required
 
     # -- producing --
 
@@ -169,7 +169,8 @@ class LeaderState(Generic[Token]):
     def owe_ack(self, required_offset: int, token: Token) -> None:
         """Release ``token`` once every record below ``required_offset`` is committed."""
         self._acks.owe(required_offset, token)
-        self._release()
+        if required_offset <= self.high_watermark:
+            self._release()  # Whatever else the high watermark has passed is released already.
 
     def take_released(self) -> list[ReleasedAck[Token]]:
         """Return the acks to give, each once. None while this leader may not answer."""
@@ -222,15 +223,15 @@ class LeaderState(Generic[Token]):
 
     def advance(self, now_ms: float) -> bool:
         """Move the high watermark as far as it may go. Returns whether it moved."""
-        if self.is_deposed or self.is_under_min_isr:
-            return False
         offset = self.log_end_offset
         for follower_id, follower in self.followers.items():
             if follower.log_end_offset < offset and (
                 follower_id in self._maximal_isr or self._is_about_to_join(follower, now_ms)
             ):
                 offset = follower.log_end_offset
-        if offset <= self.high_watermark:
+                if offset <= self.high_watermark:
+                    return False  # What most appends find, before anything else is asked.
+        if offset <= self.high_watermark or self.is_deposed or self.is_under_min_isr:
             return False
         self.high_watermark = offset
         self._release()

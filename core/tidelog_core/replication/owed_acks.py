@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from tidelog_core.errors import TidelogError
 
 Token = TypeVar("Token")
 
 
-@dataclass(order=True, slots=True)
-class _OwedAck(Generic[Token]):
-    required_offset: int
-    order: int
-    token: Token = field(compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedAck(Generic[Token]):
+class ReleasedAck(NamedTuple, Generic[Token]):
     """An ack to give now: ``error`` is ``None`` where the records are safe."""
 
     token: Token
@@ -31,23 +22,26 @@ class OwedAcks(Generic[Token]):
     """Who waits for which offset; each is taken once, released or failed."""
 
     def __init__(self) -> None:
-        self._owed: list[_OwedAck[Token]] = []
+        # Required offset, order of owing, token: plain tuples, since every produce request
+        # with acks=all is compared with others here. No two have the same order.
+        self._owed: list[tuple[int, int, Token]] = []
         self._order = itertools.count()
         self._released: list[ReleasedAck[Token]] = []
 
     def owe(self, required_offset: int, token: Token) -> None:
         """Remember that ``token`` waits for every record below ``required_offset``."""
-        heapq.heappush(self._owed, _OwedAck(required_offset, next(self._order), token))
+        heapq.heappush(self._owed, (required_offset, next(self._order), token))
 
     def release(self, high_watermark: int, error: TidelogError | None) -> None:
         """Release everyone whom the high watermark has passed, with this outcome."""
-        while self._owed and self._owed[0].required_offset <= high_watermark:
-            self._released.append(ReleasedAck(heapq.heappop(self._owed).token, error))
+        owed = self._owed
+        while owed and owed[0][0] <= high_watermark:
+            self._released.append(ReleasedAck(heapq.heappop(owed)[2], error))
 
     def fail_all(self, error: TidelogError) -> None:
         """Fail everyone, also those released whom nobody has told yet."""
         tokens = [ack.token for ack in self._released]
-        tokens += [ack.token for ack in sorted(self._owed)]
+        tokens += [token for _, _, token in sorted(self._owed)]
         self._owed.clear()
         self._released = [ReleasedAck(token, error) for token in tokens]
 

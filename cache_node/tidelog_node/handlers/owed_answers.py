@@ -1,0 +1,171 @@
+"""Produce answers that wait: for the records to be on other replicas, for flushes, or both.
+
+One future is made for the request, and each partition's leader state is told whom to tell.
+Nothing runs meanwhile but one timer for all requests that wait. An ack that comes late, or
+twice, changes nothing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
+
+from tidelog_node.connection import CloseConnection, Reply
+from tidelog_node.replicas import Replica
+from tidelog_node.wire.produce import ProduceResult
+
+ACK_TIMEOUT_SWEEP_SECONDS = 0.1  # how late a request may learn that its time is up
+
+Topics = list[tuple[bytes, list[ProduceResult]]]
+
+
+class OwedAck:
+    """One partition of a request that waits for other replicas."""
+
+    __slots__ = ("_index", "_results", "answer", "is_settled", "replica", "required_offset")
+
+    def __init__(
+        self, replica: Replica, required_offset: int, results: list[ProduceResult], index: int
+    ) -> None:
+        self.replica = replica
+        self.required_offset = required_offset
+        self.is_settled = False
+        self.answer: OwedAnswer | None = None  # which it is a part of, once that waits
+        self._results = results
+        self._index = index
+
+    def on_ack(self, error: TidelogError | None) -> None:
+        """Take the ack, or why there is none."""
+        if error is not None:
+            self.fail(error.code, str(error))
+        elif not self.is_settled:
+            self._settle()
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        """Answer with an error; the records are in this log all the same."""
+        if not self.is_settled:
+            result = self._results[self._index]
+            self._results[self._index] = result._replace(
+                error_code=code, error_message=message.encode()
+            )
+            self._settle()
+
+    def _settle(self) -> None:
+        self.is_settled = True
+        assert self.answer is not None
+        self.answer.settle_one()
+
+
+class OwedAnswer:
+    """What is known of a request's answer so far, and the future that will have it."""
+
+    __slots__ = (
+        "_missing_count",
+        "_owner",
+        "acks",
+        "correlation_id",
+        "deadline",
+        "future",
+        "topics",
+        "version",
+    )
+
+    def __init__(
+        self, owner: OwedAnswers, version: int, correlation_id: int, topics: Topics
+    ) -> None:
+        self.version = version
+        self.correlation_id = correlation_id
+        self.topics = topics
+        self.acks: Sequence[OwedAck] = ()
+        self.deadline = 0.0  # the loop's time
+        self.future: asyncio.Future[Reply] = owner.loop.create_future()
+        self._owner = owner
+        self._missing_count = 0
+
+    def wait_for_acks(self, acks: Sequence[OwedAck]) -> None:
+        """Wait for these, too."""
+        self.acks = acks
+        self._missing_count += len(acks)
+        for ack in acks:
+            ack.answer = self
+
+    def wait_for_flushes(self, flushes: Sequence[asyncio.Future[None]]) -> None:
+        """Wait for these, too; one that fails closes the connection."""
+        if not flushes:
+            return
+        self._missing_count += 1
+        gathered = asyncio.gather(*flushes, return_exceptions=True)
+        gathered.add_done_callback(self._on_flushed)
+
+    def settle_one(self) -> None:
+        """Note that one of what is waited for has come."""
+        self._missing_count -= 1
+        if self._missing_count == 0:
+            self._owner.finish(self)
+
+    def _on_flushed(self, done: asyncio.Future[list[BaseException | None]]) -> None:
+        problem = next((result for result in done.result() if result is not None), None)
+        if problem is None:
+            self.settle_one()
+        elif not self.future.done():
+            # Nothing is known of the records: the producer sends them again.
+            self.future.set_exception(CloseConnection(f"flush failed: {problem}"))
+
+
+class OwedAnswers:
+    """Every answer that waits. For the node's event loop only."""
+
+    def __init__(self, encode: Callable[[OwedAnswer], Reply]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._encode = encode
+        self._waiting: set[OwedAnswer] = set()  # for acks
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Answer those who wait that their time is up."""
+        self._expire(everything=True)
+
+    def wait_for_acks(
+        self, answer: OwedAnswer, acks: Sequence[OwedAck], *, timeout_ms: int
+    ) -> None:
+        """Have the answer wait for these, at most so long. May settle it at once."""
+        if not acks:
+            return
+        answer.deadline = self.loop.time() + timeout_ms / 1000
+        answer.wait_for_acks(acks)
+        self._waiting.add(answer)
+        if self._sweep_timer is None:
+            self._start_sweep()
+        for ack in acks:
+            role = ack.replica.role
+            if role is None or role.leader is None:
+                # It went while the request's other partitions were appended to.
+                ack.on_ack(NotLeaderOrFollower("another node leads the partition"))
+            else:
+                role.owe_ack(ack.required_offset, ack)
+
+    def finish(self, answer: OwedAnswer) -> None:
+        """Hand the answer over: all that it waited for has come."""
+        self._waiting.discard(answer)
+        if not answer.future.done():
+            answer.future.set_result(self._encode(answer))
+
+    def _start_sweep(self) -> None:
+        self._sweep_timer = self.loop.call_later(ACK_TIMEOUT_SWEEP_SECONDS, self._expire)
+
+    def _expire(self, *, everything: bool = False) -> None:
+        """Answer the requests whose time is up."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        now = self.loop.time()
+        for answer in tuple(self._waiting):
+            if everything or answer.deadline <= now:
+                for ack in answer.acks:
+                    ack.fail(
+                        ErrorCode.request_timed_out, "not replicated within the request's time"
+                    )
+        if self._waiting and not everything:
+            self._start_sweep()
