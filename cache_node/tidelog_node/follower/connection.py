@@ -2,12 +2,16 @@
 
 Answers are received straight into a buffer that is kept from one to the next; what is
 handed out is a view of it, good until the next request.
+
+Who goes on and on (``converse``) is called with each answer as soon as it is whole, and what
+it returns is sent then and there: no task is woken for it, and no timer made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import cast
 
 RESPONSE_BYTES_MAX = 1 << 30
@@ -15,6 +19,9 @@ BUFFER_BYTES_MIN = 65_536
 BUFFER_BYTES_KEPT = 16_777_216  # a larger buffer is let go once its answer is used
 
 _SIZE = struct.Struct(">i")
+
+NextRequest = Callable[[memoryview], "bytes | bytearray | None"]
+"""Takes an answer and returns the next request, ``None`` where there is none for now."""
 
 
 class LeaderConnection(asyncio.BufferedProtocol):
@@ -26,7 +33,11 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self._buffer = bytearray(BUFFER_BYTES_MIN)
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self._answer: asyncio.Future[memoryview] | None = None
+        self._end: asyncio.Future[None] | None = None  # of the conversation, while there is one
+        self._next_request: NextRequest | None = None
+        self._timeout_s: Callable[[], float] | None = None
+        self._deadline = 0.0  # the loop's time, of the answer that is waited for
+        self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     @classmethod
@@ -39,23 +50,41 @@ class LeaderConnection(asyncio.BufferedProtocol):
     async def exchange(self, request: bytes | bytearray, *, timeout_s: float) -> memoryview:
         """Send a request, size included, and return its answer, size left out.
 
-        The view is good until the next call. Raises ``OSError`` where the connection is
-        lost or closed, ``TimeoutError``; it can only be closed then.
+        The view is good until the next call. Raises as ``converse``.
         """
-        assert self._answer is None, "one request at a time"
+        answers: list[memoryview] = []
+        await self.converse(request, answers.append, timeout_s=lambda: timeout_s)
+        return answers[0]
+
+    async def converse(
+        self,
+        request: bytes | bytearray,
+        next_request: NextRequest,
+        *,
+        timeout_s: Callable[[], float],
+    ) -> None:
+        """Send a request, and what ``next_request`` makes of each answer, until it is ``None``.
+
+        ``next_request`` is called by the event loop's reader, between other connections'
+        turns, never after this has returned or was cancelled. Requests have their size
+        included, answers left out; an answer's view is good until its call returns, the last
+        one's until the next request. ``timeout_s`` is asked with every request. Raises
+        ``OSError`` where the connection is lost or closed, ``TimeoutError``, and what
+        ``next_request`` raises; the connection can only be closed then.
+        """
+        assert self._end is None, "one request at a time"
         if self._is_closed or self._transport is None:
             raise ConnectionResetError("the connection is closed")
-        if len(self._buffer) > BUFFER_BYTES_KEPT:
-            self._resize(BUFFER_BYTES_MIN)
-        self._filled = 0
-        self._answer = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._fail, TimeoutError("no answer"))
+        self._end = self._loop.create_future()
+        self._next_request, self._timeout_s = next_request, timeout_s
         try:
-            self._transport.write(request)
-            return await self._answer
+            self._send(request)
+            await self._end
         finally:
-            timer.cancel()
-            self._answer = None
+            self._end = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     def close(self) -> None:
         """Close now; a request under way fails with ``ConnectionAbortedError``."""
@@ -86,19 +115,52 @@ class LeaderConnection(asyncio.BufferedProtocol):
             return
         (size_bytes,) = _SIZE.unpack_from(self._buffer)
         end = 4 + size_bytes
-        answer = self._answer
-        if not 0 <= size_bytes <= RESPONSE_BYTES_MAX or self._filled > end or answer is None:
+        is_waiting = self._end is not None and not self._end.done()
+        if not 0 <= size_bytes <= RESPONSE_BYTES_MAX or self._filled > end or not is_waiting:
             self._fail(ConnectionAbortedError("the leader sends what was not asked for"))
             self.close()
         elif self._filled == end:
-            if not answer.done():
-                answer.set_result(self._view[4:end])
-            if self._filled == len(self._buffer):
-                self._resize(2 * len(self._buffer))  # There is always room to read into.
+            self._take(self._view[4:end])
         elif end > len(self._buffer):
             self._resize(end + 1)
 
     # -- inside
+
+    def _send(self, request: bytes | bytearray) -> None:
+        assert self._transport is not None
+        assert self._timeout_s is not None
+        if len(self._buffer) > BUFFER_BYTES_KEPT:
+            self._resize(BUFFER_BYTES_MIN)
+        self._filled = 0
+        self._deadline = self._loop.time() + self._timeout_s()
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._deadline, self._on_timer)
+        self._transport.write(request)
+
+    def _on_timer(self) -> None:
+        """Fail if it is time; the deadline has moved on with every request since."""
+        self._timer = None
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._on_timer)
+        else:
+            self._fail(TimeoutError("no answer"))
+
+    def _take(self, answer: memoryview) -> None:
+        assert self._next_request is not None
+        if self._filled == len(self._buffer):
+            self._resize(2 * len(self._buffer))  # There is always room to read into.
+        try:
+            request = self._next_request(answer)
+        except Exception as error:  # It is the business of the task that converses.
+            self._fail(error)
+            return
+        # What was made of the answer may have closed this connection.
+        if self._end is None or self._end.done():
+            return
+        if request is None:
+            self._end.set_result(None)
+        else:
+            self._send(request)
 
     def _resize(self, size_bytes: int) -> None:
         # A new one each time: views of the old one may still be in use.
@@ -108,5 +170,5 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self._buffer, self._view = grown, memoryview(grown)
 
     def _fail(self, error: Exception) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
+        if self._end is not None and not self._end.done():
+            self._end.set_exception(error)

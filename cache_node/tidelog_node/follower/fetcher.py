@@ -26,6 +26,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.values import UnexpectedAppendOffset
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Broker
 from tidelog_core.records.batch import parse_header
 from tidelog_core.replication.follower_state import (
     Append,
@@ -54,6 +55,9 @@ logger = logging.getLogger(__name__)
 TROUBLE_SECONDS = 5.0  # before a partition with a broken log or answer is tried again
 CONNECT_SECONDS_MAX = 5.0
 
+PartitionKey = tuple[bytes, int]
+"""Topic id as the wire has it, which hashes faster than a ``UUID``, and partition."""
+
 
 class FollowerFetchers:
     """Every leader's fetcher. For the node's event loop."""
@@ -75,6 +79,7 @@ class FollowerFetchers:
         self.node_config = node_config
         self.catch_up = catch_up
         self._fetchers: dict[int, LeaderFetcher] = {}
+        self._limits: tuple[Broker, NodeConfig, FollowerLimits] | None = None  # made of the two
 
     def start(self) -> None:
         """Begin to follow what the image says. This node is registered."""
@@ -98,13 +103,17 @@ class FollowerFetchers:
         if own is None or own.incarnation != self._incarnation:
             return None
         config = self.node_config()
-        return FollowerLimits(
-            replica_id=self._broker_id,
-            replica_epoch=own.version,
-            max_wait_ms=config.replica_fetch_wait_max_ms,
-            max_bytes=config.replica_fetch_response_max_bytes,
-            partition_max_bytes=config.replica_fetch_max_bytes,
-        )
+        made = self._limits
+        if made is None or made[0] is not own or made[1] is not config:
+            limits = FollowerLimits(
+                replica_id=self._broker_id,
+                replica_epoch=own.version,
+                max_wait_ms=config.replica_fetch_wait_max_ms,
+                max_bytes=config.replica_fetch_response_max_bytes,
+                partition_max_bytes=config.replica_fetch_max_bytes,
+            )
+            made = self._limits = (own, config, limits)
+        return made[2]
 
     def _assign(self, replica: Replica) -> None:
         role = replica.role
@@ -125,6 +134,7 @@ class _Followed:
 
     replica: Replica
     follower: FollowerState
+    key: PartitionKey
     not_before: float = 0  # the loop's time
     is_begun: bool = False  # the first fetch may go out
     task: asyncio.Task[None] | None = None  # looks for a new start
@@ -143,7 +153,8 @@ class LeaderFetcher:
         self._owner = owner
         self._broker_id = broker_id
         self._loop = asyncio.get_running_loop()
-        self._partitions: dict[tuple[UUID, int], _Followed] = {}
+        self._partitions: dict[PartitionKey, _Followed] = {}
+        self._asked: dict[PartitionKey, tuple[_Followed, ReplicaFetch]] = {}  # under way
         self._changed = asyncio.Event()
         self._connection: LeaderConnection | None = None
         self._is_interrupted = False
@@ -153,8 +164,9 @@ class LeaderFetcher:
 
     def add(self, replica: Replica, follower: FollowerState) -> None:
         """Follow the partition in this leader epoch."""
-        followed = _Followed(replica, follower)
-        self._partitions[replica.topic_id, replica.partition.partition] = followed
+        key = (replica.topic_id.bytes, replica.partition.partition)
+        followed = _Followed(replica, follower, key)
+        self._partitions[followed.key] = followed
         self._send_anew()
 
     async def close(self) -> None:
@@ -210,30 +222,46 @@ class LeaderFetcher:
         self._connection = connection
         while True:
             await self._wait_for_work()
-            self._changed.clear()
-            limits = self._owner.limits()
-            asked = self._next_fetches() if limits is not None else {}
-            if limits is None or not asked:
+            request = self._next_request()
+            if request is None:
                 await self._pause(self._owner.node_config().replica_fetch_backoff_ms / 1000)
                 continue
-            self._correlation_id = (self._correlation_id + 1) % 2**31
-            request = encode_follower_fetch(self._correlation_id, limits, _by_topic(asked))
-            timeout_s = limits.max_wait_ms / 1000
-            timeout_s += self._owner.node_config().replica_socket_timeout_ms / 1000
-            frame = await connection.exchange(request, timeout_s=timeout_s)
-            try:
-                error_code, fetched = parse_follower_fetch(frame)
-            except PARSE_ERRORS as error:
-                raise NotLeaderOrFollower(f"the answer cannot be read: {error!r}") from error
-            if error_code:
-                raise NotLeaderOrFollower(f"the leader answers {ErrorCode(error_code).name}")
-            if self._is_in_trouble:
-                self._is_in_trouble = False
-                logger.info("leader is followed again", extra={"leader": self._leader_id})
-            for partition in fetched:
-                wanted = asked.get((partition.topic_id, partition.partition))
-                if wanted is not None:
-                    self._take(*wanted, partition)
+            await connection.converse(request, self._on_answer, timeout_s=self._timeout_s)
+
+    def _next_request(self) -> bytearray | None:
+        """Return the next fetch, ``None`` where nothing can be asked for now."""
+        self._changed.clear()
+        limits = self._owner.limits()
+        self._asked = self._next_fetches() if limits is not None else {}
+        if limits is None or not self._asked:
+            return None
+        self._correlation_id = (self._correlation_id + 1) % 2**31
+        return encode_follower_fetch(self._correlation_id, limits, _by_topic(self._asked))
+
+    def _on_answer(self, frame: memoryview) -> bytearray | None:
+        """Do what the answer asks for and return the next fetch.
+
+        Called between other events of the loop, so everything that this node does with
+        these partitions happens before or after it, never meanwhile.
+        """
+        try:
+            error_code, fetched = parse_follower_fetch(frame)
+        except PARSE_ERRORS as error:
+            raise NotLeaderOrFollower(f"the answer cannot be read: {error!r}") from error
+        if error_code:
+            raise NotLeaderOrFollower(f"the leader answers {ErrorCode(error_code).name}")
+        if self._is_in_trouble:
+            self._is_in_trouble = False
+            logger.info("leader is followed again", extra={"leader": self._leader_id})
+        for partition in fetched:
+            wanted = self._asked.get((partition.topic_id, partition.partition))
+            if wanted is not None:
+                self._take(*wanted, partition)
+        return self._next_request()
+
+    def _timeout_s(self) -> float:
+        config = self._owner.node_config()
+        return (config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000
 
     async def _wait_for_work(self) -> None:
         while not self._partitions:
@@ -248,10 +276,10 @@ class LeaderFetcher:
         # It is new once: left set, it would never let the event loop do anything else.
         self._changed.clear()
 
-    def _next_fetches(self) -> dict[tuple[UUID, int], tuple[_Followed, ReplicaFetch]]:
+    def _next_fetches(self) -> dict[PartitionKey, tuple[_Followed, ReplicaFetch]]:
         """Return what to ask for now; forget what this leader does not lead any more."""
         now = self._loop.time()
-        asked: dict[tuple[UUID, int], tuple[_Followed, ReplicaFetch]] = {}
+        asked: dict[PartitionKey, tuple[_Followed, ReplicaFetch]] = {}
         gone = []
         for key, followed in self._partitions.items():
             if not followed.is_current:
@@ -314,8 +342,7 @@ class LeaderFetcher:
                 if answer.records is not None:
                     _append(replica, answer.records)
                     # To the end, so that large answers come to everyone in turn.
-                    key = (replica.topic_id, replica.partition.partition)
-                    self._partitions[key] = self._partitions.pop(key)
+                    self._partitions[followed.key] = self._partitions.pop(followed.key)
                 replica.follow_leader(
                     high_watermark=action.high_watermark,
                     log_start_offset=action.log_start_offset,
@@ -364,9 +391,9 @@ class LeaderFetcher:
 
 
 def _by_topic(
-    asked: dict[tuple[UUID, int], tuple[_Followed, ReplicaFetch]],
-) -> list[tuple[UUID, list[WantedPartition]]]:
-    topics: dict[UUID, list[WantedPartition]] = {}
+    asked: dict[PartitionKey, tuple[_Followed, ReplicaFetch]],
+) -> list[tuple[bytes, list[WantedPartition]]]:
+    topics: dict[bytes, list[WantedPartition]] = {}
     for (topic_id, index), (_, fetch) in asked.items():
         wanted = WantedPartition(
             index,

@@ -17,7 +17,6 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from uuid import UUID
 
 from tidelog_node.wire.primitives import (
     MalformedRequest,
@@ -65,7 +64,7 @@ class WantedPartition(NamedTuple):
 class FetchedPartition(NamedTuple):
     """What the leader answers for one partition."""
 
-    topic_id: UUID
+    topic_id: bytes
     partition: int
     error_code: int
     high_watermark: int
@@ -77,7 +76,7 @@ class FetchedPartition(NamedTuple):
 def encode_follower_fetch(
     correlation_id: int,
     limits: FollowerLimits,
-    topics: Iterable[tuple[UUID, Sequence[WantedPartition]]],
+    topics: Iterable[tuple[bytes, Sequence[WantedPartition]]],
 ) -> bytearray:
     """Return the request, its size included."""
     topics = list(topics)
@@ -85,7 +84,7 @@ def encode_follower_fetch(
     out += _LIMITS.pack(limits.max_wait_ms, 1, limits.max_bytes, 0, 0, -1)
     write_uvarint(out, len(topics) + 1)
     for topic_id, partitions in topics:
-        out += topic_id.bytes
+        out += topic_id
         write_uvarint(out, len(partitions) + 1)
         for wanted in partitions:
             out += _PARTITION.pack(*wanted, limits.partition_max_bytes, 0)
@@ -109,7 +108,7 @@ def parse_follower_fetch(frame: memoryview) -> tuple[int, list[FetchedPartition]
     found: list[FetchedPartition] = []
     topic_count, position = read_compact_array_length(frame, position)
     for _ in range(topic_count):
-        topic_id = UUID(bytes=bytes(frame[position : position + 16]))
+        topic_id = bytes(frame[position : position + 16])
         partition_count, position = read_compact_array_length(frame, position + 16)
         for _ in range(partition_count):
             fetched, position = _parse_partition(frame, position, topic_id)
@@ -119,7 +118,7 @@ def parse_follower_fetch(frame: memoryview) -> tuple[int, list[FetchedPartition]
 
 
 def _parse_partition(
-    frame: memoryview, position: int, topic_id: UUID
+    frame: memoryview, position: int, topic_id: bytes
 ) -> tuple[FetchedPartition, int]:
     index, error_code, high_watermark, _, log_start_offset = _RESULT.unpack_from(frame, position)
     aborted_count, position = read_uvarint(frame, position + _RESULT.size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from kio.schema.fetch.v15.request import FetchRequest
@@ -27,7 +27,10 @@ BODY_AT = 4 + 8 + 2 + len(CLIENT_ID) + 1
 
 def a_request(topics: int = 2, partitions: int = 200) -> tuple[bytearray, Any]:
     wanted = [
-        (uuid4(), [WantedPartition(index, 3, 10 * index, 2, 5) for index in range(partitions)])
+        (
+            uuid4().bytes,
+            [WantedPartition(index, 3, 10 * index, 2, 5) for index in range(partitions)],
+        )
         for _ in range(topics)
     ]
     return encode_follower_fetch(9, LIMITS, wanted), wanted
@@ -39,7 +42,9 @@ def test_requests_are_what_kio_reads() -> None:
     request, size_bytes = entity_reader(FetchRequest)(memoryview(bytes(data)), BODY_AT)
     assert BODY_AT + size_bytes == len(data)
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (2, 7)
-    assert [topic.topic_id for topic in request.topics] == [topic_id for topic_id, _ in wanted]
+    assert [topic.topic_id.bytes for topic in request.topics] == [
+        topic_id for topic_id, _ in wanted
+    ]
     found = request.topics[1].partitions[150]
     assert (found.partition, found.current_leader_epoch, found.fetch_offset) == (150, 3, 1500)
     assert (found.last_fetched_epoch, found.log_start_offset) == (2, 5)
@@ -52,18 +57,18 @@ def test_requests_are_what_the_node_reads() -> None:
     assert (request.replica_id, request.replica_epoch, request.min_bytes) == (2, 7, 1)
     assert (request.session_epoch, request.rack) == (-1, b"")
     topic_id, partitions = request.topics[0]
-    assert topic_id == wanted[0][0].bytes
+    assert topic_id == wanted[0][0]
     assert partitions[150][:5] == (150, 3, 1500, 2, 5)
 
 
-def an_answer() -> tuple[UUID, bytes]:
-    topic_id = uuid4()
+def an_answer() -> tuple[bytes, bytes]:
+    topic_id = uuid4().bytes
     results = [
         FetchResult(0, 0, 10, 9, 1, None, [(5, 6), (7, 8)]),
         FetchResult(1, 6, leader_id=3, leader_epoch=4),
         FetchResult(300, 0, 10, 9, 1, diverging=(2, 33)),
     ]
-    reply = encode_fetch(15, 9, [(topic_id.bytes, results)])
+    reply = encode_fetch(15, 9, [(topic_id, results)])
     return topic_id, b"".join(bytes(segment) for segment in reply)[4:]  # type: ignore[arg-type]
 
 
