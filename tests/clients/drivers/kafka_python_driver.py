@@ -70,6 +70,9 @@ def consume(
         max_partition_fetch_bytes=20_000_000,
     )
     consumer.subscribe([topic], listener=_Listener())
+    # It would join before it knows the topic's partitions, and rejoin once it knows them; but
+    # kafka-python 3.0.12 forgets such a rejoin if `poll` runs out of time before it is through.
+    consumer.partitions_for_topic(topic)
     is_stopping = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), is_stopping.set()), daemon=True).start()
     while not is_stopping.is_set():
