@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import tempfile
+from pathlib import Path
+
 from tools import maven
-from tools.places import TOOLS_DIR
+from tools.places import TOOLS_DIR, require, run
 
 VERSION = "4.1.0"
 _ROOT = TOOLS_DIR / "kafka-java"
@@ -19,3 +23,24 @@ def install() -> None:
 def class_path() -> str | None:
     """Return what to give java as ``-cp``, or ``None`` where the jars are absent."""
     return maven.class_path(_ROOT, f"kafka-clients-{VERSION}.jar")
+
+
+def compiled(source: Path) -> Path:
+    """Return the folder with the classes of a program that uses the client.
+
+    ``java Program.java`` would compile it at every start, which takes longer than most runs.
+    Raises ``ToolAbsent`` where the compiler is absent or refuses it.
+    """
+    folder = _ROOT / "classes" / hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    if not folder.exists():
+        folder.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as building:
+            classes = Path(building, "classes")
+            run([require("javac"), "-cp", str(class_path()), "-d", classes, source])
+            try:
+                classes.rename(folder)
+            except OSError:
+                # Another process was first; its classes are the same.
+                if not folder.exists():
+                    raise
+    return folder

@@ -35,7 +35,9 @@ def new_topic(bootstrap: str) -> Callable[..., str]:
     def create(*, partitions: int, configs: Mapping[str, str] | None = None) -> str:
         name = f"topic-{uuid.uuid4().hex[:12]}"
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        topic = NewTopic(name, partitions, 1, config=dict(configs or {}))
+        # Most records have timestamps of long ago, and the node outlives a check of retention.
+        settings = {"retention.ms": "-1", **(configs or {})}
+        topic = NewTopic(name, partitions, 1, config=settings)
         admin.create_topics([topic])[name].result(30)
         return name
 

@@ -22,7 +22,8 @@ def _java_command() -> tuple[str, ...]:
     java, class_path = shutil.which("java"), kafka_java.class_path()
     if java is None or class_path is None:
         return ()
-    return (java, "-Xshare:auto", "-cp", class_path, str(DRIVERS / "JavaDriver.java"))
+    classes = kafka_java.compiled(DRIVERS / "JavaDriver.java")
+    return (java, "-XX:TieredStopAtLevel=1", "-cp", f"{class_path}:{classes}", "JavaDriver")
 
 
 class TestConfluentKafka(ClientContract):

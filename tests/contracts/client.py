@@ -108,8 +108,12 @@ class ClientContract:
         self, bootstrap: str, new_topic: NewTopic
     ) -> None:
         topic, group = new_topic(partitions=4), new_group()
-        with self._member(bootstrap, topic, group) as first:
-            with self._member(bootstrap, topic, group) as second:
+
+        def member() -> Member:
+            return self.driver.member(bootstrap, topic, group, session_ms=3000)
+
+        with member() as first:
+            with member() as second:
                 both = [first, second]
                 wait_until(both, lambda: share(both, 4), what="sharing")
                 killed_at = time.monotonic()

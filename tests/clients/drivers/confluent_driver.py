@@ -98,23 +98,22 @@ def consume(
 
     consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)
     while not is_stopping.is_set():
-        record = consumer.poll(0.1)
-        if record is None:
-            continue
-        if record.error():
-            if record.error().code() == KafkaError._PARTITION_EOF:
+        records = consumer.consume(500, timeout=0.1)
+        for record in records:
+            if record.error():
+                if record.error().code() != KafkaError._PARTITION_EOF:
+                    print(f"error {record.error()}", flush=True)
                 continue
-            print(f"error {record.error()}", flush=True)
-            continue
-        message = Message(
-            value=record.value(),
-            key=record.key(),
-            headers=tuple(record.headers() or ()),
-            partition=record.partition(),
-            timestamp_ms=record.timestamp()[1],
-        )
-        print(f"record {record.offset()} {to_line(message)}", flush=True)
-        consumer.commit(message=record, asynchronous=False)
+            message = Message(
+                value=record.value(),
+                key=record.key(),
+                headers=tuple(record.headers() or ()),
+                partition=record.partition(),
+                timestamp_ms=record.timestamp()[1],
+            )
+            print(f"record {record.offset()} {to_line(message)}", flush=True)
+        if not all(record.error() for record in records):
+            consumer.commit(asynchronous=False)
     consumer.close()
 
 

@@ -64,7 +64,6 @@ async function consume(kafka, topic, groupId, assignor, instance, sessionTimeout
   await consumer.connect();
   await consumer.subscribe({ topic, fromBeginning: true });
   await consumer.run({
-    autoCommitThreshold: 1,
     eachMessage: async ({ partition, message }) => {
       const headers = Object.entries(message.headers || {}).map(([name, value]) => `${name}=${encode(value)}`);
       const fields = [partition, message.timestamp, encode(message.key), encode(message.value), headers.join(';')];
