@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -36,12 +38,25 @@ def localstack_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 @pytest.fixture(scope="session")
 def built_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The template with functions and layer built, for Lambda's Python where it is there."""
+    """The template with functions and layer built, for Lambda's Python where it is there.
+
+    Built once for all processes of a run; nobody may change it.
+    """
     version = lambda_python.closest().minor
-    try:
-        return sam.build(tmp_path_factory.mktemp("sam"), python_version=version)
-    except ToolAbsent as absent:
-        pytest.skip(str(absent))
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    run_folder = tmp_path_factory.getbasetemp()
+    folder = (run_folder.parent if is_worker else run_folder) / "sam"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        template = folder / "template"
+        if not template.exists():
+            try:
+                built = sam.build(folder / "build", python_version=version)
+            except ToolAbsent as absent:
+                pytest.skip(str(absent))
+            template.symlink_to(built)
+    return template.resolve()
 
 
 @pytest.fixture

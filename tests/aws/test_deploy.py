@@ -316,6 +316,7 @@ def test_the_admin_api_does_what_iam_allows_its_signed_callers(
     assert api.call("GET", "/topics?limit=0", credentials=reader)[0] == 400
 
 
+@pytest.mark.slow  # the clock of a rule has minutes
 def test_the_clock_expires_what_no_event_does(
     deployment: Deployment, nodes: list[NodeProcess]
 ) -> None:

@@ -74,6 +74,7 @@ def create_topic(machine: Instance, *, replicas: int) -> None:
         admin.create_topic(TOPIC, partition_count=2, replication_factor=replicas)
 
 
+@pytest.mark.slow  # the next test asks of the same program in short
 def test_an_update_waits_until_the_replicas_of_a_new_machine_are_in_sync(
     tmp_path: Path, broker_id_table: str, dynamodb_local_endpoint: str
 ) -> None:

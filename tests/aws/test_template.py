@@ -81,6 +81,7 @@ def actions(role: str, service: str) -> set[str]:
     return {one for some in listed for one in some if one.startswith(f"{service}:")}
 
 
+@pytest.mark.slow  # `make template` says it too
 def test_every_template_is_valid() -> None:
     try:
         sam.validate()

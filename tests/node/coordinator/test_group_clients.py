@@ -93,6 +93,7 @@ def test_a_cooperative_rebalance_moves_only_what_must_move(
         wait_for_shares(first)
 
 
+@pytest.mark.slow  # tests/node/membership lets a coordinator die
 def test_a_killed_node_comes_back_with_the_group_as_it_was(
     node: NodeProcess, admin: AdminClient
 ) -> None:

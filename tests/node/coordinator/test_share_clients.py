@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
 from confluent_kafka import ShareConsumer
 from tidelog import Admin, GroupDescription
 
@@ -44,6 +45,7 @@ def is_shared_by_two(group: GroupDescription) -> bool:
     return len(group.members) == 2 and len(set(partitions)) == 3 and epochs == {group.epoch}
 
 
+@pytest.mark.slow  # asked of consumer groups by default
 def test_members_notice_nothing_of_a_coordinator_that_is_killed(tmp_path: Path) -> None:
     with replicated_cluster(tmp_path, config=CONFIG) as cluster:
         cluster.create("t", partitions=3)

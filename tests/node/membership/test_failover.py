@@ -172,6 +172,7 @@ def test_a_group_keeps_its_members_and_offsets_when_its_coordinator_dies(
         consumer.close()
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_are_taken_over_within_5_seconds(tmp_path: Path) -> None:
     config = {"remote.task.interval.ms": "10000", "metadata.poll.interval.ms": "200"}
     with replicated_cluster(tmp_path, config=config) as cluster:

@@ -49,6 +49,7 @@ def test_acknowledged_records_survive_the_death_of_the_leader(tmp_path: Path) ->
         assert cluster.consume("t", 1_000) == acked
 
 
+@pytest.mark.slow  # tests/chaos does the same, and more
 def test_producing_goes_on_while_leaders_die(tmp_path: Path) -> None:
     """An idempotent producer neither loses nor repeats a record over a failover."""
     with replicated_cluster(tmp_path) as cluster:
@@ -172,6 +173,7 @@ def test_a_deposed_leader_drops_what_nobody_else_has(tmp_path: Path) -> None:
         assert len(acked) == 100
 
 
+@pytest.mark.slow  # the next test loses a disk too
 def test_a_node_that_lost_its_disk_follows_from_the_start(tmp_path: Path) -> None:
     with replicated_cluster(tmp_path) as cluster:
         cluster.create("t", segment_bytes="20000", remote_storage_enable="false")
