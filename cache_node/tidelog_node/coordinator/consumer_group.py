@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 
 from kio.schema.errors import ErrorCode
@@ -33,7 +33,6 @@ from tidelog_core.metadata.consumer_groups import (
     ConsumerMember,
     MemberState,
     Partitions,
-    SubscribedTopic,
 )
 from tidelog_core.metadata.groups import GroupRecord
 
@@ -48,7 +47,8 @@ from tidelog_node.coordinator.consumer_events import (
     not_a_member,
 )
 from tidelog_node.coordinator.consumer_roster import ConsumerRoster
-from tidelog_node.coordinator.deadlines import MemberDeadlines, Wait
+from tidelog_node.coordinator.deadlines import Wait
+from tidelog_node.coordinator.epoch_group import EpochGroup
 from tidelog_node.coordinator.events import Step
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.member_reconciliation import is_reconciled, reconcile
@@ -70,7 +70,7 @@ class ConsumerPhase(Enum):
     DEAD = "Dead"
 
 
-class ConsumerGroup:
+class ConsumerGroup(EpochGroup):
     """One group. Events must come one at a time, with a time that never goes back."""
 
     protocol_type = CONSUMER_PROTOCOL_TYPE
@@ -79,18 +79,9 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str, *, now_ms: int, epoch: int = 0) -> None:
         """``epoch`` is the last generation of the classic group that this one follows."""
-        self.group_id = group_id
-        self.phase_since_ms = now_ms  # when it became empty, or stopped being it
-        self.epoch = epoch  # only ever grows
-        self.assignment_epoch = epoch  # which epoch the targets belong to
+        super().__init__(group_id, now_ms=now_ms, epoch=epoch)
         self.roster = ConsumerRoster()
-        self.topics: Mapping[str, SubscribedTopic] = {}  # as they were assigned
-        self.step = Step()  # of the event under way
-        self._is_dead = False
         self._matches = PatternMatches()
-        self._seen_topics: TopicsByName | None = None  # when the subscribed ones were looked up
-        self._deadlines = MemberDeadlines()
-        self._now_ms = now_ms
 
     # Events.
 
@@ -125,18 +116,7 @@ class ConsumerGroup:
         self._deadlines.look_again()
         return step
 
-    def kill(self) -> None:
-        """The group was deleted. Only an empty one may be."""
-        assert self.is_empty
-        self._is_dead = True
-
     # Parts of events, for this module and for those of classic members.
-
-    def begin(self, now_ms: int) -> Step:
-        """Begin an event."""
-        self._now_ms = max(self._now_ms, now_ms)
-        self.step = Step()
-        return self.step
 
     def member(self, member_id: str) -> ConsumerMember:
         """Return the member. Raises ``Refused`` where there is none of this id."""
@@ -264,11 +244,6 @@ class ConsumerGroup:
     # Questions, and what other requests of members mean to the group.
 
     @property
-    def wake_at_ms(self) -> int | None:
-        """When to let time pass at the latest; ``None``: nobody has anything to do in time."""
-        return self._deadlines.wake_at_ms
-
-    @property
     def phase(self) -> ConsumerPhase:
         """Where the group stands."""
         if self._is_dead:
@@ -285,16 +260,6 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         """Whether it has no members."""
         return not len(self.roster)
-
-    @property
-    def is_vacant(self) -> bool:
-        """Whether nothing of the group needs memory."""
-        return self.is_empty
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the group was deleted."""
-        return self._is_dead
 
     def validate_commit(self, member_id: str, epoch: int, *, knows_epochs: bool) -> ErrorCode:
         """Return whether the caller may commit offsets.

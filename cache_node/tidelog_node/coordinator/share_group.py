@@ -20,11 +20,10 @@ share coordinator before.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import SubscribedTopic
 from tidelog_core.metadata.groups import GroupRecord
 from tidelog_core.metadata.share_groups import SHARE_PROTOCOL_TYPE, ShareGroupState, ShareMember
 
@@ -35,7 +34,8 @@ from tidelog_node.coordinator.consumer_events import (
     in_other_epoch,
     not_a_member,
 )
-from tidelog_node.coordinator.deadlines import MemberDeadlines, Wait
+from tidelog_node.coordinator.deadlines import Wait
+from tidelog_node.coordinator.epoch_group import EpochGroup
 from tidelog_node.coordinator.events import Step
 from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
 from tidelog_node.coordinator.simple_assignor import assign_shared
@@ -51,22 +51,14 @@ class SharePhase(Enum):
     DEAD = "Dead"
 
 
-class ShareGroup:
+class ShareGroup(EpochGroup):
     """One group. Events must come one at a time, with a time that never goes back."""
 
     protocol_type = SHARE_PROTOCOL_TYPE
 
     def __init__(self, group_id: str, *, now_ms: int) -> None:
-        self.group_id = group_id
-        self.phase_since_ms = now_ms  # when it became empty, or stopped being it
-        self.epoch = 0  # only ever grows
-        self.assignment_epoch = 0  # which epoch the targets belong to
-        self.topics: Mapping[str, SubscribedTopic] = {}  # as they were assigned
+        super().__init__(group_id, now_ms=now_ms)
         self._members: dict[str, ShareMember] = {}
-        self._is_dead = False
-        self._seen_topics: TopicsByName | None = None  # when the subscribed ones were looked up
-        self._deadlines = MemberDeadlines()
-        self._now_ms = now_ms
 
     # Events.
 
@@ -82,35 +74,25 @@ class ShareGroup:
 
         Where the answer is an error, nothing has changed.
         """
-        step = self._begin(now_ms)
+        step = self.begin(now_ms)
         try:
             if self._is_dead:
                 raise Refused(ErrorCode.coordinator_not_available, "The group was deleted.")
             if request.is_leaving:
-                return self._leave(request, step), step
-            return self._heartbeat(request, step, settings=settings, topics=topics), step
+                return self._leave(request), step
+            return self._heartbeat(request, settings=settings, topics=topics), step
         except Refused as refusal:
             return HeartbeatAnswer(error=refusal.error, message=refusal.message), step
 
     def expire(self, now_ms: int) -> Step:
         """Time has passed: remove whoever is overdue."""
-        step = self._begin(now_ms)
+        step = self.begin(now_ms)
         for member_id in self._deadlines.overdue(self._now_ms):
-            self._remove(member_id, step)
+            self._remove(member_id)
         self._deadlines.look_again()
         return step
 
-    def kill(self) -> None:
-        """The group was deleted. Only an empty one may be."""
-        assert self.is_empty
-        self._is_dead = True
-
     # Questions.
-
-    @property
-    def wake_at_ms(self) -> int | None:
-        """When to let time pass at the latest; ``None``: nobody has anything to do in time."""
-        return self._deadlines.wake_at_ms
 
     @property
     def phase(self) -> SharePhase:
@@ -128,16 +110,6 @@ class ShareGroup:
     def is_empty(self) -> bool:
         """Whether it has no members."""
         return not self._members
-
-    @property
-    def is_vacant(self) -> bool:
-        """Whether nothing of the group needs memory."""
-        return self.is_empty
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the group was deleted."""
-        return self._is_dead
 
     def to_record(self, *, shard: int, clock_offset_ms: int, version: int) -> GroupRecord:
         """Return the group as it is stored; ``clock_offset_ms`` is wall minus event clock."""
@@ -183,14 +155,9 @@ class ShareGroup:
 
     # Heartbeats.
 
-    def _begin(self, now_ms: int) -> Step:
-        self._now_ms = max(self._now_ms, now_ms)
-        return Step()
-
     def _heartbeat(
         self,
         request: ShareHeartbeat,
-        step: Step,
         *,
         settings: ShareGroupSettings,
         topics: TopicsByName,
@@ -205,7 +172,7 @@ class ShareGroup:
         before = self._caller(request)
         told = _told(before, request)
         if told != before or member_id not in self._members:
-            step.must_store = True
+            self.step.must_store = True
             if self.is_empty:
                 self.phase_since_ms = self._now_ms
             self._members[member_id] = told
@@ -213,8 +180,8 @@ class ShareGroup:
         if self._look_up(topics, is_forced=is_bumped) or is_bumped:
             self.epoch += 1
         if self.epoch > self.assignment_epoch:
-            self._assign(step)
-        member = self._reconcile(member_id, step)
+            self._assign()
+        member = self._reconcile(member_id)
         self._expect(member_id, settings)
         must_tell = request.is_full or member.assigned != before.assigned
         return HeartbeatAnswer(
@@ -239,18 +206,18 @@ class ShareGroup:
             note = f", and it does not match the previous member epoch ({member.previous_epoch})"
         raise in_other_epoch("share", received=request.member_epoch, known=member.epoch, note=note)
 
-    def _leave(self, request: ShareHeartbeat, step: Step) -> HeartbeatAnswer:
+    def _leave(self, request: ShareHeartbeat) -> HeartbeatAnswer:
         if request.member_id not in self._members:
             raise not_a_member(request.member_id, self.group_id)
-        self._remove(request.member_id, step)
+        self._remove(request.member_id)
         return HeartbeatAnswer(member_id=request.member_id, member_epoch=request.member_epoch)
 
-    def _remove(self, member_id: str, step: Step) -> None:
+    def _remove(self, member_id: str) -> None:
         """Take a member out; those who stay get its partitions with their next heartbeats."""
         del self._members[member_id]
         self._deadlines.forget(member_id)
         self.epoch += 1
-        step.must_store = True
+        self.step.must_store = True
         if self.is_empty:
             self.phase_since_ms = self._now_ms
 
@@ -271,7 +238,7 @@ class ShareGroup:
         self.topics = found
         return has_changed
 
-    def _assign(self, step: Step) -> None:
+    def _assign(self) -> None:
         subscribers = {
             member.member_id: Subscriber(
                 instance_id=None,
@@ -288,9 +255,9 @@ class ShareGroup:
         for member_id, target in assign_shared(subscribers, counts).items():
             self._members[member_id] = dataclasses.replace(self._members[member_id], target=target)
         self.assignment_epoch = self.epoch
-        step.must_store = True
+        self.step.must_store = True
 
-    def _reconcile(self, member_id: str, step: Step) -> ShareMember:
+    def _reconcile(self, member_id: str) -> ShareMember:
         """Give the member what it is to have."""
         member = self._members[member_id]
         if member.epoch != self.assignment_epoch:
@@ -301,7 +268,7 @@ class ShareGroup:
                 assigned=member.target,
             )
             self._members[member_id] = member
-            step.must_store = True
+            self.step.must_store = True
         return member
 
 

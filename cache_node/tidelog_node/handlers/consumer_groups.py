@@ -26,13 +26,16 @@ from tidelog_node.coordinator.consumer_events import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     ConsumerHeartbeat,
-    HeartbeatAnswer,
 )
 from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
-from tidelog_node.handlers.heartbeat_fields import by_topic_id, is_blank
+from tidelog_node.handlers.member_messages import (
+    DescriptionMessages,
+    HeartbeatMessages,
+    is_blank,
+)
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -43,6 +46,17 @@ CLIENT_MAKES_MEMBER_ID_FROM = 1
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 _MILLISECOND = timedelta(milliseconds=1)
+
+_HEARTBEAT = HeartbeatMessages(
+    heartbeat_response.ConsumerGroupHeartbeatResponse,
+    heartbeat_response.Assignment,
+    heartbeat_response.TopicPartitions,
+)
+_DESCRIPTION = DescriptionMessages(
+    describe_response.DescribedGroup,
+    describe_response.Assignment,
+    describe_response.TopicPartitions,
+)
 
 
 class ConsumerGroupHandlers:
@@ -64,10 +78,10 @@ class ConsumerGroupHandlers:
         """Renew the member's session and tell it what it is to have."""
         problem = next(_problems(request, context.api_version), None)
         if problem is not None:
-            return _refused(ErrorCode.invalid_request, problem)
+            return _HEARTBEAT.refused(ErrorCode.invalid_request, problem)
         assignors = self._coordinator.assignors
         if request.server_assignor is not None and request.server_assignor not in assignors:
-            return _refused(
+            return _HEARTBEAT.refused(
                 ErrorCode.unsupported_assignor,
                 f"ServerAssignor {request.server_assignor} is not supported. Supported assignors:"
                 f" {', '.join(assignors)}.",
@@ -77,10 +91,8 @@ class ConsumerGroupHandlers:
                 request.group_id, self._heartbeat(request, context)
             )
         except TidelogError as error:
-            return _refused(error_code(error), str(error))
-        if answer.error is not ErrorCode.none:
-            return _refused(answer.error, answer.message)
-        return _accepted(answer)
+            return _HEARTBEAT.refused(error_code(error), str(error))
+        return _HEARTBEAT.answered(answer)
 
     async def describe(
         self, request: describe_request.ConsumerGroupDescribeRequest, _: RequestContext
@@ -114,13 +126,13 @@ class ConsumerGroupHandlers:
         try:
             group = await self._coordinator.describe(group_id)
         except TidelogError as error:
-            return _not_described(group_id, error_code(error), str(error))
+            return _DESCRIPTION.not_described(group_id, error_code(error), str(error))
         if group is None:
-            return _not_described(
+            return _DESCRIPTION.not_described(
                 group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found."
             )
         if not isinstance(group, ConsumerGroup):
-            return _not_described(
+            return _DESCRIPTION.not_described(
                 group_id,
                 ErrorCode.group_id_not_found,
                 f"Group {group_id} is not a consumer group.",
@@ -147,23 +159,10 @@ class ConsumerGroupHandlers:
             client_host=member.client_host,
             subscribed_topic_names=member.subscribed_topics,
             subscribed_topic_regex=member.subscribed_pattern or None,
-            assignment=self._assignment(member.assigned),
-            target_assignment=self._assignment(member.target),
+            assignment=_DESCRIPTION.assigned(member.assigned, self._coordinator.topic_name),
+            target_assignment=_DESCRIPTION.assigned(member.target, self._coordinator.topic_name),
             member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )
-
-    def _assignment(self, partitions: Partitions) -> describe_response.Assignment:
-        named = [
-            build(
-                describe_response.TopicPartitions,
-                topic_id=topic_id,
-                topic_name=name,
-                partitions=numbers,
-            )
-            for topic_id, numbers in by_topic_id(partitions)
-            if (name := self._coordinator.topic_name(topic_id)) is not None
-        ]
-        return build(describe_response.Assignment, topic_partitions=tuple(named))
 
 
 def _problems(
@@ -207,45 +206,4 @@ def _owned(
         TopicIdPartition(topic.topic_id or UUID(int=0), partition)
         for topic in topics
         for partition in topic.partitions
-    )
-
-
-def _refused(
-    error: ErrorCode, message: str | None
-) -> heartbeat_response.ConsumerGroupHeartbeatResponse:
-    return build(
-        heartbeat_response.ConsumerGroupHeartbeatResponse, error_code=error, error_message=message
-    )
-
-
-def _accepted(
-    answer: HeartbeatAnswer,
-) -> heartbeat_response.ConsumerGroupHeartbeatResponse:
-    assignment = None
-    if answer.assigned is not None:
-        assignment = build(
-            heartbeat_response.Assignment,
-            topic_partitions=tuple(
-                build(heartbeat_response.TopicPartitions, topic_id=topic_id, partitions=numbers)
-                for topic_id, numbers in by_topic_id(answer.assigned)
-            ),
-        )
-    return build(
-        heartbeat_response.ConsumerGroupHeartbeatResponse,
-        member_id=answer.member_id,
-        member_epoch=answer.member_epoch,
-        heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
-        assignment=assignment,
-    )
-
-
-def _not_described(
-    group_id: str, error: ErrorCode, message: str
-) -> describe_response.DescribedGroup:
-    return build(
-        describe_response.DescribedGroup,
-        group_id=group_id,
-        error_code=error,
-        error_message=message,
-        authorized_operations=NOT_REQUESTED,
     )

@@ -33,9 +33,7 @@ from tidelog_core.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
     StorageError,
-    StoreUnavailable,
     TidelogError,
-    TierUnavailable,
 )
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 from tidelog_core.replication.follower_state import find_divergence
@@ -43,7 +41,7 @@ from tidelog_core.replication.follower_state import find_divergence
 from tidelog_node.connection import Reply
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.replicas import Replica, ReplicaManager, require_epoch
-from tidelog_node.tiered_reads import TIER_WAIT_SECONDS_MAX, TierReader
+from tidelog_node.tiered_reads import TieredRead, TierReader, read_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import (
     FetchPartition,
@@ -425,53 +423,25 @@ class FetchHandler:
         self, reading: _Reading, request: FetchRequest, version: int, correlation_id: int
     ) -> Reply:
         """Fill in what the tier holds, all partitions at once, and answer."""
-        is_committed_only = request.isolation_level == READ_COMMITTED
-        tasks = [
-            asyncio.ensure_future(self._read_tier_partition(read, is_committed_only))
-            for read in reading.tier_reads
-        ]
-        try:
-            await asyncio.wait(tasks, timeout=TIER_WAIT_SECONDS_MAX)
-        finally:
-            for task in tasks:
-                task.cancel()
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-        for read, result in zip(reading.tier_reads, done, strict=True):
-            if isinstance(result, FetchResult):
-                read.results[read.index] = result
-            elif isinstance(result, Exception):
-                raise result
-            # A read that was given up leaves the empty result: the client asks again.
-        return self.encode(reading, version, correlation_id)
-
-    async def _read_tier_partition(self, read: _TierRead, is_committed_only: bool) -> FetchResult:
         assert self._tier is not None
-        wanted, replica = read.wanted, read.replica
-        try:
-            found = await self._tier.read(
-                replica.topic_id,
-                replica.partition,
-                wanted.offset,
+        is_committed_only = request.isolation_level == READ_COMMITTED
+        reads = [
+            TieredRead(
+                read.replica.topic_id,
+                read.replica.partition,
+                read.wanted.offset,
                 max_bytes=read.bytes_max,
                 include_aborted=is_committed_only,
                 min_one_batch=read.is_first,
             )
-        except OffsetOutOfRange:
-            return FetchResult(wanted.partition, OffsetOutOfRange.code)
-        except (TidelogError, OSError) as error:
-            # A store that is away comes back; what is missing or damaged needs somebody.
-            is_away = isinstance(error, TierUnavailable | StoreUnavailable)
-            logger.log(
-                logging.WARNING if is_away else logging.ERROR,
-                "read from the tier failed",
-                extra={"partition": str(replica.partition), "reason": str(error)},
-            )
-            return FetchResult(wanted.partition, ErrorCode.kafka_storage_error)
-        nothing = _nothing(replica, wanted)
-        return nothing._replace(
-            records=found.slice,
-            aborted=_aborted_of(found) if is_committed_only else None,
-        )
+            for read in reading.tier_reads
+        ]
+        found = await read_all(self._tier, reads)
+        for read, records in zip(reading.tier_reads, found, strict=True):
+            # A read that was given up leaves the empty result: the client asks again.
+            if records is not None:
+                read.results[read.index] = _tiered(read, records, is_committed_only)
+        return self.encode(reading, version, correlation_id)
 
 
 class _LongPoll:
@@ -585,6 +555,18 @@ def _result_of(read: LogRead, wanted: FetchPartition, *, is_committed_only: bool
         read.log_start_offset,
         read.slice,
         _aborted_of(read) if is_committed_only else None,
+    )
+
+
+def _tiered(read: _TierRead, found: LogRead | Exception, is_committed_only: bool) -> FetchResult:
+    """Return what the tier had for a partition, or that it failed."""
+    if isinstance(found, OffsetOutOfRange):
+        return FetchResult(read.wanted.partition, OffsetOutOfRange.code)
+    if isinstance(found, Exception):
+        return FetchResult(read.wanted.partition, ErrorCode.kafka_storage_error)
+    return _nothing(read.replica, read.wanted)._replace(
+        records=found.slice,
+        aborted=_aborted_of(found) if is_committed_only else None,
     )
 
 

@@ -7,29 +7,42 @@ These check what a request says of itself and translate; what happens is decided
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 
 from kio.schema.share_group_describe.v1 import request as describe_request
 from kio.schema.share_group_describe.v1 import response as describe_response
 from kio.schema.share_group_heartbeat.v1 import request as heartbeat_request
 from kio.schema.share_group_heartbeat.v1 import response as heartbeat_response
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.consumer_groups import Partitions
 from tidelog_core.metadata.share_groups import ShareMember
 
-from tidelog_node.coordinator.consumer_events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
+from tidelog_node.coordinator.consumer_events import JOIN_EPOCH, LEAVE_EPOCH
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.share_events import ShareHeartbeat
 from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.simple_assignor import SIMPLE_ASSIGNOR
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
-from tidelog_node.handlers.heartbeat_fields import by_topic_id, is_blank
+from tidelog_node.handlers.member_messages import (
+    DescriptionMessages,
+    HeartbeatMessages,
+    is_blank,
+)
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 SHARE_GROUP_HEARTBEAT_KEY = 76
 SHARE_GROUP_DESCRIBE_KEY = 77
+
+_HEARTBEAT = HeartbeatMessages(
+    heartbeat_response.ShareGroupHeartbeatResponse,
+    heartbeat_response.Assignment,
+    heartbeat_response.TopicPartitions,
+)
+_DESCRIPTION = DescriptionMessages(
+    describe_response.DescribedGroup,
+    describe_response.Assignment,
+    describe_response.TopicPartitions,
+)
 
 
 class ShareGroupHandlers:
@@ -51,7 +64,7 @@ class ShareGroupHandlers:
         """Renew the member's session and tell it what it may read."""
         problem = next(_problems(request), None)
         if problem is not None:
-            return _refused(ErrorCode.invalid_request, problem)
+            return _HEARTBEAT.refused(ErrorCode.invalid_request, problem)
         names = request.subscribed_topic_names
         heartbeat = ShareHeartbeat(
             member_id=request.member_id,
@@ -64,10 +77,8 @@ class ShareGroupHandlers:
         try:
             answer = await self._coordinator.share_heartbeat(request.group_id, heartbeat)
         except TidelogError as error:
-            return _refused(error_code(error), str(error))
-        if answer.error is not ErrorCode.none:
-            return _refused(answer.error, answer.message)
-        return _accepted(answer)
+            return _HEARTBEAT.refused(error_code(error), str(error))
+        return _HEARTBEAT.answered(answer)
 
     async def describe(
         self, request: describe_request.ShareGroupDescribeRequest, _: RequestContext
@@ -81,10 +92,10 @@ class ShareGroupHandlers:
         try:
             group = await self._coordinator.describe(group_id)
         except TidelogError as error:
-            return _not_described(group_id, error_code(error), str(error))
+            return _DESCRIPTION.not_described(group_id, error_code(error), str(error))
         if not isinstance(group, ShareGroup):
             problem = "not found" if group is None else "is not a share group"
-            return _not_described(
+            return _DESCRIPTION.not_described(
                 group_id, ErrorCode.group_id_not_found, f"Group {group_id} {problem}."
             )
         return build(
@@ -107,21 +118,8 @@ class ShareGroupHandlers:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=member.subscribed_topics,
-            assignment=self._assignment(member.assigned),
+            assignment=_DESCRIPTION.assigned(member.assigned, self._coordinator.topic_name),
         )
-
-    def _assignment(self, partitions: Partitions) -> describe_response.Assignment:
-        named = [
-            build(
-                describe_response.TopicPartitions,
-                topic_id=topic_id,
-                topic_name=name,
-                partitions=numbers,
-            )
-            for topic_id, numbers in by_topic_id(partitions)
-            if (name := self._coordinator.topic_name(topic_id)) is not None
-        ]
-        return build(describe_response.Assignment, topic_partitions=tuple(named))
 
 
 def _problems(request: heartbeat_request.ShareGroupHeartbeatRequest) -> Iterator[str]:
@@ -136,42 +134,3 @@ def _problems(request: heartbeat_request.ShareGroupHeartbeatRequest) -> Iterator
         yield "MemberEpoch is invalid."
     if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
         yield "SubscribedTopicNames must be set in first request."
-
-
-def _refused(
-    error: ErrorCode, message: str | None
-) -> heartbeat_response.ShareGroupHeartbeatResponse:
-    return build(
-        heartbeat_response.ShareGroupHeartbeatResponse, error_code=error, error_message=message
-    )
-
-
-def _accepted(answer: HeartbeatAnswer) -> heartbeat_response.ShareGroupHeartbeatResponse:
-    assignment = None
-    if answer.assigned is not None:
-        assignment = build(
-            heartbeat_response.Assignment,
-            topic_partitions=tuple(
-                build(heartbeat_response.TopicPartitions, topic_id=topic_id, partitions=numbers)
-                for topic_id, numbers in by_topic_id(answer.assigned)
-            ),
-        )
-    return build(
-        heartbeat_response.ShareGroupHeartbeatResponse,
-        member_id=answer.member_id,
-        member_epoch=answer.member_epoch,
-        heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
-        assignment=assignment,
-    )
-
-
-def _not_described(
-    group_id: str, error: ErrorCode, message: str
-) -> describe_response.DescribedGroup:
-    return build(
-        describe_response.DescribedGroup,
-        group_id=group_id,
-        error_code=error,
-        error_message=message,
-        authorized_operations=NOT_REQUESTED,
-    )

@@ -24,9 +24,7 @@ from tidelog_core.errors import (
     ErrorCode,
     OffsetOutOfRange,
     StorageError,
-    StoreUnavailable,
     TidelogError,
-    TierUnavailable,
 )
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 
@@ -36,7 +34,7 @@ from tidelog_node.share.reading import scan_batches, slice_of
 from tidelog_node.share.service import ShareService
 from tidelog_node.share.sessions import ShareSession
 from tidelog_node.share.state import AcquireLimits
-from tidelog_node.tiered_reads import TIER_WAIT_SECONDS_MAX, TierReader
+from tidelog_node.tiered_reads import TieredRead, TierReader, read_all
 from tidelog_node.wire.share_fetch import (
     RECORD_LIMIT,
     PartitionKey,
@@ -271,52 +269,32 @@ class ShareDelivery:
 
     async def _read_tier(self, look: _Look, session: ShareSession) -> None:
         """Read what only the tier has, all partitions at once, each kept from others meanwhile."""
-        reads = list(look.in_tier.items())
-        for _, wanted in reads:
-            wanted.share.is_reading = True
-        tasks = [
-            self._loop.create_task(self._read_tiered(wanted, session, is_first=number == 0))
-            for number, (_, wanted) in enumerate(reads)
+        assert self._tier is not None
+        reads = [
+            TieredRead(
+                wanted.share.replica.topic_id,
+                wanted.share.replica.partition,
+                wanted.offset,
+                max_bytes=wanted.max_bytes,
+                include_aborted=self._is_committed_only(session.group_id),
+                min_one_batch=number == 0,
+            )
+            for number, wanted in enumerate(look.in_tier.values())
         ]
+        for wanted in look.in_tier.values():
+            wanted.share.is_reading = True
         try:
-            await asyncio.wait(tasks, timeout=TIER_WAIT_SECONDS_MAX)
+            found = await read_all(self._tier, reads)
         finally:
-            for task in tasks:
-                task.cancel()
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-            for _, wanted in reads:
+            for wanted in look.in_tier.values():
                 wanted.share.is_reading = False
                 wanted.share.wake()
-        for (key, wanted), read in zip(reads, done, strict=True):
-            if isinstance(read, OffsetOutOfRange):
-                continue  # Deleted meanwhile: the next look begins behind it.
-            if isinstance(read, TidelogError | OSError):
-                # A store that is away comes back; what is missing or damaged needs somebody.
-                is_away = isinstance(read, TierUnavailable | StoreUnavailable)
-                logger.log(
-                    logging.WARNING if is_away else logging.ERROR,
-                    "read from the tier failed",
-                    extra={"partition": str(wanted.share.replica.partition), "reason": str(read)},
-                )
-                look.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
-            elif isinstance(read, LogRead):
+        for (key, wanted), read in zip(look.in_tier.items(), found, strict=True):
+            if isinstance(read, LogRead):
                 look.found[key] = _Found(wanted.share, wanted.offset, read)
-            elif not isinstance(read, asyncio.CancelledError):
-                raise read
-
-    async def _read_tiered(
-        self, wanted: _InTier, session: ShareSession, *, is_first: bool
-    ) -> LogRead:
-        assert self._tier is not None
-        replica = wanted.share.replica
-        return await self._tier.read(
-            replica.topic_id,
-            replica.partition,
-            wanted.offset,
-            max_bytes=wanted.max_bytes,
-            include_aborted=self._is_committed_only(session.group_id),
-            min_one_batch=is_first,
-        )
+            elif read is not None and not isinstance(read, OffsetOutOfRange):
+                # What is gone was deleted meanwhile: the next look begins behind it.
+                look.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
 
     # -- acquiring
 

@@ -1,0 +1,101 @@
+"""What the requests and answers of KIP-848 and KIP-932 have in common.
+
+Both have classes of their own for the same fields, so whoever builds an answer is given the
+classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from tidelog_core.errors import ErrorCode
+from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+
+from tidelog_node.coordinator.consumer_events import HeartbeatAnswer
+from tidelog_node.handlers.authorized_operations import NOT_REQUESTED
+from tidelog_node.wire.messages import build
+
+Response = TypeVar("Response")
+Group = TypeVar("Group")
+Assignment = TypeVar("Assignment")
+
+
+def is_blank(text: str) -> bool:
+    """Return whether there is nothing in the text that can be seen."""
+    return not text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatMessages(Generic[Response]):
+    """The classes of a heartbeat's answer."""
+
+    response: type[Response]
+    assignment: type[object]
+    topic_partitions: type[object]
+
+    def refused(self, error: ErrorCode, message: str | None) -> Response:
+        """Return the answer to a heartbeat that changed nothing."""
+        return build(self.response, error_code=error, error_message=message)
+
+    def answered(self, answer: HeartbeatAnswer) -> Response:
+        """Return what the group has answered."""
+        if answer.error is not ErrorCode.none:
+            return self.refused(answer.error, answer.message)
+        assignment = None
+        if answer.assigned is not None:
+            topics = tuple(
+                build(self.topic_partitions, topic_id=topic_id, partitions=numbers)
+                for topic_id, numbers in _by_topic_id(answer.assigned)
+            )
+            assignment = build(self.assignment, topic_partitions=topics)
+        return build(
+            self.response,
+            member_id=answer.member_id,
+            member_epoch=answer.member_epoch,
+            heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
+            assignment=assignment,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptionMessages(Generic[Group, Assignment]):
+    """The classes of a group's description."""
+
+    group: type[Group]
+    assignment: type[Assignment]
+    topic_partitions: type[object]
+
+    def not_described(self, group_id: str, error: ErrorCode, message: str) -> Group:
+        """Return the answer for a group of which nothing can be told."""
+        return build(
+            self.group,
+            group_id=group_id,
+            error_code=error,
+            error_message=message,
+            authorized_operations=NOT_REQUESTED,
+        )
+
+    def assigned(
+        self, partitions: Partitions, topic_name: Callable[[UUID], str | None]
+    ) -> Assignment:
+        """Return the partitions by topic, without topics that are gone (``None``)."""
+        named = tuple(
+            build(self.topic_partitions, topic_id=topic_id, topic_name=name, partitions=numbers)
+            for topic_id, numbers in _by_topic_id(partitions)
+            if (name := topic_name(topic_id)) is not None
+        )
+        return build(self.assignment, topic_partitions=named)
+
+
+def _by_topic_id(
+    partitions: Iterable[TopicIdPartition],
+) -> Iterable[tuple[UUID, tuple[int, ...]]]:
+    """Return each topic with its partitions, both in order."""
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        topics.setdefault(topic_id, []).append(partition)
+    return ((topic_id, tuple(numbers)) for topic_id, numbers in topics.items())
