@@ -1,4 +1,4 @@
-"""Administration of consumer groups by whoever does not coordinate them.
+"""Administration of groups by whoever does not coordinate them.
 
 Theory of operation. A group's coordinator has the group in memory, and its members are
 in the store from the beginning of their first generation on: nobody is told of a
@@ -48,7 +48,14 @@ from tidelog_core.admin.offset_pages import (
     read_pages,
 )
 from tidelog_core.admin.pending_offsets import drop_pending
-from tidelog_core.admin.share_offsets import forget, list_share_partitions
+from tidelog_core.admin.share_offsets import (
+    Standing,
+    begin_at,
+    forget,
+    is_begun,
+    list_share_partitions,
+    read_share_partitions,
+)
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import (
     CorruptItem,
@@ -67,12 +74,13 @@ from tidelog_core.metadata.groups import (
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import check, delete, put
-from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+OffsetsByTopic = dict[tuple[str, UUID], dict[int, CommittedOffset]]  # by name and id, partition
 
 EMPTY = "Empty"
 GROUP_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
@@ -91,10 +99,13 @@ def validate_group_id(group_id: str) -> None:
         )
 
 
-def _require_offsets(group: GroupRecord) -> None:
-    """Raise ``GroupIdNotFound`` where a group of this kind commits no offsets."""
-    if group.share is not None:
-        raise GroupIdNotFound(f"Group {group.group_id} is not a consumer group.")
+def _require_one_commit(count: int, what: str) -> None:
+    """Raise ``InvalidRequest`` where the offsets are in more items than one commit takes."""
+    if count > PAGES_PER_COMMIT:
+        raise InvalidRequest(
+            f"the offsets lie in {count} {what}; at most {PAGES_PER_COMMIT} can be"
+            " written at once, so reset fewer topics or partitions at a time"
+        )
 
 
 def _readable(item: Item) -> list[GroupRecord]:
@@ -148,12 +159,25 @@ class GroupAdmin:
         image = await self._view.refresh()
         return await read_offsets(self._store, group_id, None, topic_id_of=topic_id_of)
 
+    async def start_offsets(self, group_id: str) -> dict[TopicPartition, Standing]:
+        """Return where a share group has begun, in topics that are there."""
+        names = (await self._view.refresh()).topic_names
+        return {
+            TopicPartition(names[topic_id], partition): standing
+            for (topic_id, partition), standing in (
+                await read_share_partitions(self._store, group_id)
+            ).items()
+            if topic_id in names and is_begun(standing)
+        }
+
     async def require_empty(self, group_id: str) -> None:
         """Raise ``GroupIdNotFound``, ``InvalidGroupId`` or ``NonEmptyGroup`` as a reset would."""
-        _require_offsets(await self._read_empty(await self._view.refresh(), group_id))
+        await self._read_empty(await self._view.refresh(), group_id)
 
     async def reset_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Make these the group's committed offsets, all of them or none. Durable on return.
+
+        A share group begins to read there, as if nothing from there on had been read.
 
         Raises ``GroupIdNotFound``, ``InvalidGroupId``, ``NonEmptyGroup``,
         ``UnknownTopicOrPartition``, and ``InvalidRequest`` for more than one transaction
@@ -162,21 +186,11 @@ class GroupAdmin:
 
         async def reset(image: ClusterImage) -> None:
             group = await self._read_empty(image, group_id)
-            _require_offsets(group)
-            pages = by_page(self._committed(image, offsets))
-            if len(pages) > PAGES_PER_COMMIT:
-                raise InvalidRequest(
-                    f"the offsets lie in {len(pages)} pages; at most {PAGES_PER_COMMIT} can be"
-                    " written at once, so reset fewer topics or partitions at a time"
-                )
-            current = [await read_page(self._store, group_id, key) for key in pages]
-            writes = [
-                put(
-                    dataclasses.replace(page, partitions={**page.partitions, **some}),
-                    is_logged=False,
-                )
-                for page, some in zip(current, pages.values(), strict=True)
-            ]
+            committed = self._committed(image, offsets)
+            if group.share is None:
+                writes = await self._moved_offsets(group_id, committed)
+            else:
+                writes = await self._moved_starts(group_id, committed)
             await self._store.commit([put(group), *writes])
 
         await self._retried(reset)
@@ -239,11 +253,32 @@ class GroupAdmin:
             )
         return group
 
+    async def _moved_offsets(self, group_id: str, offsets: OffsetsByTopic) -> list[Write]:
+        pages = by_page(offsets)
+        _require_one_commit(len(pages), "pages")
+        current = [await read_page(self._store, group_id, key) for key in pages]
+        return [
+            put(
+                dataclasses.replace(page, partitions={**page.partitions, **some}),
+                is_logged=False,
+            )
+            for page, some in zip(current, pages.values(), strict=True)
+        ]
+
+    async def _moved_starts(self, group_id: str, offsets: OffsetsByTopic) -> list[Write]:
+        _require_one_commit(sum(map(len, offsets.values())), "share partitions")
+        known = await read_share_partitions(self._store, group_id)
+        return [
+            begin_at(known, group_id, topic_id, partition, committed.offset)
+            for (_, topic_id), some in offsets.items()
+            for partition, committed in some.items()
+        ]
+
     def _committed(
         self, image: ClusterImage, offsets: Mapping[TopicPartition, int]
-    ) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
+    ) -> OffsetsByTopic:
         now_ms = self._clock_ms()
-        committed: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
+        committed: OffsetsByTopic = {}
         for name, offset in offsets.items():
             topic = image.topic(name.topic)
             if topic is None or image.partition(name) is None:

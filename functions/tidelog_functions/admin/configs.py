@@ -1,4 +1,4 @@
-"""Settings of topics, of one broker and of every broker."""
+"""Settings of topics, of groups, of one broker and of every broker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from tidelog_core.admin.describe import (
     ConfigSource,
     NodeLayers,
     describe_every_node,
+    describe_group,
     describe_node,
     describe_topic,
 )
+from tidelog_core.admin.groups import validate_group_id
 
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call
@@ -26,6 +28,7 @@ _SOURCES: Mapping[ConfigSource, str] = {
     ConfigSource.DYNAMIC_DEFAULT_BROKER: "DYNAMIC_DEFAULT_BROKER_CONFIG",
     ConfigSource.STATIC_BROKER: "STATIC_BROKER_CONFIG",
     ConfigSource.DEFAULT: "DEFAULT_CONFIG",
+    ConfigSource.GROUP: "DYNAMIC_GROUP_CONFIG",
 }
 EVERY_BROKER = -1  # has no settings of its own
 
@@ -34,6 +37,14 @@ async def describe_topic_configs(cluster: AdminCluster, call: Call) -> HttpAnswe
     """Return a topic's settings; what it inherits is every broker's."""
     topic = await cluster.topic(call.parameters["topic"])
     return _described(describe_topic(topic.configs, _layers(cluster, EVERY_BROKER)))
+
+
+async def describe_group_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
+    """Return a group's settings, whether there is such a group or not."""
+    group_id = call.parameters["group_id"]
+    validate_group_id(group_id)
+    await cluster.view.refresh()
+    return _described(describe_group(_set_for_group(cluster, group_id), cluster.node_config()))
 
 
 async def describe_broker_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
@@ -58,6 +69,13 @@ async def alter_topic_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
     return _altered({} if topic is None else topic.configs, is_applied=is_applied)
 
 
+async def alter_group_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
+    """Change settings of a group; there need be no such group yet."""
+    group_id, is_applied = call.parameters["group_id"], _is_applied(call)
+    await cluster.admin.alter_group(group_id, _alterations(call), validate_only=not is_applied)
+    return _altered(_set_for_group(cluster, group_id), is_applied=is_applied)
+
+
 async def alter_broker_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """Change settings of one broker."""
     await cluster.require_broker(call.parameters["broker_id"])
@@ -74,6 +92,11 @@ async def _alter_brokers(cluster: AdminCluster, call: Call, broker_id: int | Non
     await cluster.admin.alter_node(broker_id, _alterations(call), validate_only=not is_applied)
     overrides = cluster.view.image.node_configs.get(broker_id)
     return _altered({} if overrides is None else overrides.configs, is_applied=is_applied)
+
+
+def _set_for_group(cluster: AdminCluster, group_id: str) -> Mapping[str, str]:
+    overrides = cluster.view.image.group_configs.get(group_id)
+    return {} if overrides is None else overrides.configs
 
 
 def _layers(cluster: AdminCluster, broker_id: int) -> NodeLayers:

@@ -1,4 +1,4 @@
-"""Consumer groups and their offsets."""
+"""Groups and where they stand."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from tidelog_core.errors import InvalidRequest
+from tidelog_core.admin.share_offsets import Standing
+from tidelog_core.errors import CorruptItem, InvalidRequest
 from tidelog_core.metadata.consumer_groups import ConsumerMember
-from tidelog_core.metadata.groups import GroupMember
+from tidelog_core.metadata.groups import CommittedOffset, GroupMember
 from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_core.model import TopicPartition
 
@@ -53,9 +54,14 @@ async def list_groups(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Return a group at its last durable generation, with its offsets."""
+    """Return a group at its last durable generation, with where it stands."""
     group = await cluster.groups.describe(call.parameters["group_id"])
-    offsets = await cluster.groups.offsets(group.group_id)
+    offsets: Mapping[TopicPartition, CommittedOffset] = {}
+    starts: Mapping[TopicPartition, Standing] = {}
+    if group.share is None:
+        offsets = await cluster.groups.offsets(group.group_id)
+    else:
+        starts = await cluster.groups.start_offsets(group.group_id)
     is_of_consumers = group.protocol_type == CONSUMERS
     names = cluster.view.image.topic_names
     if group.share is not None:
@@ -84,6 +90,14 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
                 }
                 for name, committed in sorted(offsets.items())
             ],
+            "start_offsets": [
+                {
+                    "topic": name.topic,
+                    "partition": name.partition,
+                    "start_offset": None if isinstance(at, CorruptItem) else at.start_offset,
+                }
+                for name, at in sorted(starts.items())
+            ],
         }
     )
 
@@ -95,7 +109,7 @@ async def delete_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def reset_offsets(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Set the committed offsets of an empty group."""
+    """Set the committed offsets of an empty group, or the start offsets of a share group."""
     group_id, body = call.parameters["group_id"], call.body
     target = parse_target(body)
     names = await _selected(cluster, body["topics"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.cli import group_offsets, groups, spark_jobs, topics, transactions
+from tidelog.cli import group_configs, group_offsets, groups, spark_jobs, topics, transactions
 from tidelog.cli.consume import consume
 from tidelog.cli.erase import erase
 from tidelog.cli.failures import CommandGroup
@@ -34,9 +34,11 @@ topic.command("describe")(topics.describe)
 topic.command("alter")(topics.alter)
 topic.command("delete")(topics.delete)
 
-group = typer.Typer(cls=CommandGroup, help="Groups, their lag and where they stand.")
+group = typer.Typer(cls=CommandGroup, help="Groups, their lag, settings and where they stand.")
 group.command("list")(groups.list_)
 group.command("describe")(groups.describe)
+group.command("configs")(group_configs.configs)
+group.command("alter")(group_configs.alter)
 group.command("reset-offsets")(group_offsets.reset_offsets)
 group.command("delete-offsets")(group_offsets.delete_offsets)
 group.command("delete")(groups.delete)

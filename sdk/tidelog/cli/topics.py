@@ -21,6 +21,11 @@ ConfigPairs = Annotated[
     typer.Option("--config", metavar="NAME=VALUE", help="A setting; may be repeated."),
 ]
 
+DeletedConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--delete-config", metavar="NAME", help="Back to the default; may be repeated."),
+]
+
 
 def create(
     topic: TopicName,
@@ -154,10 +159,7 @@ def alter(
         int | None, typer.Option(min=1, help="Raise the number of partitions to this.")
     ] = None,
     config: ConfigPairs = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Back to the default; may be repeated."),
-    ] = None,
+    delete_config: DeletedConfigs = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change the settings of TOPIC, or give it more partitions."""

@@ -31,6 +31,7 @@ from tidelog_core.metadata.records import (
     put,
 )
 from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
+from tidelog_core.metadata.share_partitions import RecordState, SharePartitionRecord, StateBatch
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
 
@@ -78,6 +79,11 @@ def put_group(
         partitions={0: CommittedOffset(offset, 2, "note", 9)},
     )
     api.commit(put(record, is_logged=False), put(page, is_logged=False))
+
+
+def starts(api: Api, group_id: str) -> dict[int, int]:
+    found = api.done("GET", "/group", group_id=group_id)["start_offsets"]
+    return {at["partition"]: at["start_offset"] for at in found}
 
 
 def topic_id(api: Api, name: str) -> UUID:
@@ -255,6 +261,32 @@ class TestConfigs:
         assert found["retention.ms"]["source"] == "DEFAULT_CONFIG"
         assert found["retention.ms"]["documentation"]
 
+    def test_a_groups_are_altered_before_there_is_such_a_group(self, api: Api) -> None:
+        def altered(name: str, operation: str, **more: object) -> object:
+            one = {"name": name, "operation": operation, **more}
+            return api.done("PATCH", path, {"alterations": [one]}, group_id="g/1")["configs"]
+
+        path, name = "/group/configs", "share.auto.offset.reset"
+        assert altered(name, "set", value="earliest") == {name: "earliest"}
+        found = {e["name"]: e for e in api.done("GET", path, group_id="g/1")["configs"]}
+        assert (found[name]["value"], found[name]["source"]) == ("earliest", "DYNAMIC_GROUP_CONFIG")
+        session = found["consumer.session.timeout.ms"]
+        assert (session["value"], session["source"]) == ("45000", "DEFAULT_CONFIG")
+        assert altered(name, "delete") == {}
+        others = api.done("GET", path, group_id="another")["configs"]
+        assert {entry["source"] for entry in others} == {"DEFAULT_CONFIG"}
+
+    def test_what_no_group_can_have_is_refused(self, api: Api) -> None:
+        for group_id, name, error in (
+            ("g", "retention.ms", "INVALID_CONFIG"),
+            ("x" * 1001, "share.auto.offset.reset", "INVALID_GROUP_ID"),
+        ):
+            wanted = {"alterations": [{"name": name, "operation": "set", "value": "latest"}]}
+            answer = api("PATCH", "/group/configs", wanted, group_id=group_id)
+            assert answer.problem == (422, error)
+        answer = api("GET", "/group/configs", group_id="x" * 1001)
+        assert answer.problem == (422, "INVALID_GROUP_ID")
+
     def test_brokers_are_altered_together_and_one_by_one(self, api: Api) -> None:
         def wanted(value: str) -> dict[str, object]:
             change = {"name": "log.retention.ms", "operation": "set", "value": value}
@@ -372,7 +404,7 @@ class TestGroups:
         assert (listed["group_id"], listed["member_count"]) == ("new", 1)
         assert groups("DELETE", "/group", group_id="new").problem == (409, "NON_EMPTY_GROUP")
 
-    def test_a_share_group_is_described_deleted_when_empty_and_not_reset(self, groups: Api) -> None:
+    def test_a_share_group_is_described_reset_and_deleted_when_empty(self, groups: Api) -> None:
         assigned = frozenset({TopicIdPartition(topic_id(groups, "t"), 1)})
         member = ShareMember(
             member_id="one", client_id="client", client_host="/h", assigned=assigned
@@ -392,9 +424,24 @@ class TestGroups:
         ]
         assert groups("DELETE", "/group", group_id="shared").problem == (409, "NON_EMPTY_GROUP")
         put_group(groups, "free", share=dataclasses.replace(state, members=()))
-        reset = {"topics": [{"topic": "t"}], "to": "earliest"}
-        refused = groups("POST", "/group/offsets/reset", reset, group_id="free")
-        assert refused.problem == (404, "GROUP_ID_NOT_FOUND")
+        reset = {"topics": [{"topic": "t"}], "to": "offset", "offset": 7}
+        refused = groups("POST", "/group/offsets/reset", reset, group_id="shared")
+        assert refused.problem == (409, "NON_EMPTY_GROUP")
+        read = SharePartitionRecord(
+            group_id="free",
+            topic_id=topic_id(groups, "t"),
+            partition=0,
+            start_offset=3,
+            batches=(StateBatch(4, 5, RecordState.ACKNOWLEDGED, 1),),
+        )
+        groups.commit(put(read))
+        assert starts(groups, "free") == {0: 3}
+        groups.done("POST", "/group/offsets/reset", reset, group_id="free")
+        assert starts(groups, "free") == {0: 7, 1: 7}
+        item = groups.runner.run(groups.cluster.store.get(read.item_id))
+        assert item is not None
+        written = SharePartitionRecord.from_item(item)
+        assert (written.batches, written.state_epoch) == ((), 1), "records would stay done"
         groups.done("DELETE", "/group", group_id="free")
         assert groups("GET", "/group", group_id="free").problem == (404, "GROUP_ID_NOT_FOUND")
 

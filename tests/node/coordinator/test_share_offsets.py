@@ -300,13 +300,17 @@ def test_a_crash_within_the_deletion_leaves_an_empty_group() -> None:
     play(scenario)
 
 
-def test_an_administrator_without_coordinator_deletes_all_of_it_and_resets_nothing() -> None:
+def test_an_administrator_without_coordinator_resets_it_and_deletes_all_of_it() -> None:
     async def scenario(store: MemoryMetadataStore, broker: Node, _: ShareOffsets) -> None:
         admin = GroupAdmin(store=store, view=broker.view)
-        with pytest.raises(GroupIdNotFound):
-            await admin.require_empty("g")
-        with pytest.raises(GroupIdNotFound):
-            await admin.reset_offsets("g", {T0: 0})
+        await admin.require_empty("g")
+        before = (await stored(store))[0]
+        await admin.reset_offsets("g", {T0: 7})
+        after = (await stored(store))[0]
+        assert (after.start_offset, after.batches) == (7, ())
+        assert after.state_epoch == before.state_epoch + 1, "a leader would write over it"
+        starts = await admin.start_offsets("g")
+        assert {at: found.start_offset for at, found in starts.items()}[T0] == 7
         await admin.delete_group("g")
         assert await stored(store) == {}
         await broker.view.refresh()

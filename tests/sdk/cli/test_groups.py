@@ -52,6 +52,36 @@ def test_group_is_listed_and_described_with_its_lag(group: str, bootstrap: str) 
     assert (float(seconds) > 0, member, host) == (True, "-", "-")
 
 
+def test_settings_of_a_group_are_altered_and_shown(bootstrap: str) -> None:
+    name = "share.auto.offset.reset"
+
+    def found(group: str) -> Any:
+        return called("group", "configs", group, "--json", bootstrap=bootstrap).document[0]
+
+    assert found("g-new")["configs"] == {}
+    assert found("g-new")["in_force"][name] == "latest"
+    called("group", "alter", "g-new", "--config", f"{name}=earliest", bootstrap=bootstrap)
+    assert found("g-new")["configs"] == {name: "earliest"}
+    assert found("g-other")["configs"] == {}
+    lines = called("group", "configs", "g-new", bootstrap=bootstrap).lines
+    assert lines[0] == "group g-new"
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    assert rows[name] == ["earliest", "this", "group"]
+    assert rows["consumer.session.timeout.ms"] == ["45000", "all", "groups"]
+    called("group", "alter", "g-new", "--delete-config", name, bootstrap=bootstrap)
+    assert found("g-new")["configs"] == {}
+
+
+def test_settings_that_no_group_has_are_refused(bootstrap: str) -> None:
+    for arguments, said, status in (
+        ((), "nothing to change", 2),
+        (("--config", "retention.ms=1"), "retention.ms", 2),
+    ):
+        outcome = called("group", "alter", "g-new", *arguments, bootstrap=bootstrap, status=status)
+        assert outcome.errors.count("\n") == 1
+        assert said in outcome.errors
+
+
 def test_offsets_move_only_when_executed(group: str, bootstrap: str) -> None:
     def reset(*arguments: object) -> Any:
         return called(
