@@ -1,0 +1,176 @@
+"""Stores that count what passes through them: units of DynamoDB, requests of S3.
+
+Each wraps a real store and changes nothing of what it does. What a call would take of
+DynamoDB is told from the requests that ``dynamodb_items`` makes of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidelog_core.metadata import dynamodb_items as items
+from tidelog_core.metadata.store import (
+    ANY_VERSION,
+    Changes,
+    Check,
+    ClusterVersion,
+    Item,
+    ItemKey,
+    MetadataStore,
+    Write,
+)
+from tidelog_core.objects.store import ObjectMeta, ObjectStore
+
+from bench.day import units
+
+LIST_PAGE_KEYS = 1000  # of a LIST, and of a DeleteObjects. Source: S3 API reference.
+
+
+@dataclass(slots=True)
+class Usage:
+    """What has been used so far. Units by the kind of collection: what precedes its colon."""
+
+    write_units: Counter[str] = field(default_factory=Counter)
+    read_units: Counter[str] = field(default_factory=Counter)
+    transactions: int = 0
+    logged_commits: int = 0
+    requests: Counter[str] = field(default_factory=Counter)  # of S3, by method
+
+    def count_write(self, collection: str, amount: int) -> None:
+        """Add write units of an item of the collection."""
+        self.write_units[collection.partition(":")[0]] += amount
+
+    def count_read(self, collection: str, amount: int) -> None:
+        """Add read units of items of the collection."""
+        self.read_units[collection.partition(":")[0]] += amount
+
+
+class MeteredStore:
+    """A ``MetadataStore``; ``usage`` may be replaced between two calls."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._entries: dict[int, int] = {}  # cluster version -> size of its changelog entry
+        self.usage = Usage()
+
+    async def get(self, id: ItemKey) -> Item | None:
+        """Pass on; at least one unit."""
+        found = await self._store.get(id)
+        size_bytes = 0 if found is None else units.item_size_bytes(found)
+        self.usage.count_read(id.collection, units.read_units(size_bytes))
+        return found
+
+    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+        """Pass on; a query is rounded up once, not item by item."""
+        found = await self._store.list(collection, prefix=prefix)
+        size_bytes = sum(map(units.item_size_bytes, found))
+        self.usage.count_read(collection, units.read_units(size_bytes))
+        return found
+
+    async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        """Pass on; counted where it succeeds."""
+        before = {w.id: await self._size_bytes(w.id) for w in writes}
+        checked = {
+            check.id: await self._size_bytes(check.id)
+            for check in checks
+            if check.expected_version != ANY_VERSION
+        }
+        await self._store.commit(writes, checks=checks)
+        logged = [write.id for write in writes if write.is_logged]
+        is_alone = len(writes) == 1 and not checks and not logged
+        cost = units.write_units if is_alone else units.transaction_write_units
+        for write in writes:
+            size_bytes = max(before[write.id], units.written_size_bytes(write))
+            self.usage.count_write(write.id.collection, cost(size_bytes))
+        for item_id, size_bytes in checked.items():
+            self.usage.count_write(item_id.collection, cost(size_bytes))
+        self.usage.transactions += not is_alone
+        if logged:
+            version = (await self._store.changes_since(ClusterVersion(0))).version
+            self._entries[version] = units.changelog_entry_size_bytes(logged)
+            self.usage.logged_commits += 1
+            for collection, amount in units.logging_units(logged).items():
+                self.usage.count_write(collection, amount)
+
+    async def changes_since(self, version: ClusterVersion) -> Changes:
+        """Pass on: the version's item, and the entries since where there are some."""
+        changes = await self._store.changes_since(version)
+        self.usage.count_read(items.CLUSTER_VERSION.collection, 1)
+        if changes.version != version and changes.keys is not None:
+            size_bytes = sum(
+                self._entries.get(v, 0) for v in range(version + 1, changes.version + 1)
+            )
+            self.usage.count_read(items.CHANGELOG_COLLECTION, units.read_units(size_bytes))
+        return changes
+
+    async def increment(self, id: ItemKey, by: int) -> int:
+        """Pass on: one write by itself."""
+        self.usage.count_write(id.collection, 1)
+        return await self._store.increment(id, by)
+
+    async def close(self) -> None:
+        """Close the real one."""
+        await self._store.close()
+
+    async def _size_bytes(self, id: ItemKey) -> int:
+        found = await self._store.get(id)
+        return 0 if found is None else units.item_size_bytes(found)
+
+
+class MeteredObjects:
+    """An ``ObjectStore`` that counts requests as S3 bills them; DELETEs are free."""
+
+    def __init__(self, store: ObjectStore, usage: Usage) -> None:
+        self._store = store
+        self.usage = usage
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Pass on."""
+        self.usage.requests["PUT"] += 1
+        await self._store.put(key, data)
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Pass on: one PUT, up to the multipart threshold."""
+        self.usage.requests["PUT"] += 1
+        await self._store.put_file(key, path)
+
+    async def replace(self, key: str, data: bytes) -> None:
+        """Pass on."""
+        self.usage.requests["PUT"] += 1
+        await self._store.replace(key, data)
+
+    async def get(self, key: str) -> bytes:
+        """Pass on."""
+        self.usage.requests["GET"] += 1
+        return await self._store.get(key)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
+        """Pass on."""
+        self.usage.requests["GET"] += 1
+        return await self._store.get_range(key, start, end)
+
+    async def head(self, key: str) -> ObjectMeta:
+        """Pass on; billed like a GET."""
+        self.usage.requests["GET"] += 1
+        return await self._store.head(key)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        """Pass on, page by page."""
+        self.usage.requests["LIST"] += 1
+        count = 0
+        async for found in self._store.list(prefix, start_after=start_after):
+            count += 1
+            self.usage.requests["LIST"] += count > LIST_PAGE_KEYS and count % LIST_PAGE_KEYS == 1
+            yield found
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Pass on: a request for every thousand keys."""
+        self.usage.requests["DELETE"] += -(-len(keys) // LIST_PAGE_KEYS)
+        await self._store.delete(keys)
+
+    async def close(self) -> None:
+        """Close the real one."""
+        await self._store.close()

@@ -1,0 +1,128 @@
+"""What each thing that the product does takes of DynamoDB and S3, as measured.
+
+``bench.day.measure`` runs the code and counts; ``tests/bench/test_day.py`` fails where these
+figures are not what it finds any more. Units by the kind of collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one operation takes."""
+
+    write_units: Mapping[str, int] = field(default_factory=dict)
+    read_units: Mapping[str, int] = field(default_factory=dict)
+    transactions: int = 0
+    logged_commits: int = 0  # each advances the cluster version
+    requests: Mapping[str, int] = field(default_factory=dict)  # of S3, by method
+
+    @property
+    def writes(self) -> int:
+        """Write units of all collections."""
+        return sum(self.write_units.values())
+
+    @property
+    def reads(self) -> int:
+        """Read units of all collections."""
+        return sum(self.read_units.values())
+
+
+COSTS: Mapping[str, Cost] = {
+    "renew a lease": Cost(write_units={"broker-lease": 1}),
+    "read 120 leases": Cost(read_units={"broker-lease": 5}),
+    "poll, nothing has changed": Cost(read_units={"#cluster": 1}),
+    "poll, a partition has changed": Cost(
+        read_units={"#cluster": 1, "#changelog": 1, "partition": 1}
+    ),
+    "a replica leaves an ISR": Cost(
+        write_units={"partition": 2, "#cluster": 2, "#changelog": 4},
+        transactions=1,
+        logged_commits=1,
+    ),
+    "a replica joins an ISR": Cost(
+        write_units={"partition": 2, "broker": 2, "#cluster": 2, "#changelog": 4},
+        transactions=1,
+        logged_commits=1,
+    ),
+    "take 1 partition over": Cost(
+        write_units={"partition": 2, "broker-lease": 2, "#cluster": 2, "#changelog": 4},
+        transactions=1,
+        logged_commits=1,
+    ),
+    "take 24 partitions over": Cost(
+        write_units={"partition": 48, "broker-lease": 2, "#cluster": 2, "#changelog": 8},
+        transactions=1,
+        logged_commits=1,
+    ),
+    "begin a copy": Cost(
+        write_units={"segment": 2, "partition": 2}, read_units={"partition": 1}, transactions=1
+    ),
+    "upload a segment": Cost(requests={"PUT": 2}),
+    "finish a copy": Cost(
+        write_units={"segment": 2, "partition": 2}, read_units={"partition": 1}, transactions=1
+    ),
+    "list 20 segments": Cost(read_units={"segment": 3}),
+    "a function expires a segment": Cost(
+        write_units={"partition": 2, "#cluster": 2, "#changelog": 4, "segment": 1},
+        read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 1, "segment": 3},
+        transactions=1,
+        logged_commits=1,
+        requests={"PUT": 1, "DELETE": 1},
+    ),
+    "a function deletes a segment": Cost(
+        write_units={"segment": 1},
+        read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 1, "segment": 3},
+        requests={"DELETE": 1},
+    ),
+    "a function finds nothing due": Cost(
+        read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 1, "segment": 3}
+    ),
+    "a node advances a log start": Cost(
+        write_units={"partition": 2, "#cluster": 2, "#changelog": 4},
+        read_units={"partition": 1},
+        transactions=1,
+        logged_commits=1,
+    ),
+    "a node begins a deletion": Cost(
+        write_units={"segment": 2, "partition": 2}, read_units={"partition": 1}, transactions=1
+    ),
+    "a node drops a segment": Cost(write_units={"segment": 1}),
+    "scrub 25 partitions": Cost(
+        read_units={
+            "cluster": 1,
+            "broker": 1,
+            "function-progress": 1,
+            "topic": 1,
+            "deleted-topic": 1,
+            "scrub-sighting": 1,
+            "segment": 27,
+            "partition": 25,
+        },
+        requests={"LIST": 1},
+    ),
+    "write a group's record": Cost(write_units={"group": 2}),
+    "commit the offset of a topic's only partition": Cost(
+        write_units={"offset": 2, "group": 4}, transactions=1
+    ),
+    "commit 4 of the 60 offsets in a page": Cost(
+        write_units={"offset": 6, "group": 4}, transactions=1
+    ),
+    "take a block of producer ids": Cost(write_units={"producer-id": 1}),
+    "carry out a transaction": Cost(write_units={"transaction": 3}),
+}
+
+# Bytes of items that are read many at a time.
+ITEM_BYTES: Mapping[str, int] = {
+    "segment": 599,
+    "lease": 155,
+    "changelog entry of one key": 137,
+    "changelog entry, each further key": 66,
+}
+
+# Write units of a check on a group's record, which every offset commit makes, by the group's
+# members. Of a transaction, so two for each KB.
+GROUP_CHECK_UNITS: Mapping[int, int] = {1: 2, 15: 4, 50: 8, 100: 16, 500: 74, 1000: 146}

@@ -1,0 +1,103 @@
+"""Capacity units of DynamoDB: what an item weighs, and what reading and writing it takes.
+
+Sources: DynamoDB developer guide, «DynamoDB item sizes and formats», «Capacity unit
+consumption» and «Managing complex workflows with transactions». A write unit is 1 KiB of the
+larger of the item before and after; a read unit is 4 KiB read consistently; a transaction
+takes both twice, also for an item that it only checks. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidelog_core.metadata import dynamodb_items as items
+from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, Write
+
+WRITE_UNIT_BYTES, READ_UNIT_BYTES = 1024, 4096
+TRANSACTION_FACTOR = 2
+WRITE_ID = "0" * 32  # as long as every other
+ANY_TABLE = ""
+VERSION_DIGITS_EXAMPLE = 1_000_000  # cluster versions of a cluster that has lived for a while
+
+
+def attributes_size_bytes(attributes: Mapping[str, Mapping[str, str]]) -> int:
+    """Return what attributes as botocore has them count for, names included."""
+    return sum(len(name.encode()) + _value_size(value) for name, value in attributes.items())
+
+
+def _value_size(value: Mapping[str, str]) -> int:
+    [(kind, text)] = value.items()
+    if kind == "N":
+        return math.ceil(len(text.strip("-0") or "0") / 2) + 1
+    assert kind == "S"
+    return len(text.encode())
+
+
+def written_size_bytes(write: Write) -> int:
+    """Return the size of the item that a write leaves; 0 where it deletes it."""
+    if write.body is None:
+        return 0
+    values: Mapping[str, Any] = items.put_request(ANY_TABLE, write, WRITE_ID)[
+        "ExpressionAttributeValues"
+    ]
+    attributes: dict[str, Mapping[str, str]] = {
+        **items.key_of(write.id),
+        "v": {"N": str(max(0, write.expected_version) + 1)},
+        "body": values[":body"],
+        "w": values[":w"],
+    }
+    if ":value" in values:
+        attributes["value"] = values[":value"]
+    return attributes_size_bytes(attributes)
+
+
+def item_size_bytes(item: Item) -> int:
+    """Return the size of an item that was read."""
+    return written_size_bytes(Write(item.id, item.body, item.version - 1))
+
+
+def changelog_entry_size_bytes(keys: Iterable[ItemKey]) -> int:
+    """Return the size of the changelog entry of a commit that touches the keys."""
+    return attributes_size_bytes(_logging(list(keys))[1]["Put"]["Item"])
+
+
+def logging_units(keys: Iterable[ItemKey]) -> dict[str, int]:
+    """Return the write units of a logged commit beside its own items, by collection.
+
+    The version's item, the new entry, and the removal of the oldest, taken to be like it.
+    """
+    keys = list(keys)
+    actions = _logging(keys)
+    assert [next(iter(action)) for action in actions] == ["Update", "Put", "Delete"]
+    entry = transaction_write_units(changelog_entry_size_bytes(keys))
+    return {
+        items.CLUSTER_VERSION.collection: TRANSACTION_FACTOR,
+        items.CHANGELOG_COLLECTION: 2 * entry,
+    }
+
+
+def _logging(keys: list[ItemKey]) -> list[dict[str, Any]]:
+    return items.logging_actions(
+        ANY_TABLE,
+        keys,
+        after=ClusterVersion(VERSION_DIGITS_EXAMPLE),
+        write_id=WRITE_ID,
+        changelog_length=VERSION_DIGITS_EXAMPLE,
+    )
+
+
+def write_units(size_bytes: int) -> int:
+    """Return the units of a write by itself; an item that is not there takes one too."""
+    return max(1, math.ceil(size_bytes / WRITE_UNIT_BYTES))
+
+
+def transaction_write_units(size_bytes: int) -> int:
+    """Return the units of a write or a check in a transaction."""
+    return TRANSACTION_FACTOR * write_units(size_bytes)
+
+
+def read_units(size_bytes: int) -> int:
+    """Return the units of a consistent read: of an item, or of all that a query finds."""
+    return max(1, math.ceil(size_bytes / READ_UNIT_BYTES))
