@@ -1,0 +1,69 @@
+"""Who has which replica: as the product places them, in arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tidelog_core.replication.placement import place_replicas
+
+from bench.day.scenario import REPLICAS, ZONES, Scenario
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+IDS_PER_ZONE = 1_000_000  # here; the template stops at 99, see limits
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Brokers and partitions by index; a topic's partitions are neighbours."""
+
+    zone_of: Ints  # by broker
+    machine_of: Ints  # by broker
+    replicas: Ints  # by partition: brokers, the preferred leader first
+    share: Floats  # by partition, of all that is produced
+    reader_zone: Ints  # by partition and group: where its consumer is
+
+    @property
+    def broker_count(self) -> int:
+        """Brokers of all zones."""
+        return len(self.zone_of)
+
+
+def build(scenario: Scenario) -> Cluster:
+    """Return the scenario's cluster; the same for the same seed."""
+    random = np.random.default_rng(scenario.seed)
+    per_zone = scenario.machines_per_zone * scenario.processes_per_machine
+    ids = [
+        IDS_PER_ZONE * (zone + 1) + number for zone in range(ZONES) for number in range(per_zone)
+    ]
+    racks: dict[int, str | None] = {b: f"zone {b // IDS_PER_ZONE}" for b in ids}
+    index = {broker_id: number for number, broker_id in enumerate(ids)}
+    leading, holding = dict.fromkeys(ids, 0), dict.fromkeys(ids, 0)
+    placed: list[tuple[int, ...]] = []
+    for _ in range(scenario.topics):
+        found = place_replicas(
+            scenario.partitions_per_topic,
+            REPLICAS,
+            racks=racks,
+            live=set(ids),
+            leader_load=leading,
+            replica_load=holding,
+        )
+        for replicas in found:
+            leading[replicas[0]] += 1
+            for broker_id in replicas:
+                holding[broker_id] += 1
+        placed += found
+    numbers = np.arange(len(ids))
+    weights = (1.0 + random.permutation(scenario.partitions)) ** -scenario.popularity_exponent
+    return Cluster(
+        zone_of=numbers // per_zone,
+        machine_of=numbers // scenario.processes_per_machine,
+        replicas=np.array([[index[b] for b in replicas] for replicas in placed]),
+        share=weights / weights.sum(),
+        reader_zone=random.integers(0, ZONES, (scenario.partitions, scenario.readers)),
+    )

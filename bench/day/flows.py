@@ -1,0 +1,130 @@
+"""Bytes and processor time of every broker at one moment, from who leads and who is alive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.day.cluster import Bools, Cluster, Floats, Ints
+from bench.day.scenario import GB, NODE, Scenario
+
+IDLE_FETCHES_PER_S = 1000 / NODE.replica_fetch_wait_max_ms
+PRODUCED_ELSEWHERE = 2 / 3  # producers are in all zones alike and know nothing of leaders' zones
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """GB/s and cores by broker; GB/s between zones by why. The tier's share comes on top."""
+
+    received: Floats
+    sent: Floats
+    broker_cores: Floats  # of the node itself, which has one at most
+    worker_cores: Floats  # of its tier worker
+    across: dict[str, float]
+
+
+def lead(cluster: Cluster, alive: Bools, in_sync: Bools) -> Ints:
+    """Return who leads each partition, -1 for nobody.
+
+    The first live member of the ISR in replica order.
+    """
+    able = alive[cluster.replicas] & in_sync
+    first = able.argmax(axis=1)
+    leader = np.take_along_axis(cluster.replicas, first[:, None], axis=1)[:, 0]
+    return np.where(able.any(axis=1), leader, -1)
+
+
+class Standing:
+    """Who leads and who is alive, and what follows from that whatever the rates are."""
+
+    def __init__(self, scenario: Scenario, cluster: Cluster, leader: Ints, alive: Bools) -> None:
+        self._scenario = scenario
+        self._brokers = cluster.broker_count
+        self._led = leader >= 0
+        self._leader = np.where(self._led, leader, 0)
+        follows = alive[cluster.replicas] & (cluster.replicas != self._leader[:, None])
+        follows &= self._led[:, None]
+        # Of each follower's replica: its partition, its broker, and the pair with the leader.
+        self._followed, place = np.nonzero(follows)
+        self._follower = cluster.replicas[self._followed, place]
+        pairs = self._leader[self._followed] * self._brokers + self._follower
+        distinct, self._pair = np.unique(pairs, return_inverse=True)
+        self._pair_leader, self._pair_follower = np.divmod(distinct, self._brokers)
+        self._entries = np.bincount(self._pair, minlength=len(distinct)).astype(float)
+        self._sources = [
+            self._source(cluster, alive, cluster.reader_zone[:, reader])
+            for reader in range(scenario.readers)
+        ]
+        self._is_far = [
+            cluster.zone_of[source] != cluster.reader_zone[:, reader]
+            for reader, source in enumerate(self._sources)
+        ]
+
+    def _source(self, cluster: Cluster, alive: Bools, wanted: Ints) -> Ints:
+        """Return who serves the consumer of each partition that is in the wanted zone."""
+        if not self._scenario.consumers_fetch_closest:
+            return self._leader
+        near = (cluster.zone_of[cluster.replicas] == wanted[:, None]) & alive[cluster.replicas]
+        place = near.argmax(axis=1)
+        closest = np.take_along_axis(cluster.replicas, place[:, None], axis=1)[:, 0]
+        return np.where(near.any(axis=1), closest, self._leader)
+
+    def flows(self, rates: Floats) -> Flows:
+        """Return the flows where ``rates`` are produced, GB/s by partition."""
+        scenario, cpu = self._scenario, self._scenario.cpu
+        rates = np.where(self._led, rates, 0.0)
+        produced = self._sum(self._leader, rates)
+        followed = rates[self._followed]
+        followers = self._sum(self._follower, followed)
+        to_followers = self._sum(self._leader[self._followed], followed)
+        consumed = np.zeros(self._brokers)
+        reader_across = 0.0
+        for source, is_far in zip(self._sources, self._is_far, strict=True):
+            consumed += self._sum(source, rates)
+            reader_across += float(rates[is_far].sum())
+        fetches = self._fetches(followed * GB / scenario.batch_bytes)
+        named = fetches * self._entries
+        # A consumer fetches once a batch: each has a few partitions, of as many leaders.
+        requests = (produced + consumed) * GB / scenario.batch_bytes
+        broker_cores = (
+            produced * cpu.leader_gb
+            + followers * cpu.follower_gb
+            + consumed * cpu.consumed_gb
+            + (requests + self._sum(self._pair_leader, fetches)) * cpu.leader_request
+            + self._sum(self._pair_follower, fetches) * cpu.follower_request
+            + self._sum(self._pair_leader, named) * cpu.fetch_entry
+            + self._sum(self._pair_follower, named) * cpu.fetch_entry
+        )
+        return Flows(
+            received=produced + followers,
+            sent=to_followers + consumed,
+            broker_cores=broker_cores,
+            worker_cores=np.zeros(self._brokers),
+            across={
+                "producers": float(rates.sum()) * PRODUCED_ELSEWHERE,
+                # One replica a zone: all of them are elsewhere.
+                "followers": float(followed.sum()),
+                "consumers": reader_across,
+            },
+        )
+
+    def _fetches(self, batches: Floats) -> Floats:
+        """Return fetches a second by pair: one at a time for all of a leader's partitions.
+
+        A fetch waits for the next batch and takes a cycle; what comes meanwhile goes with the
+        next. One that finds nothing new ends too.
+        """
+        cpu = self._scenario.cpu
+        cycle_s = (
+            self._scenario.zone_round_trip_s
+            + cpu.leader_request
+            + cpu.follower_request
+            + 2 * cpu.fetch_entry * self._entries
+        )
+        arriving = np.bincount(self._pair, batches, len(self._entries))
+        waiting = np.maximum(arriving, IDLE_FETCHES_PER_S)
+        return waiting / (1 + waiting * cycle_s)
+
+    def _sum(self, brokers: Ints, values: Floats) -> Floats:
+        return np.bincount(brokers, values, self._brokers)

@@ -1,0 +1,51 @@
+"""What a simulated day comes to, hour by hour."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bench.day.scenario import Scenario
+from bench.day.table_load import Load
+
+
+@dataclass(slots=True)
+class Hour:
+    """What an hour took. GB, core seconds, units and requests are sums; peaks are of a step."""
+
+    produced_gb: float = 0.0
+    sent_gb: float = 0.0  # by machines, to everyone
+    received_gb: float = 0.0
+    across_gb: Counter[str] = field(default_factory=Counter)  # between zones, by why
+    core_seconds: float = 0.0
+    machine_out_peak: float = 0.0  # GB/s of the busiest machine in its busiest step
+    machine_in_peak: float = 0.0
+    broker_cores_peak: float = 0.0  # of the busiest node
+    over_network_s: float = 0.0  # machine seconds above the baseline: burst credits pay them
+    load: Load = field(default_factory=Load)
+    key_writes_peak: Counter[str] = field(default_factory=Counter)  # units a second
+    key_reads_peak: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)  # of S3, by what for
+    function_calls: float = 0.0
+    copied: int = 0  # segments
+    deleted: int = 0
+    logged_commits: float = 0.0
+    stored_gb: float = 0.0  # at its end
+    local_gb_peak: float = 0.0  # of the fullest machine
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that befell the cluster."""
+
+    at_h: float
+    what: str
+
+
+@dataclass(slots=True)
+class Day:
+    """What came out."""
+
+    scenario: Scenario
+    hours: list[Hour]
+    events: list[Event]

@@ -1,0 +1,162 @@
+"""Units a second that the metadata table takes: by purpose, and on its hottest keys.
+
+Rates are in, units are out; what one operation takes is measured (``operations``). A key is a
+partition key of the table: everything that one query lists. DynamoDB gives one of them 1,000
+write and 3,000 read units a second at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from tidelog_core.metadata.groups import shard_of_group
+from tidelog_core.replication.leases import LeaseTimes
+from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
+
+from bench.day.cluster import Cluster, Floats
+from bench.day.operations import COSTS, GROUP_CHECK_UNITS, ITEM_BYTES
+from bench.day.scenario import DAY_S, GB, NODE, TOPIC, Scenario
+from bench.day.units import READ_UNIT_BYTES, read_units
+
+KEY_WRITE_UNITS, KEY_READ_UNITS = 1000, 3000  # a second. Source: developer guide, partition keys
+POLLS_PER_S = 1000 / NODE.metadata_poll_interval_ms
+RENEWALS_PER_S = 1000 / LeaseTimes().renew_ms
+LEASE_READINGS_PER_S = RENEWALS_PER_S * READINGS_PER_RENEWAL  # ``PeerWatch``
+RETENTION_ROUND_S = NODE.log_retention_check_interval_ms / 1000
+
+LOG_START = COSTS["a node advances a log start"]
+COPY = (COSTS["begin a copy"], COSTS["finish a copy"])
+DELETION = (COSTS["a node begins a deletion"], COSTS["a node drops a segment"])
+COMMIT = COSTS["commit 4 of the 60 offsets in a page"]
+TRANSACTION = COSTS["carry out a transaction"]
+LISTED = "segment"
+
+
+@dataclass(slots=True)
+class Load:
+    """Units: of a second, or of whatever time was added up."""
+
+    writes: Counter[str] = field(default_factory=Counter)  # by purpose
+    reads: Counter[str] = field(default_factory=Counter)
+    key_writes: Counter[str] = field(default_factory=Counter)  # by partition key
+    key_reads: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Load, times: float = 1.0) -> None:
+        """Add the other so many times."""
+        for mine, theirs in (
+            (self.writes, other.writes),
+            (self.reads, other.reads),
+            (self.key_writes, other.key_writes),
+            (self.key_reads, other.key_reads),
+        ):
+            for name, amount in theirs.items():
+                mine[name] += amount * times
+
+
+def lease_list_units(registered: int) -> int:
+    """Return the read units of one reading of everyone's leases."""
+    return read_units(registered * ITEM_BYTES["lease"])
+
+
+def segment_list_units(scenario: Scenario, cluster: Cluster) -> Floats:
+    """Return the read units of listing each partition's segments, retention reached."""
+    gb = cluster.share * scenario.produced_gb_per_s * DAY_S * scenario.retention_days
+    counts = gb * GB / TOPIC.segment_bytes
+    return np.maximum(1.0, np.ceil(counts * ITEM_BYTES["segment"] / READ_UNIT_BYTES))
+
+
+def standing_load(scenario: Scenario, alive: int) -> Load:
+    """Return what brokers take a second that have nothing to do."""
+    load = Load()
+    load.writes["leases"] = alive * RENEWALS_PER_S * COSTS["renew a lease"].writes
+    readings = alive * LEASE_READINGS_PER_S * lease_list_units(scenario.brokers)
+    load.reads["leases"] = readings
+    polls = alive * POLLS_PER_S * COSTS["poll, nothing has changed"].reads
+    load.reads["polls"] = polls
+    load.key_writes["broker-lease"] = load.writes["leases"]
+    load.key_reads["broker-lease"] = readings
+    load.key_reads["#cluster"] = polls
+    return load
+
+
+def client_load(scenario: Scenario) -> Load:
+    """Return what offset commits and transactions take a second."""
+    load = Load()
+    pages = COMMIT.write_units["offset"] * scenario.offset_pages
+    check = group_check_units(scenario.members)
+    load.writes["offset commits"] = scenario.commits_per_s * (pages + check)
+    load.writes["transactions"] = scenario.transactions_per_s * TRANSACTION.writes
+    a_group = scenario.members / scenario.commit_interval_s
+    load.key_writes["offset:<a group>"] = a_group * pages
+    groups = groups_of_busiest_shard(scenario)
+    load.key_writes["group:<busiest shard>"] = groups * a_group * check
+    return load
+
+
+def changes_load(alive: int, commits: float, keys: float) -> Load:
+    """Return what logged commits a second make every broker read; each changes so many keys.
+
+    The changelog is asked at most once a poll for all that is new in it.
+    """
+    load = Load()
+    if commits <= 0:
+        return load
+    asking = POLLS_PER_S * -math.expm1(-commits / POLLS_PER_S)  # polls that find something new
+    entry = ITEM_BYTES["changelog entry of one key"]
+    entry += (keys - 1) * ITEM_BYTES["changelog entry, each further key"]
+    entries = alive * asking * read_units(math.ceil(entry * commits / asking))
+    load.reads["changes"] = entries + alive * commits * keys
+    load.key_reads["#changelog"] = entries
+    return load
+
+
+def log_starts_load(moves: float) -> Load:
+    """Return what advancing log starts takes a second; each is a logged commit of one key."""
+    load = Load()
+    load.writes["log starts"] = moves * LOG_START.writes
+    load.reads["log starts"] = moves * LOG_START.reads
+    load.key_writes["#cluster"] = moves * LOG_START.write_units["#cluster"]
+    load.key_writes["#changelog"] = moves * LOG_START.write_units["#changelog"]
+    return load
+
+
+def segments_load(copied: float, deleted: float) -> Load:
+    """Return what tiering and deleting segments takes a second, the log starts aside."""
+    load = Load()
+    load.writes["segments"] = copied * sum(c.writes for c in COPY)
+    load.writes["segments"] += deleted * sum(c.writes for c in DELETION)
+    load.reads["segments"] = copied * sum(c.reads for c in COPY)
+    load.reads["segments"] += deleted * sum(c.reads for c in DELETION)
+    return load
+
+
+def functions_load(lists: float, others: float) -> Load:
+    """Return what retention's functions read: units of listed segments, and calls' other reads."""
+    load = Load()
+    call = COSTS["a function finds nothing due"]
+    load.reads["retention functions"] = lists + others * (call.reads - call.read_units[LISTED])
+    return load
+
+
+def group_check_units(members: float) -> int:
+    """Return the write units of checking a group's record, from the next larger one measured.
+
+    Beyond the largest, in proportion.
+    """
+    for count, units in sorted(GROUP_CHECK_UNITS.items()):
+        if members <= count:
+            return units
+    largest = max(GROUP_CHECK_UNITS)
+    return math.ceil(GROUP_CHECK_UNITS[largest] * members / largest)
+
+
+def groups_of_busiest_shard(scenario: Scenario) -> int:
+    """Return how many of the scenario's groups fall to the shard that has most."""
+    shards = Counter(
+        shard_of_group(f"group-{number}", NODE.offsets_topic_num_partitions)
+        for number in range(scenario.groups)
+    )
+    return max(shards.values())
