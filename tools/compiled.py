@@ -34,9 +34,13 @@ MODULES = (
             *("txn_index", "unified_log", "values"),
         )
     ),
-    f"{_CORE}/replication/leader_state.py",
+    *(
+        f"{_CORE}/replication/{name}.py"
+        for name in ("follower_progress", "follower_state", "leader_state", "owed_acks")
+    ),
     *(f"{_NODE}/{name}.py" for name in ("connection", "dispatch", "replicas")),
-    *(f"{_NODE}/handlers/{name}.py" for name in ("fetch", "produce")),
+    f"{_NODE}/follower/wire.py",
+    *(f"{_NODE}/handlers/{name}.py" for name in ("fetch", "owed_answers", "produce")),
     f"{_NODE}/replication/role.py",
     *(f"{_NODE}/wire/{name}.py" for name in ("fetch", "primitives", "produce")),
 )

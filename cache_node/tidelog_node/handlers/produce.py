@@ -216,7 +216,8 @@ class ProduceHandler:
                         owed_acks.append(OwedAck(replica, required_offset, results, place))
             topics.append((name, results))
         if not acks:
-            return _without_answer(failures)
+            _require_no_failure(failures)
+            return None
         if flushes or owed_acks:
             owed = OwedAnswer(self._owed, version, correlation_id, topics)
             owed.wait_for_flushes(flushes)
@@ -259,7 +260,7 @@ class ProduceHandler:
         return self._replicas.leaders.refusal(name, index, is_id=has_ids)
 
 
-def _without_answer(failures: list[tuple[int, TidelogError]]) -> None:
+def _require_no_failure(failures: list[tuple[int, TidelogError]]) -> None:
     if failures:
         index, error = failures[0]
         raise CloseConnection(
