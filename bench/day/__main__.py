@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.day import contention, limits, plot, report
+from bench.day import plot, report
 from bench.day.scenario import Scenario
 from bench.day.simulation import simulate
 
 RESULTS = Path(__file__).parents[1] / "results"
-COMMIT_RATES = (1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 60.0)  # a second
 
 
 def main() -> None:
@@ -47,11 +46,9 @@ def _sections(scenario: Scenario) -> list[str]:
     report.write_hours(day, RESULTS / "day-hours.csv")
     if not plot.draw(day, RESULTS / "day.png"):
         print("no picture: matplotlib is not installed\n")
-    peak = limits.Peak(scenario)
-    loaded = limits.breaking_points(peak.pressures)
-    grown = limits.breaking_points(lambda factor: limits.grown_pressures(scenario, factor))
-    points = [("load", *point) for point in loaded] + [("cluster and load", *p) for p in grown]
-    report.write_limits(points, RESULTS / "day-limits.csv")
+    loaded, grown = report.both_limits(scenario)
+    report.write_limits(loaded, grown, RESULTS / "day-limits.csv")
+    limits_tables = [report.limits_table(loaded), report.limits_table(grown)]
     return [
         "## What befell",
         "\n".join(f"- {_clock(event.at_h)} {event.what}" for event in day.events),
@@ -67,51 +64,17 @@ def _sections(scenario: Scenario) -> list[str]:
         "## Dollars",
         report.bill_table(day),
         "## The same cluster under more load",
-        report.limits_table(loaded, [peak.pressures(f) for f in report.FACTORS]),
+        limits_tables[0],
         "## A larger cluster with as much more load",
-        report.limits_table(grown, [limits.grown_pressures(scenario, f) for f in report.FACTORS]),
+        limits_tables[1],
         "## Logged commits",
-        contention_table(scenario),
+        report.contention_table(scenario),
         "## Nodes and machines",
         report.processes_table(scenario),
         report.machines_table(scenario),
         "## Elsewhere",
         report.rivals_table(day),
     ]
-
-
-def contention_table(scenario: Scenario) -> str:
-    """Return what becomes of logged commits at several rates, and of those of a lost zone."""
-    latencies = {
-        "latency_s": scenario.table_change_latency_s,
-        "read_latency_s": scenario.table_read_latency_s,
-    }
-    rows = [["logged commits", "transactions sent for each", "median", "slowest", "given up"]]
-    outcomes = [
-        (
-            f"{rate:g} a second",
-            contention.sustained(
-                rate, scenario.brokers, seconds=60, seed=scenario.seed, **latencies
-            ),
-        )
-        for rate in COMMIT_RATES
-    ]
-    for factor in (0.5, 1, 2, 5):
-        writers = round(scenario.brokers * factor * 2 / 3)
-        outcome = contention.burst([1] * writers, seed=scenario.seed, **latencies)
-        outcomes.append((f"{writers} nodes at once", outcome))
-    for what, outcome in outcomes:
-        wanted = outcome.written + outcome.given_up
-        rows.append(
-            [
-                what,
-                f"{outcome.transactions / wanted:.1f}",
-                f"{outcome.median_s * 1000:.0f} ms",
-                f"{outcome.slowest_s:.1f} s",
-                f"{outcome.given_up / wanted:.0%}",
-            ]
-        )
-    return report.markdown(rows)
 
 
 def _clock(hours: float) -> str:

@@ -70,6 +70,7 @@ class _Simulation:
         self.transactions = self.version_reads = self.given_up = 0
 
     def run(self, writers: Sequence[_Writer]) -> None:
+        """Go on until every commit is written or given up."""
         for writer in writers:
             self._at(writer.wanted_at[0], partial(self._begin, writer))
         while self._events:

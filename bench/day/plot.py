@@ -51,7 +51,7 @@ def draw(day: Day, path: Path) -> bool:
     dollars.set_title("dollars an hour")
     for axis in axes.flat:
         axis.set_xlabel("hour of the day")
-        axis.legend(fontsize="small")
+        axis.legend(fontsize="small", loc="upper left")
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return True

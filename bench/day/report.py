@@ -6,9 +6,10 @@ import csv
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.day import bill, limits, rivals
+from bench.day import bill, contention, limits, rivals
 from bench.day.hours import Day, Hour
 from bench.day.operations import COSTS
 from bench.day.prices import MACHINES
@@ -17,6 +18,7 @@ from tools.aws_cost import PRICES, Line
 
 FACTORS = (1.0, 2.0, 5.0, 10.0)
 PROCESSES = (1, 2, 3, 4)
+COMMIT_RATES = (1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 60.0)  # a second
 
 Row = Sequence[str]
 
@@ -133,12 +135,70 @@ def across_table(day: Day) -> str:
     return markdown(rows)
 
 
-def limits_table(points: Sequence[tuple[str, float | None]], at: Sequence[limits.Pressures]) -> str:
-    """Return the limits in the order in which they break; ``at`` are the pressures at FACTORS."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits in the order in which they break, and how far each is used at FACTORS."""
+
+    points: Sequence[tuple[str, float | None]]
+    used: Sequence[limits.Pressures]
+
+
+def both_limits(scenario: Scenario) -> tuple[Limits, Limits]:
+    """Return those of the same cluster under more load, and of a larger one with as much more."""
+    peak = limits.Peak(scenario)
+
+    def grown(factor: float) -> limits.Pressures:
+        return limits.grown_pressures(scenario, factor)
+
+    return (
+        Limits(limits.breaking_points(peak.pressures), [peak.pressures(f) for f in FACTORS]),
+        Limits(limits.breaking_points(grown), [grown(f) for f in FACTORS]),
+    )
+
+
+def limits_table(found: Limits) -> str:
+    """Return the limits as a table."""
     rows = [["limit", "breaks at", *(f"used at ×{factor:g}" for factor in FACTORS)]]
-    for name, factor in points:
-        breaks = f"over ×{limits.FACTOR_MAX:g}" if factor is None else f"**×{factor:.2g}**"
-        rows.append([name, breaks, *(f"{pressures[name]:.0%}" for pressures in at)])
+    for name, factor in found.points:
+        if factor is None:
+            breaks = f"over ×{limits.FACTOR_MAX:g}"
+        else:
+            breaks = f"**×{factor:.2f}**" if factor < 10 else f"**×{factor:.0f}**"
+        rows.append([name, breaks, *(f"{pressures[name]:.0%}" for pressures in found.used)])
+    return markdown(rows)
+
+
+def contention_table(scenario: Scenario) -> str:
+    """Return what becomes of logged commits at several rates, and of those of a lost zone."""
+    latencies = {
+        "latency_s": scenario.table_change_latency_s,
+        "read_latency_s": scenario.table_read_latency_s,
+    }
+    rows = [["logged commits", "transactions sent for each", "median", "slowest", "given up"]]
+    outcomes = [
+        (
+            f"{rate:g} a second",
+            contention.sustained(
+                rate, scenario.brokers, seconds=60, seed=scenario.seed, **latencies
+            ),
+        )
+        for rate in COMMIT_RATES
+    ]
+    for factor in (0.5, 1, 2, 5):
+        writers = round(scenario.brokers * factor * 2 / 3)
+        outcome = contention.burst([1] * writers, seed=scenario.seed, **latencies)
+        outcomes.append((f"{writers} nodes at once", outcome))
+    for what, outcome in outcomes:
+        wanted = outcome.written + outcome.given_up
+        rows.append(
+            [
+                what,
+                f"{outcome.transactions / wanted:.1f}",
+                f"{outcome.median_s * 1000:.0f} ms",
+                f"{outcome.slowest_s:.1f} s",
+                f"{outcome.given_up / wanted:.0%}",
+            ]
+        )
     return markdown(rows)
 
 
@@ -264,12 +324,13 @@ def write_hours(day: Day, path: Path) -> None:
         writer.writerows(rows)
 
 
-def write_limits(points: Iterable[tuple[str, str, float | None]], path: Path) -> None:
-    """Write how the cluster grew, each limit, and the factor at which it breaks."""
+def write_limits(loaded: Limits, grown: Limits, path: Path) -> None:
+    """Write what grows, each limit, and the factor at which it breaks."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["what grows", "limit", "breaks at"])
-        writer.writerows(points)
+        writer.writerows(("load", *point) for point in loaded.points)
+        writer.writerows(("cluster and load", *point) for point in grown.points)
 
 
 def _number(units: int) -> str:

@@ -87,6 +87,7 @@ class _Simulation:
         return max(1, round(table_load.RETENTION_ROUND_S / self._step_s))
 
     def run(self) -> Day:
+        """Take all steps."""
         for number in range(int(DAY_S / self._step_s)):
             self._step(number, number * self._step_s)
         return Day(self._scenario, self._hours, self._events)

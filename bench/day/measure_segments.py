@@ -1,0 +1,218 @@
+"""What tiering, retention and scrubs take."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+from tidelog_core.config import NodeConfig, TopicConfig
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import SealedSegment
+from tidelog_core.metadata.records import (
+    SegmentMeta,
+    SegmentState,
+)
+from tidelog_core.model import TopicPartition
+from tidelog_core.records.batch import Record, build_batch
+from tidelog_core.tier.index_build import SegmentSource
+from tidelog_core.tier.integrity import NO_HASH
+from tidelog_core.tier.keys import SegmentKey, segment_keys
+from tidelog_functions.cluster_reader import ClusterReader
+from tidelog_functions.invocation import TimeLimit
+from tidelog_functions.retention.handler import apply_retention
+from tidelog_functions.scrub.handler import scrub
+from tidelog_functions.scrub.settings import parse_scrub_settings
+from tidelog_node.tier.protocol import UploadRequest, UploadResult
+from tidelog_node.tier.segment_catalog import Leadership, SegmentCatalog
+from tidelog_node.tier.upload import upload_segment
+
+from bench.day.measure_world import (
+    CHANGED_TOGETHER,
+    CLUSTER,
+    DAY_MS,
+    NOW_MS,
+    OFFSET_FIRST,
+    RECORDS_PER_SEGMENT,
+    SEGMENTS,
+    TOPIC,
+    World,
+    identity,
+)
+
+
+class Segments:
+    """What tiering, retention and scrubs take."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def run(self) -> None:
+        """Measure a segment's life."""
+        catalog, leadership = SegmentCatalog(self._world.store), await self._leadership()
+        for number in range(SEGMENTS):
+            await self._copy(catalog, leadership, number)
+        await self._world.note(
+            f"list {SEGMENTS} segments",
+            lambda: catalog.segments_of(self._world.topic.topic_id, leadership.partition),
+        )
+        segment = self._segment(0, await asyncio.to_thread(self._sealed, 0))
+        # The first of them has expired a moment ago.
+        self._world.wall.now_ms = segment.max_timestamp_ms + TopicConfig().retention_ms + 1
+        await self._world.note(
+            "a function expires a segment", lambda: self._apply_retention(segment)
+        )
+        self._world.wall.now_ms += TopicConfig().file_delete_delay_ms + 1
+        await self._world.note(
+            "a function deletes a segment", lambda: self._apply_retention(segment)
+        )
+        await self._world.note(
+            "a function finds nothing due", lambda: self._apply_retention(segment)
+        )
+        await self._node_retention(catalog, leadership)
+        await self._world.note(f"scrub {CHANGED_TOGETHER} partitions", self._scrub)
+
+    async def _node_retention(self, catalog: SegmentCatalog, leadership: Leadership) -> None:
+        second = (await catalog.segments_of(self._world.topic.topic_id, leadership.partition))[0]
+        await self._world.note(
+            "a node advances a log start",
+            lambda: catalog.advance_log_start(leadership, second.end_offset),
+        )
+        await self._world.note(
+            "a node begins a deletion",
+            lambda: catalog.start_deletion(leadership, second, deletable_ms=NOW_MS),
+        )
+        doomed = dataclasses.replace(
+            second,
+            state=SegmentState.DELETE_STARTED,
+            deletable_ms=NOW_MS,
+            version=second.version + 1,
+        )
+        keys = segment_keys(CLUSTER, TOPIC, doomed)
+        await self._world.objects.delete([keys.log, keys.index])
+        await self._world.note("a node drops a segment", lambda: catalog.drop([doomed]))
+
+    async def _leadership(self) -> Leadership:
+        partition = await self._world.partition()
+        return Leadership(
+            self._world.topic.topic_id,
+            0,
+            broker_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+        )
+
+    def _segment(self, number: int, sealed: SealedSegment) -> SegmentMeta:
+        base = OFFSET_FIRST + number * RECORDS_PER_SEGMENT
+        return SegmentMeta(
+            topic_id=self._world.topic.topic_id,
+            partition=0,
+            base_offset=base,
+            end_offset=base + RECORDS_PER_SEGMENT,
+            leader_epoch=18,
+            segment_id=identity(1000 + number),
+            state=SegmentState.COPY_STARTED,
+            size_bytes=sealed.size_bytes,
+            index_size_bytes=0,
+            max_timestamp_ms=NOW_MS + number * DAY_MS,
+            leader_epochs=((17, OFFSET_FIRST - 5), (18, OFFSET_FIRST)),
+            chained_hash="",
+            created_ms=NOW_MS,
+        )
+
+    async def _copy(self, catalog: SegmentCatalog, leadership: Leadership, number: int) -> None:
+        """Do what the copier does for one segment."""
+        sealed = await asyncio.to_thread(self._sealed, number)
+        segment = self._segment(number, sealed)
+        started, results = [segment], []
+
+        async def start() -> None:
+            started[0] = await catalog.start_copy(leadership, segment)
+
+        async def upload() -> None:
+            results.append(await self._upload(started[0], sealed))
+
+        await self._world.note("begin a copy", start)
+        await self._world.note("upload a segment", upload)
+        described = dataclasses.replace(
+            started[0],
+            index_size_bytes=results[0].index_size_bytes,
+            chained_hash=results[0].chained_hash.hex(),
+        )
+        await self._world.note("finish a copy", lambda: catalog.finish_copy(leadership, described))
+
+    async def _upload(self, meta: SegmentMeta, sealed: SealedSegment) -> UploadResult:
+        source = SegmentSource(
+            topic_id=meta.topic_id,
+            partition=meta.partition,
+            segment_id=meta.segment_id,
+            leader_epoch=meta.leader_epoch,
+            base_offset=sealed.base_offset,
+            end_offset=sealed.end_offset,
+            size_bytes=sealed.size_bytes,
+            path=sealed.path,
+            offset_index=sealed.offset_index,
+            time_index=sealed.time_index,
+            producer_snapshot=sealed.producer_snapshot,
+            leader_epochs=sealed.leader_epochs,
+            aborted=(),
+            previous_hash=NO_HASH,
+            key_filter_records_max=0,
+        )
+        keys = segment_keys(CLUSTER, TOPIC, meta)
+        with ThreadPoolExecutor(1) as executor:
+            request = UploadRequest(source, keys)
+            return await upload_segment(self._world.objects, request, executor=executor)
+
+    def _sealed(self, number: int) -> SealedSegment:
+        """Return a sealed segment of one record, of a log of its own."""
+        directory = self._world.folder / f"log-{number}"
+        log = UnifiedLog.open(directory, TopicPartition(TOPIC, 0), config=TopicConfig())
+        try:
+            batch = bytearray(build_batch([Record(0, NOW_MS, None, b"value")]))
+            log.append_as_leader(batch, leader_epoch=18)
+            log.roll()
+            sealed = log.sealed_segments()[0]
+            log.make_whole(sealed)
+            return sealed
+        finally:
+            log.close()
+
+    async def _apply_retention(self, segment: SegmentMeta) -> None:
+        """Do what the function does for the event of one index object."""
+        key = SegmentKey(
+            CLUSTER,
+            TOPIC,
+            segment.topic_id,
+            segment.partition,
+            segment.base_offset,
+            segment.leader_epoch,
+            segment.segment_id,
+            is_index=True,
+        )
+        result = await apply_retention(
+            self._world.store,
+            self._world.objects,
+            ClusterReader(self._world.store, NodeConfig()),
+            keys=[key],
+            is_scheduled=False,
+            clock_ms=lambda: int(self._world.wall.now_ms),
+            limit=TimeLimit(_Unlimited()),
+        )
+        assert not result.failed
+
+    async def _scrub(self) -> None:
+        await scrub(
+            self._world.store,
+            self._world.objects,
+            ClusterReader(self._world.store, NodeConfig()),
+            settings=parse_scrub_settings({}),
+            clock_ms=lambda: int(self._world.wall.now_ms),
+            limit=TimeLimit(_Unlimited()),
+        )
+
+
+class _Unlimited:
+    """A Lambda context."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 900_000
