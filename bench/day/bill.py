@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+from bench.day.amounts import Amounts
 from bench.day.hours import Day, Hour
 from bench.day.prices import DYNAMODB_GB_MONTH, GET_THOUSAND
 from bench.day.scenario import Scenario
@@ -61,7 +60,7 @@ def of_hour(scenario: Scenario, hour: Hour) -> list[Line]:
 
 def of_day(day: Day) -> list[Line]:
     """Return what the day costs."""
-    totals: Counter[str] = Counter()
+    totals = Amounts()
     for hour in day.hours:
         for line in of_hour(day.scenario, hour):
             totals[line.what] += line.dollars

@@ -32,6 +32,20 @@ class Cluster:
         """Brokers of all zones."""
         return len(self.zone_of)
 
+    def by_machine(self, by_broker: Floats) -> Floats:
+        """Return the sums of each machine's brokers."""
+        return total_by(self.machine_of, by_broker, int(self.machine_of[-1]) + 1)
+
+
+def total_by(owner: Ints, values: Floats, count: int) -> Floats:
+    """Return the sum of the values of each owner, who are numbered below ``count``."""
+    return np.asarray(np.bincount(owner.ravel(), values.ravel(), count), np.float64)
+
+
+def any_replica(chosen: Bools) -> Bools:
+    """Return the partitions of which any replica is chosen."""
+    return np.asarray(chosen.any(axis=1), np.bool_)
+
 
 def build(scenario: Scenario) -> Cluster:
     """Return the scenario's cluster; the same for the same seed."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.day.cluster import Bools, Cluster, Floats, Ints
+from bench.day.cluster import Bools, Cluster, Floats, Ints, total_by
 from bench.day.scenario import GB, NODE, Scenario
 
 IDLE_FETCHES_PER_S = 1000 / NODE.replica_fetch_wait_max_ms
@@ -127,4 +127,4 @@ class Standing:
         return waiting / (1 + waiting * cycle_s)
 
     def _sum(self, brokers: Ints, values: Floats) -> Floats:
-        return np.bincount(brokers, values, self._brokers)
+        return total_by(brokers, values, self._brokers)

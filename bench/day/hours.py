@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
+from bench.day.amounts import Amounts
 from bench.day.scenario import Scenario
 from bench.day.table_load import Load
 
@@ -16,16 +16,16 @@ class Hour:
     produced_gb: float = 0.0
     sent_gb: float = 0.0  # by machines, to everyone
     received_gb: float = 0.0
-    across_gb: Counter[str] = field(default_factory=Counter)  # between zones, by why
+    across_gb: Amounts = field(default_factory=Amounts)  # between zones, by why
     core_seconds: float = 0.0
     machine_out_peak: float = 0.0  # GB/s of the busiest machine in its busiest step
     machine_in_peak: float = 0.0
     broker_cores_peak: float = 0.0  # of the busiest node
     over_network_s: float = 0.0  # machine seconds above the baseline: burst credits pay them
     load: Load = field(default_factory=Load)
-    key_writes_peak: Counter[str] = field(default_factory=Counter)  # units a second
-    key_reads_peak: Counter[str] = field(default_factory=Counter)
-    requests: Counter[str] = field(default_factory=Counter)  # of S3, by what for
+    key_writes_peak: Amounts = field(default_factory=Amounts)  # units a second
+    key_reads_peak: Amounts = field(default_factory=Amounts)
+    requests: Amounts = field(default_factory=Amounts)  # of S3, by what for
     function_calls: float = 0.0
     copied: int = 0  # segments
     deleted: int = 0

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from bench.day import contention, table_load
-from bench.day.cluster import Cluster, Floats, build
+from bench.day.cluster import Cluster, Floats, build, total_by
 from bench.day.flows import Standing, lead
-from bench.day.scenario import LOCAL_RETENTION_S, REPLICAS, ZONES, Scenario
-from bench.day.simulation import CHUNK_GB, SEGMENT_GB
+from bench.day.operations import ITEM_BYTES
+from bench.day.scenario import REPLICAS, ZONES, Scenario
+from bench.day.simulation import CHUNK_GB, SEGMENT_GB, local_gb
 from bench.day.table_load import KEY_READ_UNITS, KEY_WRITE_UNITS
+from bench.day.units import read_units
 from tools.aws_cost import FUNCTION_SECONDS_PER_SEGMENT
 
 # Quotas of AWS as known on 2026-11-22. Those of a prefix and a key are physical, the others
@@ -46,7 +49,7 @@ class Peak:
         for lost in (None, *range(ZONES)):
             alive = self._cluster.zone_of != (-1 if lost is None else lost)
             leader = lead(self._cluster, alive, in_sync)
-            led_share = np.bincount(leader, self._cluster.share, brokers)
+            led_share = total_by(leader, self._cluster.share, brokers)
             standing = Standing(scenario, self._cluster, leader, alive)
             self._standings.append((standing, led_share))
 
@@ -75,8 +78,8 @@ class Peak:
         for number, (standing, led_share) in enumerate(self._standings):
             state = "" if number == 0 else ", a zone lost"
             flows = standing.flows(cluster.share * peak)
-            sent = np.bincount(cluster.machine_of, flows.sent + led_share * peak)
-            received = np.bincount(cluster.machine_of, flows.received)
+            sent = cluster.by_machine(flows.sent + led_share * peak)
+            received = cluster.by_machine(flows.received)
             network = max(float(sent.max()), float(received.max())) / machine.network_gb_per_s
             _raise(found, f"network of the busiest machine{state}", network)
             _raise(found, f"core of the busiest node{state}", float(flows.broker_cores.max()))
@@ -88,19 +91,11 @@ class Peak:
             found[f"page cache for {TAIL_S_MIN:.0f} s of tail"] = (
                 float(received.max()) * TAIL_S_MIN / memory
             )
+            half_full = np.full_like(cluster.share, SEGMENT_GB / 2)
             found["local disk, one hour and active segments"] = (
-                float(self._local_gb(peak).max()) / machine.disk_gb
+                float(local_gb(cluster, half_full, cluster.share * peak).max()) / machine.disk_gb
             )
         return found
-
-    def _local_gb(self, peak: float) -> Floats:
-        """Return what lies on each machine's disk at the end of a peak hour, GB."""
-        cluster = self._cluster
-        each = SEGMENT_GB + cluster.share * peak * LOCAL_RETENTION_S  # half of it is active
-        per_broker = np.bincount(
-            cluster.replicas.ravel(), np.repeat(each, REPLICAS), cluster.broker_count
-        )
-        return np.bincount(cluster.machine_of, per_broker)
 
 
 def table_pressures(scenario: Scenario, *, listed_units: float) -> dict[str, float]:
@@ -155,7 +150,7 @@ def grown_pressures(scenario: Scenario, factor: float) -> dict[str, float]:
     grown = scenario.grown(factor)
     segments = grown.stored_gb / SEGMENT_GB / grown.partitions
     # Of a mean partition: growing adds partitions and makes none of them busier.
-    units = table_load.read_units(math.ceil(segments * table_load.ITEM_BYTES["segment"]))
+    units = read_units(math.ceil(segments * ITEM_BYTES["segment"]))
     copied = grown.produced_gb_per_s / SEGMENT_GB
     found = table_pressures(grown, listed_units=copied * units)
     per_zone = grown.machines_per_zone * grown.processes_per_machine
@@ -205,8 +200,12 @@ def breaking_points(pressures: Callable[[float], Pressures]) -> list[tuple[str, 
         return known[factor]
 
     names = list(at(1.0))
-    found = [(name, breaking_point(lambda f, name=name: at(f)[name])) for name in names]
+    found = [(name, breaking_point(partial(_named, at, name))) for name in names]
     return sorted(found, key=lambda pair: math.inf if pair[1] is None else pair[1])
+
+
+def _named(at: Callable[[float], Pressures], name: str, factor: float) -> float:
+    return at(factor)[name]
 
 
 def _raise(found: dict[str, float], name: str, value: float) -> None:

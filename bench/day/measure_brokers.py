@@ -107,6 +107,6 @@ class Brokers:
         ]
         changes = [change for change in taken if change is not None]
         assert len(changes) == CHANGED_TOGETHER
-        first, others = changes[:1], changes[1:]
+        first, rest = changes[:1], changes[1:]
         await self._world.note("take 1 partition over", lambda: self._write(first))
-        await self._world.note(f"take {len(others)} partitions over", lambda: self._write(others))
+        await self._world.note(f"take {len(rest)} partitions over", lambda: self._write(rest))

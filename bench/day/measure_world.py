@@ -93,7 +93,12 @@ class World:
             )
             for number in range(self.topic.partition_count)
         ]
-        found = [Cluster(cluster_id=CLUSTER), self.topic, *brokers, *partitions]
+        found: list[records.Record] = [
+            Cluster(cluster_id=CLUSTER),
+            self.topic,
+            *brokers,
+            *partitions,
+        ]
         await self.store.commit([records.put(record) for record in found])
 
     async def partition(self, number: int = 0) -> Partition:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.day import bill, contention, limits, rivals
+from bench.day.amounts import Amounts
 from bench.day.hours import Day, Hour
 from bench.day.operations import COSTS
 from bench.day.prices import MACHINES
@@ -252,12 +252,12 @@ def machines_table(scenario: Scenario) -> str:
 def rivals_table(day: Day) -> str:
     """Return the same traffic's bill elsewhere."""
     scenario = day.scenario
-    ours = Counter[str]()
+    ours = Amounts()
     for line in bill.of_day(day):
         kind = {"S3 storage": "storage", "machines": "machines"}.get(line.what, "requests")
         kind = line.what if line.what == "transfer between zones" else kind
         ours[kind] += line.dollars
-    sized = Counter(ours)
+    sized = Amounts(ours)
     count = rivals.machine_count(
         scenario, scenario.machine, sent=2 + scenario.readers + 1, received=3
     )
@@ -278,8 +278,8 @@ def rivals_table(day: Day) -> str:
     return markdown(rows)
 
 
-def _by_kind(lines: Iterable[Line]) -> Counter[str]:
-    return Counter({line.what: line.dollars for line in lines})
+def _by_kind(lines: Iterable[Line]) -> Amounts:
+    return Amounts({line.what: line.dollars for line in lines})
 
 
 def day_total(day: Day) -> Hour:
@@ -290,15 +290,11 @@ def day_total(day: Day) -> Hour:
         total.over_network_s += hour.over_network_s
         total.copied += hour.copied
         total.logged_commits += hour.logged_commits
-        total.across_gb.update(hour.across_gb)
-        total.requests.update(hour.requests)
+        total.across_gb.add(hour.across_gb)
+        total.requests.add(hour.requests)
         total.load.add(hour.load)
-        for mine, theirs in (
-            (total.key_writes_peak, hour.key_writes_peak),
-            (total.key_reads_peak, hour.key_reads_peak),
-        ):
-            for key, units in theirs.items():
-                mine[key] = max(mine[key], units)
+        total.key_writes_peak.raise_to(hour.key_writes_peak)
+        total.key_reads_peak.raise_to(hour.key_reads_peak)
     return total
 
 
@@ -309,7 +305,7 @@ def write_hours(day: Day, path: Path) -> None:
         row: dict[str, float] = {"hour": number}
         for field in dataclasses.fields(hour):
             value = getattr(hour, field.name)
-            if isinstance(value, Counter):
+            if isinstance(value, Amounts):
                 row |= {f"{field.name}: {key}": amount for key, amount in value.items()}
             elif isinstance(value, (int, float)):
                 row[field.name] = value

@@ -15,7 +15,7 @@ from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.replication.leases import LeaseTimes
 
 from bench.day import contention, flows, table_load
-from bench.day.cluster import Bools, Cluster, Floats, Ints, build
+from bench.day.cluster import Bools, Cluster, Floats, Ints, any_replica, build, total_by
 from bench.day.hours import Day, Event, Hour
 from bench.day.operations import COSTS
 from bench.day.scenario import (
@@ -140,7 +140,7 @@ class _Simulation:
         self._standing = None
         self._alive = self._alive & ~who
         dead = who[self._cluster.replicas]
-        shrunk = (dead & self._in_sync).any(axis=1)
+        shrunk = any_replica(dead & self._in_sync)
         self._in_sync &= ~dead
         self._leader = flows.lead(self._cluster, self._alive, self._in_sync)
         moved = (before != self._leader) & shrunk
@@ -182,12 +182,13 @@ class _Simulation:
             one.write_units["#changelog"]
             + (keys - 1) * (many.write_units["#changelog"] - one.write_units["#changelog"]) / 23
         )
-        _raise(
-            hour.key_writes_peak,
-            "#cluster",
-            outcome.transactions * one.write_units["#cluster"] / seconds,
+        cluster = one.write_units["#cluster"]
+        hour.key_writes_peak.raise_to(
+            {
+                "#cluster": outcome.transactions * cluster / seconds,
+                "#changelog": outcome.transactions * entry / seconds,
+            }
         )
-        _raise(hour.key_writes_peak, "#changelog", outcome.transactions * entry / seconds)
         return outcome
 
     def _return(self, trouble: Trouble, now: float) -> None:
@@ -233,36 +234,32 @@ class _Simulation:
         source = np.repeat(np.maximum(self._leader, 0)[:, None], REPLICAS, axis=1)
         limit_in = self._left(found.received)[self._cluster.machine_of[replicas]]
         limit_out = self._left(found.sent)[self._cluster.machine_of[source]]
-        machines_in = self._per_machine(np.bincount(replicas.ravel(), wanted.ravel(), brokers))
-        machines_out = self._per_machine(np.bincount(source.ravel(), wanted.ravel(), brokers))
+        machines_in = self._cluster.by_machine(total_by(replicas, wanted, brokers))
+        machines_out = self._cluster.by_machine(total_by(source, wanted, brokers))
         with np.errstate(divide="ignore", invalid="ignore"):
             fit_in = limit_in / machines_in[self._cluster.machine_of[replicas]]
             fit_out = limit_out / machines_out[self._cluster.machine_of[source]]
         share = np.clip(np.nan_to_num(np.minimum(fit_in, fit_out), nan=0.0, posinf=1.0), 0.0, 1.0)
         fetched = wanted * share
         self._missing -= fetched * self._step_s
-        found.received[:] += np.bincount(replicas.ravel(), fetched.ravel(), brokers)
-        found.sent[:] += np.bincount(source.ravel(), fetched.ravel(), brokers)
-        found.broker_cores[:] += np.bincount(
-            replicas.ravel(), fetched.ravel() * scenario.cpu.follower_gb, brokers
-        )
+        found.received[:] += total_by(replicas, fetched, brokers)
+        found.sent[:] += total_by(source, fetched, brokers)
+        cores = fetched * scenario.cpu.follower_gb
+        found.broker_cores[:] += total_by(replicas, cores, brokers)
         found.across["catching up"] = float(fetched.sum())
         done = behind & (self._missing < 1e-6)
         if done.any():
             self._missing[done] = 0.0
             self._in_sync |= done
             self._in_sync_since[done] = now
-            self._write_partitions(done.any(axis=1), hour)
+            self._write_partitions(any_replica(done), hour)
             if not (~self._in_sync).any():
                 self._note(now, "every replica is in sync")
 
     def _left(self, used: Floats) -> Floats:
         """Return the network that catching up may use, GB/s by machine."""
-        free = self._scenario.machine.network_gb_per_s - self._per_machine(used)
+        free = self._scenario.machine.network_gb_per_s - self._cluster.by_machine(used)
         return np.maximum(free, 0.0) * CATCH_UP_SHARE
-
-    def _per_machine(self, by_broker: Floats) -> Floats:
-        return np.bincount(self._cluster.machine_of, by_broker)
 
     def _note(self, now: float, what: str) -> None:
         self._events.append(Event(now / HOUR_S, what))
@@ -276,7 +273,7 @@ class _Simulation:
         sealed = np.floor(self._active / SEGMENT_GB)
         self._active -= sealed * SEGMENT_GB
         leader = np.maximum(self._leader, 0)
-        self._uploads += np.bincount(leader, sealed * SEGMENT_GB, brokers)
+        self._uploads += total_by(leader, sealed * SEGMENT_GB, brokers)
         at_once = np.minimum(NODE.remote_upload_concurrency, np.ceil(self._uploads / SEGMENT_GB))
         sent = np.minimum(at_once * scenario.s3_connection_gb_per_s, self._uploads / self._step_s)
         self._uploads -= sent * self._step_s
@@ -303,7 +300,7 @@ class _Simulation:
         total = scenario.cold_read_gb_per_s
         led = self._leader >= 0
         weights = np.where(led, self._cluster.share, 0.0)
-        read = np.bincount(np.maximum(self._leader, 0), weights, self._cluster.broker_count) * total
+        read = total_by(np.maximum(self._leader, 0), weights, self._cluster.broker_count) * total
         found.received[:] += read
         found.sent[:] += read
         found.worker_cores[:] += read * scenario.cpu.cold_gb
@@ -350,14 +347,15 @@ class _Simulation:
         load = table_load.standing_load(self._scenario, alive)
         load.add(table_load.client_load(self._scenario))
         hour.load.add(load, self._step_s)
-        for name, rate in load.key_writes.items():
-            _raise(hour.key_writes_peak, name, rate)
-        for name, rate in load.key_reads.items():
-            _raise(hour.key_reads_peak, name, rate)
+        hour.key_writes_peak.raise_to(load.key_writes)
+        hour.key_reads_peak.raise_to(load.key_reads)
 
     def _account(self, found: flows.Flows, produced: float, hour: Hour) -> None:
         scenario, step_s = self._scenario, self._step_s
-        sent, received = self._per_machine(found.sent), self._per_machine(found.received)
+        sent, received = (
+            self._cluster.by_machine(found.sent),
+            self._cluster.by_machine(found.received),
+        )
         hour.produced_gb += produced * step_s
         hour.sent_gb += float(sent.sum()) * step_s
         hour.received_gb += float(received.sum()) * step_s
@@ -381,11 +379,5 @@ def local_gb(cluster: Cluster, active: Floats, rates: Floats) -> Floats:
     A sealed segment goes when its newest record is an hour old, so one more is there too.
     """
     each = active + rates * LOCAL_RETENTION_S + SEGMENT_GB / 2
-    per_broker = np.bincount(
-        cluster.replicas.ravel(), np.repeat(each, REPLICAS), cluster.broker_count
-    )
-    return np.bincount(cluster.machine_of, per_broker)
-
-
-def _raise(peaks: Counter[str], name: str, value: float) -> None:
-    peaks[name] = max(peaks[name], value)
+    of_replicas = np.repeat(each[:, None], REPLICAS, axis=1)
+    return cluster.by_machine(total_by(cluster.replicas, of_replicas, cluster.broker_count))

@@ -16,6 +16,7 @@ from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.replication.leases import LeaseTimes
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 
+from bench.day.amounts import Amounts
 from bench.day.cluster import Cluster, Floats
 from bench.day.operations import COSTS, GROUP_CHECK_UNITS, ITEM_BYTES
 from bench.day.scenario import DAY_S, GB, NODE, TOPIC, Scenario
@@ -39,21 +40,17 @@ LISTED = "segment"
 class Load:
     """Units: of a second, or of whatever time was added up."""
 
-    writes: Counter[str] = field(default_factory=Counter)  # by purpose
-    reads: Counter[str] = field(default_factory=Counter)
-    key_writes: Counter[str] = field(default_factory=Counter)  # by partition key
-    key_reads: Counter[str] = field(default_factory=Counter)
+    writes: Amounts = field(default_factory=Amounts)  # by purpose
+    reads: Amounts = field(default_factory=Amounts)
+    key_writes: Amounts = field(default_factory=Amounts)  # by partition key
+    key_reads: Amounts = field(default_factory=Amounts)
 
     def add(self, other: Load, times: float = 1.0) -> None:
         """Add the other so many times."""
-        for mine, theirs in (
-            (self.writes, other.writes),
-            (self.reads, other.reads),
-            (self.key_writes, other.key_writes),
-            (self.key_reads, other.key_reads),
-        ):
-            for name, amount in theirs.items():
-                mine[name] += amount * times
+        self.writes.add(other.writes, times)
+        self.reads.add(other.reads, times)
+        self.key_writes.add(other.key_writes, times)
+        self.key_reads.add(other.key_reads, times)
 
 
 def lease_list_units(registered: int) -> int:
@@ -105,7 +102,7 @@ def changes_load(alive: int, commits: float, keys: float) -> Load:
     if commits <= 0:
         return load
     asking = POLLS_PER_S * -math.expm1(-commits / POLLS_PER_S)  # polls that find something new
-    entry = ITEM_BYTES["changelog entry of one key"]
+    entry: float = ITEM_BYTES["changelog entry of one key"]
     entry += (keys - 1) * ITEM_BYTES["changelog entry, each further key"]
     entries = alive * asking * read_units(math.ceil(entry * commits / asking))
     load.reads["changes"] = entries + alive * commits * keys
