@@ -33,6 +33,7 @@ def test_the_document_has_the_operations_that_are_measured() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_document_has_the_tables_that_the_simulation_gives() -> None:
     text = (ROOT / "docs" / "capacity.md").read_text()
     day = simulate(Scenario())
