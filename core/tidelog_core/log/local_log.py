@@ -222,6 +222,7 @@ class LocalLog:
             segment = self.segments[index]
             if segment.base_offset >= up_to:
                 return None
+            self.note_open(segment)
             try:
                 located = segment.locate(max(offset, segment.base_offset))
                 if located is not None:  # A compacted segment may hold nothing at its end.
@@ -249,7 +250,6 @@ class LocalLog:
                 if not min_one_batch:
                     return None
                 size_bytes = first_size_bytes
-        self._note_open(segment)
         return FileSlice(segment.reader, position, size_bytes), base_offset
 
     def collect_aborted(
@@ -309,6 +309,19 @@ class LocalLog:
             segment.release()
         return timestamp_ms
 
+    def note_open(self, segment: LogSegment) -> None:
+        """Note that a segment is being read; close the sealed one read longest ago."""
+        if segment is self.segments[-1]:
+            return
+        opened = self._open_sealed
+        if opened and opened[-1] is segment:
+            return
+        if segment in opened:
+            opened.remove(segment)
+        elif len(opened) == OPEN_SEALED_COUNT_MAX:
+            opened.pop(0).release()
+        opened.append(segment)
+
     def _remove(self, segments: Iterator[LogSegment] | list[LogSegment]) -> int:
         freed_bytes = 0
         for segment in segments:
@@ -326,18 +339,6 @@ class LocalLog:
         for segment in self.segments:
             segment.close()
         self._open_sealed.clear()
-
-    def _note_open(self, segment: LogSegment) -> None:
-        if segment is self.segments[-1]:
-            return
-        opened = self._open_sealed
-        if opened and opened[-1] is segment:
-            return
-        if segment in opened:
-            opened.remove(segment)
-        elif len(opened) == OPEN_SEALED_COUNT_MAX:
-            opened.pop(0).release()
-        opened.append(segment)
 
     def _storage_error(self, action: str, error: OSError) -> StorageError:
         problem = f"{action} of {self.partition} in {self.directory} failed: {error}"

@@ -20,6 +20,7 @@ def find_offset_by_time(
     for segment in local.segments:
         if segment.end_offset <= start_offset or segment.max_timestamp_ms < timestamp_ms:
             continue
+        local.note_open(segment)
         indexes = segment.indexes
         first_offset = max(indexes.time.lookup(timestamp_ms), start_offset)
         for span in segment.spans(indexes.offset.lookup(first_offset)):
@@ -41,6 +42,7 @@ def find_max_timestamp(local: LocalLog, *, start_offset: int) -> tuple[int, int]
         is_older = segment.max_timestamp_ms <= (-1 if found is None else found[0])
         if is_older or segment.end_offset <= start_offset:
             continue
+        local.note_open(segment)
         newest = _newest_record(segment, start_offset)
         if newest is not None and (found is None or newest[0] > found[0]):
             found = newest

@@ -139,6 +139,30 @@ def test_sealed_segments_that_were_read_are_not_all_kept_open(tmp_path: Path) ->
     log.close()
 
 
+def test_sealed_segments_that_were_searched_by_time_are_not_all_kept_open(tmp_path: Path) -> None:
+    """Else whoever asks for many times leaves the node without descriptors."""
+    log = open_log(tmp_path / "log", segment_bytes=200)
+    for number in range(60):
+        append(log, batch(1, timestamps=[NOW_MS + number]))
+    before = open_file_count()
+    for number in range(60):
+        assert log.offset_for_timestamp(NOW_MS + number) == (NOW_MS + number, number)
+    assert open_file_count() - before <= 8
+    log.close()
+
+
+def test_searching_the_greatest_time_does_not_keep_all_sealed_segments_open(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path / "log", segment_bytes=200)
+    for number in range(60):
+        append(log, batch(1, timestamps=[NOW_MS + number]))
+    before = open_file_count()
+    assert log.max_timestamp() == (NOW_MS + 59, 59)
+    assert open_file_count() - before <= 8
+    log.close()
+
+
 def test_slice_stays_readable_after_its_segment_is_gone(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", segment_bytes=200)
     for _ in range(10):
