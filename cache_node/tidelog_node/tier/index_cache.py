@@ -47,6 +47,12 @@ class IndexCache:
             self._start(segment, key)
         return found
 
+    def forget(self, segment_id: UUID) -> None:
+        """Let go of the index of a segment that is no longer read; one just coming stays."""
+        forgotten = self._indexes.pop(segment_id, None)
+        if forgotten is not None:
+            self.size_bytes -= forgotten.size_bytes
+
     async def close(self) -> None:
         """Stop what is under way."""
         tasks = list(self._under_way.values())

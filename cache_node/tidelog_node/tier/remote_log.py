@@ -144,6 +144,7 @@ class RemoteLog:
 
     def remove(self, segment: SegmentMeta) -> None:
         """Note that a segment is no longer read."""
+        self._reader.indexes.forget(segment.segment_id)
         if self._segments is None:
             self.invalidate()
         else:
@@ -167,6 +168,8 @@ class RemoteLog:
         metas = await self._reader.catalog.segments_of(self._topic_id, self._partition.partition)
         kept = {meta.segment_id for meta in finished_segments(metas)}
         gone = {m.segment_id: m for m in (*metas, *known) if m.segment_id not in kept}
+        for segment_id in gone:
+            self._reader.indexes.forget(segment_id)
         keys = map(self._keys, gone.values())
         await self._reader.client.forget(
             tuple(key for pair in keys for key in (pair.log, pair.index))

@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,7 @@ class TierWorker:
                 self.upload_count += 1
                 return upload_result_to_fields(result)
             case DeleteRequest(keys):
-                await self._store.delete(keys)
+                await self._delete(keys)
                 return {}
             case ForgetRequest(keys):
                 self._cache.forget(keys)
@@ -186,9 +187,14 @@ class TierWorker:
                 continue
             keys.append(found.key)
             if len(keys) == DELETE_PAGE_SIZE:
-                await self._store.delete(keys)
+                await self._delete(keys)
                 keys.clear()
+        await self._delete(keys)
+
+    async def _delete(self, keys: Sequence[str]) -> None:
         await self._store.delete(keys)
+        # Nobody will ask for it again: it must not take the place of what is read.
+        self._cache.forget(keys)
 
     async def _replace(self, key: str, data: bytes) -> None:
         """Put the manifest unless it says the same already: a GET costs a tenth of a PUT."""

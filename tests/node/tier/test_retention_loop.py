@@ -72,6 +72,37 @@ def test_old_segments_go_everywhere(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_nothing_of_a_deleted_segment_stays_in_the_caches(tmp_path: Path) -> None:
+    """They are large, and it would push out what is still read before it goes itself."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={**AT_ONCE, "local.retention.bytes": "0"})
+            node.produce_segments(replica, 4)
+            metas = await node.wait_copied(replica, 4)
+            node.produce(replica, 1)
+            await node.read_all(replica, 0, 200, max_bytes=100_000)
+            sizes = [meta.index_size_bytes for meta in metas]
+            assert node.tier.status["index_cache_bytes"] == sum(sizes)
+            replica.log.advance_log_start_offset(100)
+            await node.tier.apply_retention()
+            assert len(await node.objects()) == 4
+            assert node.tier.status["index_cache_bytes"] == sum(sizes[2:])
+            cached = [path.name for path in (tmp_path / "cache").iterdir()]
+            left = {
+                str(meta.segment_id)
+                for meta in metas
+                for name in cached
+                if str(meta.segment_id) in name
+            }
+            assert left == {str(meta.segment_id) for meta in metas[2:]}
+            cached_bytes = (await node.tier.client.status())["cache_size_bytes"]
+            logs = sum(meta.size_bytes for meta in metas[2:])
+            assert cached_bytes == logs + sum(sizes[2:])
+
+    asyncio.run(run())
+
+
 def test_size_counts_local_and_tiered_together(tmp_path: Path) -> None:
     async def run() -> None:
         async with running_node(tmp_path) as node:
