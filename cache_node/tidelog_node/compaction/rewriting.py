@@ -13,6 +13,8 @@ from tidelog_core.errors import StorageError
 
 from tidelog_node.compaction.messages import LENGTH, RewriteEnd, RewriterJob, encode_message
 
+LINGER_SECONDS_MAX = 10.0  # after its last word
+
 
 async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd, None]:
     """Yield what the process says; it is gone when the iterator is closed or ends.
@@ -27,6 +29,7 @@ async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
+    has_ended = False
     try:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -38,13 +41,25 @@ async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd,
             if isinstance(message, Exception):
                 raise message
             assert isinstance(message, CleanedGroup | RewriteEnd)
+            has_ended = isinstance(message, RewriteEnd)
             yield message
-            if isinstance(message, RewriteEnd):
+            if has_ended:
                 return
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await _end(process, may_linger=has_ended)
+
+
+async def _end(process: asyncio.subprocess.Process, *, may_linger: bool) -> None:
+    """Wait until the process is gone; kill it unless it is about to end by itself."""
+    if may_linger:
+        # A signal to a process that ends just then makes asyncio lose its status, and say so.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS_MAX):
+                await process.wait()
+                return
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
 
 
 async def _read(source: asyncio.StreamReader) -> object:
