@@ -14,7 +14,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 # A file's tests stay together: what they share is started once. Most of them wait for servers.
 TEST_WORKERS ?= 2
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench chaos clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench soak chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -80,6 +80,9 @@ bench: $(STAMP) $(TOOLS)  ## what nodes, replication, commits, take-overs and co
 	$(BIN)/python -m bench.offset_commits
 	$(BIN)/python -m bench.take_over
 	$(BIN)/python -m bench.cold_reads
+
+soak: $(STAMP)  ## one node under load for half an hour, then whether it is as it was: SOAK_FLAGS='--seconds 600 ...'
+	$(BIN)/python -m bench.soak $(SOAK_FLAGS)
 
 chaos: $(STAMP)  ## a cluster under faults, then the checker: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
 	$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS_FLAGS)

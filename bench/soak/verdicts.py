@@ -1,0 +1,73 @@
+"""Whether a series is flat: decided by numbers, the same ones for every run.
+
+The trend is the Theil-Sen slope, the median of the slopes of all pairs of samples: a fifth
+of the samples may be anything without moving it. What the trend adds over the time that is
+judged must not be more than
+
+    allowed an hour x hours x median  +  noise
+
+where noise is the greater of a floor, below which the figure says nothing, and the median
+distance of the samples from the trend: growth that hides in it is no growth that was seen.
+A fall is no failure, it is shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SAMPLES_MIN = 10
+SLOPE_SAMPLES_MAX = 400  # pairs grow with the square
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much a figure may grow."""
+
+    figure: str
+    part_of_median_an_hour: float
+    noise_floor: float  # in the figure's unit
+    at_most: float | None = None  # of every sample
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of one figure."""
+
+    name: str
+    is_good: bool
+    found: str
+
+
+def theil_sen(times: Sequence[float], values: Sequence[float]) -> float:
+    """Return the median slope of all pairs; the times must rise."""
+    return statistics.median(
+        (values[later] - values[earlier]) / (times[later] - times[earlier])
+        for earlier in range(len(times))
+        for later in range(earlier + 1, len(times))
+    )
+
+
+def judge(limit: Limit, seconds: Sequence[float], values: Sequence[float]) -> Verdict:
+    """Return whether the series is as flat as the limit wants it."""
+    if len(values) < SAMPLES_MIN:
+        return Verdict(limit.figure, False, f"{len(values)} samples, {SAMPLES_MIN} are needed")
+    step = 1 + len(values) // SLOPE_SAMPLES_MAX
+    slope = theil_sen(seconds[::step], values[::step])
+    median, duration = statistics.median(values), seconds[-1] - seconds[0]
+    middle = statistics.median(
+        value - slope * second for second, value in zip(seconds, values, strict=True)
+    )
+    noise = statistics.median(
+        abs(value - slope * second - middle) for second, value in zip(seconds, values, strict=True)
+    )
+    growth = slope * duration
+    allowed = limit.part_of_median_an_hour * duration / 3600 * median
+    allowed += max(noise, limit.noise_floor)
+    found = f"median {median:.4g}, {growth:+.3g} in {duration / 60:.1f} min, allowed {allowed:.3g}"
+    is_good = growth <= allowed
+    if limit.at_most is not None:
+        found += f"; at most {max(values):.4g} of {limit.at_most:.4g}"
+        is_good = is_good and max(values) <= limit.at_most
+    return Verdict(limit.figure, is_good, found)
