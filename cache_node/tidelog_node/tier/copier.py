@@ -70,7 +70,7 @@ class Copier:
         self._node_config = node_config
         self._clock_ms = clock_ms
         # What was last made sure of, by key, and the version of the topic's item that said so.
-        self._manifests: dict[str, tuple[bytes, int]] = {}
+        self._manifests: dict[str, tuple[ClusterManifest | TopicManifest, int]] = {}
         self.copied_count = 0
         self.evicted_bytes = 0
 
@@ -283,11 +283,11 @@ class Copier:
         """
         image = self._view.image
         cluster = ClusterManifest(cluster_id=image.cluster_id)
-        await self._ensure(cluster_manifest_key(image.cluster_id), cluster.to_bytes())
+        await self._ensure(cluster_manifest_key(image.cluster_id), cluster)
         topic = image.topic_by_id(led.leadership.topic_id)
         if topic is not None:
             key = topic_manifest_key(image.cluster_id, topic.name, topic.topic_id)
-            await self._ensure(key, _manifest(topic, image).to_bytes(), topic.version)
+            await self._ensure(key, _manifest(topic, image), topic.version)
 
     async def tell_log_start(self, led: LedPartition, stored: int) -> None:
         """Have the bucket tell where the log starts. Can be repeated. The caller holds the lock.
@@ -314,11 +314,13 @@ class Copier:
         if before:
             await self._client.delete((key(before),))  # The greatest is what counts.
 
-    async def _ensure(self, key: str, data: bytes, version: int = 0) -> None:
+    async def _ensure(
+        self, key: str, manifest: ClusterManifest | TopicManifest, version: int = 0
+    ) -> None:
         # What was changed and changed back, another leader may have written in between.
-        if self._manifests.get(key) != (data, version):
-            await self._client.replace(key, data)
-            self._manifests[key] = data, version
+        if self._manifests.get(key) != (manifest, version):
+            await self._client.replace(key, manifest.to_bytes())
+            self._manifests[key] = manifest, version
 
     def forget_topic(self, topic_id: UUID) -> None:
         """Let go of what is remembered of a deleted topic."""
