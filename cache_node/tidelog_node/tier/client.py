@@ -55,7 +55,12 @@ SOCKET_PATH_LENGTH_MAX = 100  # a little below Linux' 107 and macOS' 103
 
 # glibc gives the memory of every range back to the system and takes it anew, page by page:
 # a tenth of what a cold read costs. It keeps this much now. Source: mallopt(3).
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
+# In few arenas: by default each of its dozen threads keeps for itself what it once needed.
+_ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
