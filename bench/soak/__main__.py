@@ -119,6 +119,7 @@ class Options:
     share: float
     maximum_seconds: float
     rate_bytes: float | None  # a second; None: the share of the maximum
+    is_compiled: bool  # the node's hot path, as in a wheel
 
 
 @dataclass(slots=True)
@@ -418,9 +419,15 @@ def _options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--share", type=float, default=0.6, help="of the maximum")
     parser.add_argument("--maximum-seconds", type=float, default=30.0, help="to find the maximum")
     parser.add_argument("--rate", type=float, help="MB/s, instead of a share of the maximum")
+    parser.add_argument("--interpreted", action="store_true", help="compile none of the node")
     given = parser.parse_args(arguments)
-    rate_bytes = None if given.rate is None else given.rate * 1e6
-    return Options(given.seconds, given.share, given.maximum_seconds, rate_bytes)
+    return Options(
+        seconds=given.seconds,
+        share=given.share,
+        maximum_seconds=given.maximum_seconds,
+        rate_bytes=None if given.rate is None else given.rate * 1e6,
+        is_compiled=not given.interpreted,
+    )
 
 
 def main() -> int:
@@ -429,7 +436,10 @@ def main() -> int:
     settings = [f"--set={name}={value}" for name, value in NODE_SETTINGS.items()]
     with ExitStack() as stack:
         data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        node = stack.enter_context(running_node(data_dir, "--log-level=WARNING", *settings))
+        running = running_node(
+            data_dir, "--log-level=WARNING", *settings, is_compiled=found.options.is_compiled
+        )
+        node = stack.enter_context(running)
         _create_topics(node.bootstrap)
         try:
             Soak(node, data_dir, found, stack).run()
