@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 import uuid
@@ -40,6 +39,7 @@ from bench import s3_shape
 from bench.process import Node, running_node
 from bench.s3_shape import ShapedServer
 from tools import kafka_broker, ministack, spark_kafka
+from tools.local_spark import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -199,22 +199,11 @@ def _wait_until_tiered(partition_dir: Path, stores: dict[str, str]) -> int:
 
 
 def _session(folder: Path) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    session = (
-        SparkSession.builder.master("local[*]")
-        .appName("tidelog-bench")
-        .config("spark.driver.memory", "4g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.jars", ",".join(str(jar) for jar in spark_kafka.jars()))
-        .config("spark.local.dir", str(folder / "local"))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    tidelog_spark.register(session)
-    return session
+    settings = {
+        "spark.jars": ",".join(str(jar) for jar in spark_kafka.jars()),
+        "spark.local.dir": str(folder / "local"),
+    }
+    return local_session("tidelog-bench", master="local[*]", memory="4g", settings=settings)
 
 
 if __name__ == "__main__":

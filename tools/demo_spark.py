@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,22 +10,10 @@ from tools.content import Content
 
 def read_with_spark(metadata: str, objects: str, *, topic: str) -> Content:
     """Return the content of the topic's tiered segments, read by a local Spark."""
-    import tidelog_spark
-    from pyspark.sql import SparkSession
+    from tools.local_spark import local_session
 
-    # Or Spark's workers run whatever python3 is on the path, which has none of this.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("tidelog-demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session("tidelog-demo")
     try:
-        tidelog_spark.register(spark)
         records = (
             spark.read.format("tidelog")
             .option("metadata", metadata)

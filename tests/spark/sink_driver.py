@@ -18,12 +18,13 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 from tidelog_spark.sink.options import parse_sink_options
 from tidelog_spark.sink.writers import RowsWritten, TaskDone, TidelogStreamWriter, TidelogWriter
 from tidelog_spark.source import TidelogDataSource
+
+from tools.local_spark import local_session
 
 ROW_COUNT = 1000
 TASK_COUNT = 3
@@ -82,17 +83,9 @@ class DyingDataSource(TidelogDataSource):
 
 
 def main(what: str, address: str, topic: str, folder: Path) -> None:
-    spark = (
-        SparkSession.builder.master("local[2,4]")  # four attempts a task
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(TidelogDataSource)
+    # Four attempts a task.
+    settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
+    spark = local_session("tidelog-sink", master="local[2,4]", settings=settings)
     spark.dataSource.register(DyingDataSource)
     options = {"kafka.bootstrap.servers": address, "topic": topic}
     if what == "write":

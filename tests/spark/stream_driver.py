@@ -9,28 +9,19 @@ a line a batch, as ``foreachBatch`` sees them. Ends when it has read what is the
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from tidelog_spark import register
+from pyspark.sql import DataFrame
+
+from tools.local_spark import local_session
 
 
 def main(options: dict[str, str], folder: Path) -> None:
     """Run the two streams side by side until both have read what is there."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.local.dir", str(folder / "local"))
-        .getOrCreate()
-    )
+    settings = {"spark.local.dir": str(folder / "local")}
+    spark = local_session("tidelog-stream", settings=settings)
     spark.sparkContext.setLogLevel("OFF")
-    register(spark)
     table = spark.readStream.format("tidelog").options(**options).load()
     files = (
         table.writeStream.format("parquet")

@@ -1,0 +1,38 @@
+"""A Spark on this machine that knows the data source, for tests, benchmarks and the demo."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from tidelog_spark import register
+
+LOCAL = "127.0.0.1"
+
+
+def local_session(
+    name: str,
+    *,
+    master: str = "local[2]",
+    memory: str = "1g",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return the session of this process; the caller stops it. It says nothing but errors."""
+    # Or Spark's workers run whatever python3 is on the path, which has none of this.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = LOCAL
+    builder = SparkSession.builder.master(master).appName(name)
+    fixed = {
+        "spark.driver.memory": memory,
+        "spark.driver.bindAddress": LOCAL,
+        "spark.driver.host": LOCAL,
+        "spark.ui.enabled": "false",
+    }
+    for setting, value in {**fixed, **(settings or {})}.items():
+        builder = builder.config(setting, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    return session
