@@ -100,6 +100,7 @@ class TestOnDynamoDbLocal(MetadataStoreContract):
         return open_store
 
 
+@pytest.mark.slow  # DynamoDB Local is the reference
 @pytest.mark.usefixtures("aws_credentials")
 class TestOnMiniStack(MetadataStoreContract):
     @pytest.fixture

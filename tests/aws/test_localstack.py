@@ -47,6 +47,7 @@ CREDENTIALS = {
 pytestmark = pytest.mark.localstack
 
 
+@pytest.mark.slow  # MiniStack has conditional writes too
 class TestS3ObjectStoreOnLocalStack(S3Contract):
     """A second server's idea of S3."""
 

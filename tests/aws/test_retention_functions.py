@@ -103,10 +103,10 @@ def test_segments_go_by_event_and_schedule_and_orphans_by_the_scrub(deployed: De
         (9, Fault.UNKNOWN),
         (14, Fault.DIES_AFTER),
         (19, Fault.DIES_BEFORE),
-        (24, Fault.UNKNOWN),
+        pytest.param(24, Fault.UNKNOWN, marks=pytest.mark.slow),
         (29, Fault.FAILS),
-        (36, Fault.DIES_AFTER),
-        (43, Fault.DIES_BEFORE),
+        pytest.param(36, Fault.DIES_AFTER, marks=pytest.mark.slow),
+        pytest.param(43, Fault.DIES_BEFORE, marks=pytest.mark.slow),
     ],
 )
 def test_a_crash_or_failure_is_made_up_for(deployed: Deployed, number: int, fault: Fault) -> None:

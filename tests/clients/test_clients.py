@@ -30,7 +30,7 @@ class TestConfluentKafka(ClientContract):
     driver = Driver(
         name="confluent-kafka",
         command=python_driver("confluent_driver"),
-        assignors=("range", "roundrobin", "cooperative-sticky"),
+        assignors=("range", "cooperative-sticky"),
     )
 
 
@@ -38,7 +38,7 @@ class TestAiokafka(ClientContract):
     driver = Driver(
         name="aiokafka",
         command=python_driver("aiokafka_driver"),
-        assignors=("range", "roundrobin", "sticky"),
+        assignors=("range", "sticky"),
     )
 
 
@@ -46,7 +46,7 @@ class TestKafkaPython(ClientContract):
     driver = Driver(
         name="kafka-python",
         command=python_driver("kafka_python_driver"),
-        assignors=("range", "roundrobin", "sticky"),
+        assignors=("range", "sticky"),
     )
 
 
@@ -64,5 +64,5 @@ class TestJavaClient(ClientContract):
     driver = Driver(
         name="Java kafka-clients",
         command=_java_command(),
-        assignors=("range", "roundrobin", "sticky", "cooperative-sticky"),
+        assignors=("range", "cooperative-sticky"),
     )

@@ -22,7 +22,8 @@ def run(peer: Peer, tool: str, *arguments: str) -> str:
     )
 
 
-@pytest.mark.parametrize("name", ["tidelog", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.mark.slow  # fifteen JVMs; the tools of share groups and transactions are asked by default
+@pytest.mark.parametrize("name", ["tidelog", "kafka"])
 def test_topics_settings_offsets_and_groups_by_the_tools(pair: Pair, name: str) -> None:
     """The same commands, and the same that is expected of them, for both brokers."""
     peer: Peer = getattr(pair, name)

@@ -25,7 +25,7 @@ class Driver:
 
     name: str
     command: tuple[str, ...]
-    assignors: tuple[str, ...]
+    assignors: tuple[str, ...]  # those to ask about: the node sees no more than their kind
     environment: Mapping[str, str] = field(default_factory=dict)
     has_static_members: bool = True
 

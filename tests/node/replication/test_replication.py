@@ -97,6 +97,7 @@ def test_a_stopped_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> Non
         assert cluster.consume("t", 300) == acked
 
 
+@pytest.mark.slow  # the test before is of one that stops
 def test_a_dead_follower_leaves_the_isr_with_its_lease(tmp_path: Path) -> None:
     with replicated_cluster(tmp_path, config={"replica.lag.time.max.ms": "60000"}) as cluster:
         cluster.create("t")
@@ -150,6 +151,7 @@ def test_records_on_the_leader_alone_are_not_read_and_time_out(tmp_path: Path) -
         cluster.wait_same_logs("t")
 
 
+@pytest.mark.slow  # tests/simulation does it in every schedule
 def test_a_deposed_leader_drops_what_nobody_else_has(tmp_path: Path) -> None:
     """It comes back with a tail of its own; its log ends as the new leader's."""
     with replicated_cluster(tmp_path) as cluster:
@@ -218,6 +220,7 @@ def wipe(directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.mark.slow  # test_leading asks what decides it
 def test_an_unclean_leader_has_at_least_what_the_tier_has(tmp_path: Path) -> None:
     """A replica far behind leads after all: what is tiered is kept, the rest is lost."""
     with replicated_cluster(tmp_path) as cluster:

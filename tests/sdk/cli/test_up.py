@@ -43,7 +43,9 @@ def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Pop
         process.stderr.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_cluster_of_two_serves_and_stops_in_order(tmp_path: Path, number: signal.Signals) -> None:
     """Records outlive it: the same directory brings them back."""
     data_dir, port = tmp_path / "data", free_ports(2)
