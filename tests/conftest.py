@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
+
 CHILD_PATH = Path(__file__).parent / "child_path"
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
     path for path in (str(CHILD_PATH), os.environ.get("PYTHONPATH")) if path
 )
+
+# Nothing is timed in tests: on a busy machine any example may take long.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
