@@ -11,7 +11,6 @@ left with nothing to read, and moves of the shards are not noticed any more.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,28 +18,38 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.config import NodeConfig
 
-from tests.node.coordinator.cluster import new_cluster, node
-from tests.node.coordinator.memory_store import MemoryMetadataStore
-from tests.node.coordinator.share_members import heartbeat
-from tests.node.coordinator.test_consumer_simulation import (
-    CALM_S,
+from tests.node.coordinator.group_world import (
     INTERVAL_S,
     SEEDS_PER_TEST,
     SESSION_S,
     TIMEOUT_S,
     Client,
     World,
-    fail_writes,
-    strike,
+    live,
 )
+from tests.node.coordinator.share_members import heartbeat
 from tests.node.coordinator.virtual_time import run
 
 
 class ShareWorld(World):
     """One share group: partitions may be with many."""
 
+    first_clients_max = 8
+
+    def new_client(self, name: str, topics: tuple[str, ...]) -> Client:
+        return ShareClient(self, name, None, topics, member_id=f"{name}-first")
+
     def check_owners(self) -> None:
         """Whoever reads a partition says nothing of the others."""
+
+    def check_shared_out(self) -> None:
+        living = [client for client in self.clients if client.is_alive]
+        there = self.partitions()
+        wanted = {(t, p) for t, p in there if any(t in c.topics for c in living)}
+        assert set().union(*(client.in_use for client in living)) == wanted
+        for client in living:
+            assert all(topic in client.topics for topic, _ in client.in_use)
+            assert client.in_use or not any(topic in client.topics for topic, _ in there)
 
 
 @dataclass
@@ -100,88 +109,19 @@ class ShareClient(Client):
         await asyncio.sleep(self.world.random.uniform(0, SESSION_S))
 
 
-async def play(world: World) -> None:
-    tasks: list[asyncio.Task[None]] = []
-
-    def add() -> None:
-        name = f"c{len(world.clients)}"
-        topics = tuple(world.topics[: world.random.randint(1, 2)])
-        client = ShareClient(world, name, None, topics, member_id=f"{name}-first")
-        world.clients.append(client)
-        tasks.append(asyncio.create_task(client.run()))
-
-    for _ in range(world.random.randint(1, 8)):
-        add()
-    world.store.on_commit = lambda writes: fail_writes(world, writes)
-    end = world.now + world.random.uniform(30, 200)
-    while world.now < end:
-        await asyncio.sleep(world.random.uniform(0.5, 8))
-        await strike(world, add)
-    world.log("chaos ends")
-    world.is_chaotic = False
-    if not any(client.is_alive for client in world.clients):
-        add()
-    await asyncio.sleep(CALM_S)
-    check_all_are_read(world)
-    before = [(client.epoch, set(client.owned)) for client in world.clients]
-    for _ in range(3):
-        await world.move()
-        await asyncio.sleep(2 * INTERVAL_S)
-    assert [(c.epoch, set(c.owned)) for c in world.clients] == before, "a move was noticed"
-    for client in world.clients:
-        client.is_alive = False
-    await asyncio.gather(*tasks)
-    await asyncio.gather(*world.requests, return_exceptions=True)
-
-
-def check_all_are_read(world: World) -> None:
-    living = [client for client in world.clients if client.is_alive]
-    there = world.partitions()
-    wanted = {(t, p) for t, p in there if any(t in c.topics for c in living)}
-    assert set().union(*(client.in_use for client in living)) == wanted
-    for client in living:
-        assert all(topic in client.topics for topic, _ in client.in_use)
-        assert client.in_use or not any(topic in client.topics for topic, _ in there)
-
-
-async def live(seed: int) -> None:
-    store = MemoryMetadataStore()
-    await new_cluster(store)
-    config = NodeConfig(
-        group_share_session_timeout_ms=int(SESSION_S * 1000),
-        group_share_heartbeat_interval_ms=int(INTERVAL_S * 1000),
-    )
-    can_serve = {1: True, 2: False}
-    async with AsyncExitStack() as stack:
-        brokers = {
-            broker_id: await stack.enter_async_context(
-                node(
-                    store,
-                    broker_id=broker_id,
-                    config=config,
-                    can_serve=lambda one=broker_id: can_serve[one],
-                )
-            )
-            for broker_id in (1, 2)
-        }
-        world = ShareWorld(seed, store, brokers, can_serve=can_serve)
-        try:
-            await play(world)
-        except BaseException:
-            print(f"seed {seed}", *world.trace[-100:], sep="\n")
-            for task in asyncio.all_tasks():
-                if task is not asyncio.current_task():
-                    task.cancel()
-            raise
+CONFIG = NodeConfig(
+    group_share_session_timeout_ms=int(SESSION_S * 1000),
+    group_share_heartbeat_interval_ms=int(INTERVAL_S * 1000),
+)
 
 
 def test_every_partition_is_read_by_someone_in_the_end() -> None:
     for seed in range(SEEDS_PER_TEST):
-        run(live(seed))
+        run(live(seed, ShareWorld, CONFIG))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(SEEDS_PER_TEST, 300, SEEDS_PER_TEST))
 def test_the_same_holds_in_many_more_schedules(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + SEEDS_PER_TEST):
-        run(live(seed))
+        run(live(seed, ShareWorld, CONFIG))
