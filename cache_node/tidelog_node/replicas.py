@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Protocol
@@ -52,6 +51,7 @@ logger = logging.getLogger(__name__)
 CLOSE_THREADS = 16  # an fsync waits for the disk, and the disk takes several at once
 CLOSE_SECONDS_MAX = 15.0
 OPEN_RETRY_SECONDS = 2.0  # before a log that could not be opened is tried again
+OPEN_AT_ONCE = 32  # logs that one thread opens before it is given others
 WAKE_BYTES = 2**31  # more than any fetch can wait for
 
 
@@ -448,15 +448,9 @@ class ReplicaManager:
     async def open_logs(self, replicas: Sequence[Replica]) -> None:
         """Open the logs in the executor, so that nobody waits for the disk meanwhile.
 
-        One that cannot be opened is left to whoever asks for it, who is told why.
+        Whoever asks for one that cannot be opened is told why.
         """
-
-        def open_all() -> None:
-            for replica in replicas:
-                with suppress(TidelogError, OSError):
-                    replica.open()
-
-        await asyncio.get_running_loop().run_in_executor(self._executor, open_all)
+        await asyncio.get_running_loop().run_in_executor(self._executor, _open_each, replicas)
 
     # -- following the image
 
@@ -686,16 +680,25 @@ class ReplicaManager:
         """Open every log that has files, which recovers it, in the executor's threads."""
         loop = asyncio.get_running_loop()
         to_open = [replica for replica in self.replicas() if self._directories.holds(replica)]
-        for replica, opened in zip(
-            to_open,
-            await asyncio.gather(
-                *(loop.run_in_executor(self._executor, replica.open) for replica in to_open),
-                return_exceptions=True,
-            ),
-            strict=True,
-        ):
-            if isinstance(opened, BaseException):
+        # Several at a time: to hand each over by itself costs as much as to recover it.
+        jobs = [
+            loop.run_in_executor(self._executor, _open_each, to_open[start : start + OPEN_AT_ONCE])
+            for start in range(0, len(to_open), OPEN_AT_ONCE)
+        ]
+        for problems in await asyncio.gather(*jobs):
+            for replica, problem in problems:
                 logger.error(
                     "log could not be recovered, its partition is offline",
-                    extra={"partition": str(replica.partition), "reason": str(opened)},
+                    extra={"partition": str(replica.partition), "reason": str(problem)},
                 )
+
+
+def _open_each(replicas: Sequence[Replica]) -> list[tuple[Replica, Exception]]:
+    """Open the logs; return those that could not be opened, and why."""
+    problems: list[tuple[Replica, Exception]] = []
+    for replica in replicas:
+        try:
+            replica.open()
+        except Exception as error:  # One log must not keep the node from starting.
+            problems.append((replica, error))
+    return problems

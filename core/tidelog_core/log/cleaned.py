@@ -139,14 +139,13 @@ def end_swap(local: LocalLog, cleaned: CleanedSegment, replaced: range) -> None:
 
 def finish_swaps(directory: Path) -> None:
     """Finish the swaps that a crash has cut short, and remove what was not swapped in yet."""
-    cleaned = cleaned_directory(directory)
-    if cleaned.exists():
-        shutil.rmtree(cleaned)
     names = os.listdir(directory)  # noqa: PTH208 - names are all that is needed
-    base_offsets = {parsed[0] for name in names if (parsed := parse_segment_name(name))}
-    for name in names:
-        swapped = parse_swap_name(name)
-        if swapped is not None:
+    if CLEANED_DIRECTORY in names:
+        shutil.rmtree(cleaned_directory(directory))
+    swaps = [swapped for name in names if (swapped := parse_swap_name(name)) is not None]
+    if swaps:
+        base_offsets = {parsed[0] for name in names if (parsed := parse_segment_name(name))}
+        for swapped in swaps:
             old = [offset for offset in base_offsets if swapped[0] <= offset < swapped[1]]
             _finish(directory, *swapped, sorted(old))
 

@@ -61,8 +61,8 @@ def swap_path(directory: Path, base_offset: int, end_offset: int) -> Path:
 
 def parse_swap_name(name: str) -> tuple[int, int] | None:
     """Return the offsets in the name of ``swap_path``, None for any other name."""
-    parsed = parse_segment_name(name)
-    if parsed is None or not (parsed[1].startswith(LOG_SUFFIX) and name.endswith(SWAP_SUFFIX)):
+    parsed = parse_segment_name(name) if name.endswith(SWAP_SUFFIX) else None
+    if parsed is None or not parsed[1].startswith(LOG_SUFFIX):
         return None
     digits = parsed[1][len(LOG_SUFFIX) + 1 : -len(SWAP_SUFFIX)]
     return (parsed[0], int(digits)) if digits.isdecimal() else None

@@ -7,6 +7,7 @@ empty state where the local log starts: it only takes longer.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def _newest_snapshot(
 
 
 def _snapshot_offsets(directory: Path) -> Iterator[int]:
-    for path in directory.iterdir():
-        parsed = parse_segment_name(path.name)
+    for name in os.listdir(directory):  # noqa: PTH208 - names are all that is needed
+        parsed = parse_segment_name(name) if name.endswith(SNAPSHOT_SUFFIX) else None
         if parsed is not None and parsed[1] == SNAPSHOT_SUFFIX:
             yield parsed[0]
