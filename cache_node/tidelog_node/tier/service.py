@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ logger = logging.getLogger(__name__)
 RETRY_DELAY_S_MIN = 1.0
 RETRY_DELAY_S_MAX = 60.0
 RETENTION_CONCURRENCY = 8
+OPEN_AT_ONCE = 32  # logs that another thread opens before the loop has its turn
 AHEAD_CACHE_SHARE = 4  # one reader's read-ahead takes at most this part of the cache
 
 
@@ -449,10 +450,24 @@ class TierService:
                 wait_s = due[0] if due else None
                 return self._retention_interval_s if wait_s is None else wait_s
 
-        waits = await asyncio.gather(*(apply(led) for led in self._led_partitions()))
+        led_partitions = self._led_partitions()
+        await self._open_held(led_partitions)
+        waits = await asyncio.gather(*(apply(led) for led in led_partitions))
         await self._evict_followed()
         wait_s = min([self._retention_interval_s, *waits, await self._clean_deleted_topics()])
         return max(0.0, wait_s)
+
+    async def _open_held(self, led: Sequence[LedPartition]) -> None:
+        """Open the logs that have files and that nobody has used since the node's start.
+
+        On another thread, and several at a time: to hand each over by itself costs as much
+        as to open it. One that cannot be opened says so where it is used.
+        """
+        unopened = [one.replica for one in led if one.replica.opened_log is None]
+        held = [replica for replica in unopened if self._holds_files(replica)]
+        for start in range(0, len(held), OPEN_AT_ONCE):
+            some = held[start : start + OPEN_AT_ONCE]
+            await asyncio.get_running_loop().run_in_executor(self._executor, _open_each, some)
 
     def _tells_of_topic(self, led: LedPartition) -> bool:
         """Whether it is this partition's leader that has the bucket tell of its topic.
@@ -582,6 +597,12 @@ async def _begin_anew(remote: RemoteLog) -> None:
         await remote.begin_anew()
     except TidelogError as error:
         logger.warning("replaced segments stay cached", extra={"problem": str(error)})
+
+
+def _open_each(replicas: Sequence[TieredReplica]) -> None:
+    for replica in replicas:
+        with contextlib.suppress(TidelogError, OSError):
+            replica.open()
 
 
 def _is_open(replica: TieredReplica) -> bool:
