@@ -74,12 +74,13 @@ job-bundle: $(STAMP)  ## dist/jobs, what Spark jobs on EMR Serverless run
 wheel: $(STAMP)  ## dist/*.whl with the hot path compiled, for this platform and Python; needs a C compiler
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/pip wheel --quiet --no-build-isolation --no-deps -w dist .
 
-bench: $(STAMP) $(TOOLS)  ## what nodes, replication, commits, take-overs and cold reads cost; writes bench/results
+bench: $(STAMP) $(TOOLS)  ## what nodes, replication, commits, take-overs, cold reads and partitions cost; writes bench/results
 	$(BIN)/python -m bench.node
 	$(BIN)/python -m bench.replicated
 	$(BIN)/python -m bench.offset_commits
 	$(BIN)/python -m bench.take_over
 	$(BIN)/python -m bench.cold_reads
+	$(BIN)/python -m bench.partitions
 
 soak: $(STAMP)  ## one node under load for half an hour, then whether it is as it was: SOAK_FLAGS='--seconds 600 ...'
 	$(BIN)/python -m bench.soak $(SOAK_FLAGS)
