@@ -126,3 +126,29 @@ def test_a_log_that_cannot_be_opened_spoils_no_answer_about_others(tmp_path: Pat
             codes = [partition.error_code for partition in answer.partitions]
             assert codes == [ErrorCode.none, ErrorCode.kafka_storage_error]
         (tmp_path / "node/t-1").unlink()
+
+
+def test_a_node_with_fewer_files_than_partitions_takes_and_gives_every_record(
+    tmp_path: Path,
+) -> None:
+    partition_count, files_max = 40, 16
+    node = NodeProcess(tmp_path / "node", config={"log.open.files.max": str(files_max)})
+    with node:
+        create(node, "wide", partition_count)
+        producer = Producer({"bootstrap.servers": node.address, "enable.idempotence": True})
+        for partition in range(partition_count):
+            producer.produce("wide", b"x", partition=partition)
+        assert producer.flush(60) == 0
+        consumer = Consumer({"bootstrap.servers": node.address, "group.id": "g"})
+        consumer.assign([TopicPartition("wide", p, 0) for p in range(partition_count)])
+        seen: set[int] = set()
+        deadline = time.monotonic() + 60
+        while len(seen) < partition_count and time.monotonic() < deadline:
+            found = consumer.consume(partition_count, timeout=1)
+            seen |= {message.partition() for message in found if message.error() is None}
+        assert seen == set(range(partition_count))
+        descriptors = Path(f"/proc/{node.pid}/fd").iterdir()
+        opened = [str(file.readlink()) for file in descriptors if file.is_symlink()]
+        logs = [path for path in opened if path.endswith(".log") and "/wide-" in path]
+        assert 0 < len(logs) <= files_max
+        consumer.close()

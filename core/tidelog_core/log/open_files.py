@@ -18,7 +18,8 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Protocol
 
-CROWDED_SHARE = 0.75  # of the limit; with more pinned files it is time to flush some
+# Of the limit: with more pinned files it is time to flush some, until there are no more than
+CROWDED_SHARE, CALM_SHARE = 0.75, 0.5
 
 
 class OpenFile(Protocol):
@@ -46,7 +47,8 @@ class OpenFiles:
     @property
     def crowded_count(self) -> int:
         """How many pinned files should be flushed soon, so that there is room for others."""
-        return max(0, len(self._pinned) - int(self._limit * CROWDED_SHARE))
+        count = len(self._pinned)
+        return count - int(self._limit * CALM_SHARE) if count > self._limit * CROWDED_SHARE else 0
 
     def opened(self, file: OpenFile) -> None:
         """Note a file that was just opened for reading."""

@@ -46,7 +46,7 @@ def crcs_in(log: UnifiedLog) -> list[bytes]:
     return [header.crc.to_bytes(4, "big") for header in headers_of(content_of(log))]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=st.lists(STEPS, max_size=40), limit=st.integers(1, 4))
 def test_logs_that_share_few_files_hold_what_each_would_alone(
     steps: list[tuple[str, int]], limit: int
