@@ -24,6 +24,7 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.compaction.key_eraser import KeyEraser
 from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
@@ -56,7 +57,7 @@ from tidelog_node.handlers.transactions import TransactionHandlers
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
@@ -206,15 +207,7 @@ async def _start(
     stack.push_async_callback(tasks.close)
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
     tasks.add(data.flusher.run(data.replicas))
-    cleaner = LogCleaner(
-        replicas=data.replicas,
-        tier=data.tier,
-        node_config=cluster.node_config,
-        clock_ms=wall_clock_ms,
-        holds_files=cluster.directories.holds,
-    )
-    if static_config.log_cleaner_enable:
-        tasks.add(cleaner.run())
+    await _start_rewriting(settings, cluster, data, tasks)
     port = server.bind(settings.host, settings.port)
     await member.take_lease(lease_tasks.add)
     await _register(settings, cluster, port)
@@ -321,6 +314,34 @@ def _open_files_max(config: NodeConfig) -> int:
     """Return how many segment files may be open, so that there is room for everything else."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(config.log_open_files_max, allowed // 4 * 3)
+
+
+async def _start_rewriting(
+    settings: NodeSettings, cluster: _Cluster, data: _Data, tasks: _Background
+) -> None:
+    """Start what replaces segments of this node's logs: compaction, and erasing of keys."""
+    busy: set[Replica] = set()
+    cleaner = LogCleaner(
+        replicas=data.replicas,
+        tier=data.tier,
+        node_config=cluster.node_config,
+        clock_ms=wall_clock_ms,
+        holds_files=cluster.directories.holds,
+        busy=busy,
+    )
+    if cluster.static_config.log_cleaner_enable:
+        tasks.add(cleaner.run())
+    eraser = KeyEraser(
+        store=cluster.store,
+        view=cluster.view,
+        replicas=data.replicas,
+        tier=data.tier,
+        node_config=cluster.node_config,
+        broker_id=settings.broker_id,
+        busy=busy,
+    )
+    await eraser.start()
+    tasks.add(eraser.run())
 
 
 def _start_replication(

@@ -32,8 +32,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidelog_core.compaction.cleaner import CleanedGroup, CleaningTask, plan_cleaning
+from tidelog_core.compaction.cleaner import CleaningTask, plan_cleaning
 from tidelog_core.compaction.rewrite import DeleteRule
+from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.compaction.selection import Cleanable, find_cleanable
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import CorruptRecordBatch, TidelogError
@@ -93,14 +94,18 @@ class LogCleaner:
         node_config: Callable[[], NodeConfig],
         clock_ms: Callable[[], int],
         holds_files: Callable[[Replica], bool],
+        busy: set[Replica],
     ) -> None:
-        """``holds_files`` says of a replica whose log is not open whether it is worth opening."""
+        """``holds_files`` says of a replica whose log is not open whether it is worth opening.
+
+        ``busy`` holds those whose segments are being replaced, also by others than this.
+        """
         self._replicas = replicas
         self._tier = tier
         self._node_config = node_config
         self._clock_ms = clock_ms
         self._holds_files = holds_files
-        self._busy: set[Replica] = set()
+        self._busy = busy
         self._not_before_ms: dict[Replica, int] = {}
         self._uncleanable: set[Replica] = set()  # damaged; nobody mends them meanwhile
         self.run_count = 0

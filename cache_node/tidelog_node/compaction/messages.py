@@ -12,6 +12,7 @@ from struct import Struct
 from typing import BinaryIO
 
 from tidelog_core.compaction.cleaner import CleaningTask
+from tidelog_core.compaction.erasing import ErasingTask
 
 LENGTH = Struct(">I")
 
@@ -20,7 +21,7 @@ LENGTH = Struct(">I")
 class RewriterJob:
     """What one process is to do."""
 
-    task: CleaningTask
+    task: CleaningTask | ErasingTask
     bytes_per_second: int  # read and written together
 
 
@@ -28,8 +29,7 @@ class RewriterJob:
 class RewriteEnd:
     """All groups are through."""
 
-    end_offset: int  # exclusive: where the compacted part ends
-    key_count: int
+    end_offset: int  # exclusive: where the compacted part, or the erasure, ends
 
 
 def encode_message(message: object) -> bytes:

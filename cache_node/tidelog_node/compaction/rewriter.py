@@ -1,4 +1,4 @@
-"""The process that compacts one log's segments, and ends.
+"""The process that compacts one log's segments, or erases a key from them, and ends.
 
     python -m tidelog_node.compaction.rewriter
 
@@ -20,6 +20,7 @@ import time
 from typing import BinaryIO
 
 from tidelog_core.compaction.cleaner import build_offset_map, clean_groups
+from tidelog_core.compaction.erasing import ErasingTask, erase_groups
 from tidelog_core.errors import TidelogError
 
 from tidelog_node.compaction.messages import (
@@ -52,13 +53,17 @@ class Throttle:
 
 
 def run_job(job: RewriterJob, output: BinaryIO) -> None:
-    """Compact, and tell of each group as soon as it can be put in place."""
-    throttle = Throttle(job.bytes_per_second)
+    """Do the task, and tell of each group as soon as it can be put in place."""
+    throttle, task = Throttle(job.bytes_per_second), job.task
     try:
-        latest = build_offset_map(job.task, throttle)
-        for group in clean_groups(job.task, latest, throttle):
+        if isinstance(task, ErasingTask):
+            groups, end_offset = erase_groups(task, throttle), task.up_to
+        else:
+            latest = build_offset_map(task, throttle)
+            groups, end_offset = clean_groups(task, latest, throttle), latest.end_offset
+        for group in groups:
             write_message(output, group)
-        write_message(output, RewriteEnd(latest.end_offset, len(latest)))
+        write_message(output, RewriteEnd(end_offset))
     except (TidelogError, OSError) as error:
         write_message(output, error)
 

@@ -1,4 +1,4 @@
-"""The node's side of the process that compacts: starts it, reads from it, ends it."""
+"""The node's side of the process that rewrites segments: starts it, reads from it, ends it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 import sys
 from collections.abc import AsyncGenerator
 
-from tidelog_core.compaction.cleaner import CleanedGroup
+from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.errors import StorageError
 
 from tidelog_node.compaction.messages import LENGTH, RewriteEnd, RewriterJob, encode_message
@@ -67,4 +67,4 @@ async def _read(source: asyncio.StreamReader) -> object:
         (length,) = LENGTH.unpack(await source.readexactly(LENGTH.size))
         return pickle.loads(await source.readexactly(length))
     except asyncio.IncompleteReadError:
-        raise StorageError("the process that compacts ended unexpectedly") from None
+        raise StorageError("the process that rewrites ended unexpectedly") from None

@@ -22,11 +22,11 @@ from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
-from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 
+from tidelog_node.committed_ends import CommittedEnds
 from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
@@ -52,6 +52,7 @@ class Erasures:
         self._view = view
         self._replicas = replicas
         self._broker_id = broker_id
+        self._ends = CommittedEnds(store, broker_id)
         self._requests: list[LocalErasure] = []
         self._is_stale = True
         self._read_at = 0.0  # the loop's time
@@ -116,20 +117,13 @@ class Erasures:
         await self._evict(request, log)
 
     async def _take_up(self, request: LocalErasure, replica: TieredReplica) -> None:
-        log = replica.log
-        log.roll()
-        replica.note_unflushed()
-        up_to = log.active_segment_base_offset
-        if log.high_watermark < up_to:
-            return  # A new leader might not have it: not yet.
-        item = await self._store.get(records.partition_key(request.topic_id, request.partition))
-        if item is None:
+        found = await self._ends.end_for(request.item_id, request.version, replica)
+        if found is None:
             return
-        partition = Partition.from_item(item)
-        if (partition.leader, partition.leader_epoch) != (self._broker_id, replica.leader_epoch):
-            return
+        up_to, is_led = found
         taken_up = dataclasses.replace(request, up_to=up_to, roll_to=up_to, honoured=())
-        await self._store.commit([records.put(taken_up)], checks=[records.check(partition)])
+        await self._store.commit([records.put(taken_up)], checks=[is_led])
+        self._ends.forget(request.item_id)
         self._is_stale = True
 
     async def _evict(self, request: LocalErasure, log: UnifiedLog) -> None:

@@ -8,11 +8,9 @@ the log's start, to leave out what is older. What is written goes to the directo
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,20 +19,15 @@ from tidelog_core.compaction.rewrite import (
     DeleteRule,
     LastBatch,
     Rewrite,
-    WalkedBatch,
     last_batches,
 )
+from tidelog_core.compaction.sealed_files import CleanedGroup, read_sealed, seal_in_place_of
 from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import CorruptRecordBatch
-from tidelog_core.log.batch_scan import scan_file
-from tidelog_core.log.checkpoint import sync_file
 from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean, cleaned_directory
 from tidelog_core.log.cleaning import CleaningSource
-from tidelog_core.log.paths import LOG_SUFFIX, segment_path
-from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import build_empty_batch
 
@@ -80,15 +73,6 @@ def plan_cleaning(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedGroup:
-    """What became of one group; ``None`` where nothing of it had to go."""
-
-    cleaned: CleanedSegment | None
-    bytes_read: int
-    bytes_written: int
-
-
 def build_offset_map(task: CleaningTask, throttle: Callable[[int], None]) -> OffsetMap:
     """Read the uncompacted segments until they end or the map is full.
 
@@ -102,7 +86,7 @@ def build_offset_map(task: CleaningTask, throttle: Callable[[int], None]) -> Off
     for segment in task.segments:
         if segment.end_offset <= task.dirty_from or latest.is_full:
             continue
-        batches = _batches(task.directory, segment, throttle)
+        batches = read_sealed(task.directory, segment, throttle)
         latest.add_segment(batches, transactions, end_offset=segment.end_offset)
     return latest
 
@@ -149,7 +133,7 @@ def _clean_group(
     try:
         while segments and (not group or _fits(task, writer, segments[0])):
             group.append(segments.popleft())
-            writer.rewrite(_batches(task.directory, group[-1], throttle), rewrite.batch)
+            writer.rewrite(read_sealed(task.directory, group[-1], throttle), rewrite.batch)
         if writer.size_bytes == 0 and writer.last_read is not None:
             # A segment without a byte could not be told from one that was lost.
             writer.append(build_empty_batch(writer.last_read))
@@ -158,8 +142,13 @@ def _clean_group(
         if len(group) == 1 and not writer.is_changed:
             writer.discard()
             return CleanedGroup(None, bytes_read, 0)
-        seal = _seal(task, writer, group, aborted)
-        return CleanedGroup(CleanedSegment(seal, tuple(group)), bytes_read, seal.size_bytes)
+        seal = seal_in_place_of(group, writer, task.directory, aborted)
+        return CleanedGroup(
+            CleanedSegment(seal, tuple(group)),
+            bytes_read,
+            seal.size_bytes,
+            writer.removed_record_count,
+        )
     except BaseException:
         writer.discard()
         raise
@@ -167,37 +156,3 @@ def _clean_group(
 
 def _fits(task: CleaningTask, writer: SegmentWriter, segment: SegmentToClean) -> bool:
     return writer.has_room_for(segment, task.limits, index_entry_count=segment.index_entry_count)
-
-
-def _seal(
-    task: CleaningTask,
-    writer: SegmentWriter,
-    replaced: Sequence[SegmentToClean],
-    aborted: Sequence[AbortedTransaction],
-) -> SealRecord:
-    """Write the rest and the index files; all is durable but the names."""
-    seal = writer.seal(replaced[-1].end_offset, aborted)
-    # Retention goes by it where records have no time of their own.
-    newest = segment_path(task.directory, replaced[-1].base_offset, LOG_SUFFIX).stat()
-    os.utime(writer.path, ns=(newest.st_mtime_ns, newest.st_mtime_ns))
-    for path in writer.paths():
-        if path.exists():
-            sync_file(path)
-    return seal
-
-
-def _batches(
-    directory: Path, segment: SegmentToClean, throttle: Callable[[int], None]
-) -> Iterator[WalkedBatch]:
-    """Yield every batch of the segment. Raises ``CorruptRecordBatch`` if that is not all of it."""
-    path = segment_path(directory, segment.base_offset, LOG_SUFFIX)
-    position = 0
-    with closing(scan_file(path, segment.size_bytes)) as batches:
-        for batch in batches:
-            throttle(batch.header.size_bytes)
-            yield batch.buffer, batch.at, batch.header
-            position += batch.header.size_bytes
-    if position != segment.size_bytes:
-        raise CorruptRecordBatch(
-            f"{path} holds no batch at position {position} of {segment.size_bytes}"
-        )

@@ -80,6 +80,7 @@ class Rewrite:
     transactions: CleanedTransactions | None = None
     deletes: DeleteRule | None = None
     last_batches: Mapping[int, LastBatch] = field(default_factory=dict)
+    keeps_emptied: bool = False  # a batch that loses everything stays, without records
 
     def batch(self, buffer: Buffer, position: int, header: BatchHeader) -> bytes | None:
         """Return what is left of the batch at ``position``, None if it goes.
@@ -146,7 +147,8 @@ class Rewrite:
         return self.deletes.now_ms + self.deletes.delete_retention_ms
 
     def _emptied(self, header: BatchHeader) -> bytes | None:
-        if header.next_offset == self.end_offset or self._is_last_of_producer(header):
+        is_needed = header.next_offset == self.end_offset or self._is_last_of_producer(header)
+        if is_needed or self.keeps_emptied:
             return build_empty_batch(header)
         return None
 

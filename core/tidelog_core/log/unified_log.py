@@ -686,6 +686,25 @@ class UnifiedLog:
         settled = min(self._high_watermark, self.last_stable_offset, self.recovery_point)
         return self._cleaning.segments(settled, dirty_from=self.cleaned_up_to)
 
+    def segments_to_erase(self, up_to: int) -> tuple[SegmentToClean, ...] | None:
+        """Return the segments with offsets below ``up_to``, to be replaced as compacted ones are.
+
+        ``None`` while some of it is not sealed, flushed and replicated. Transactions may be
+        open there: what is replaced must keep every batch's header. Raises ``StorageError``.
+        """
+        self._local.check_online()
+        settled = min(self._high_watermark, self.recovery_point)
+        segments = self._cleaning.segments(settled, dirty_from=settled)
+        covered = segments[-1].end_offset if segments else self._local.start_offset
+        if covered < up_to:
+            return None
+        return tuple(segment for segment in segments if segment.base_offset < up_to)
+
+    @property
+    def cut_count(self) -> int:
+        """How often this object's log was cut at its end: other records may stand there since."""
+        return self._local.cut_count
+
     def begin_cleaning(self, segments: Sequence[SegmentToClean]) -> CleaningSource:
         """Return what else compacting these segments of the log takes. Raises ``StorageError``."""
         self._local.check_online()

@@ -12,6 +12,7 @@
     deleted-topic                   <topic id>                      DeletedTopic
     function-progress               <function>                      FunctionProgress, never logged
     local-erasure                   <topic id>:<partition, 10>      LocalErasure
+    key-erasure                     <topic id>:<partition, 10>:<SHA-256>  KeyErasure
     rewrite-claim                   <topic id>:<partition, 10>      RewriteClaim
     scrub-sighting                  <key or prefix in the bucket>   ScrubSighting, never logged
     producer-id                     next                            a counter, never logged

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from tidelog_core.metadata import records
+from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, key_erasure_prefix
 from tidelog_core.metadata.local_erasures import local_erasure_key
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
@@ -67,6 +68,8 @@ async def clean_deleted_topic(
         for number in range(tombstone.partition_count)
         for key in (rewrite_claim_key, local_erasure_key)
     ]
+    prefix = key_erasure_prefix(tombstone.topic_id)
+    others += [item.id for item in await store.list(KEY_ERASURE_COLLECTION, prefix=prefix)]
     for at in range(0, len(others), COMMIT_WRITES_MAX):
         some = others[at : at + COMMIT_WRITES_MAX]
         await store.commit([Write(key, None, ANY_VERSION, False) for key in some])

@@ -1,13 +1,15 @@
 """Erasing a key's records from a topic's whole history, and the receipt of it.
 
-    1. a request for each partition      the leader says up to which offset, and every replica
-                                         lets go of what it has locally below that
-    2. the tier is rewritten             ``erase``; all below the offset is there by then
+    1. a request for each partition      the leader says up to which offset; every replica lets
+                                         go of what it has locally below that, or, where there
+                                         is no tiering, rewrites it (``replica_erasure``)
+    2. the tier is rewritten             ``erase``; where there is tiering, all below the offset
+                                         is there by then
     3. the old objects are deleted       file.delete.delay.ms later
     4. the receipt is put in the bucket, and the requests that are honoured are removed
 
-Whatever stops it, the requests stay: a replica that is down honours them before its node
-serves again. Running it again does what is left.
+Whatever stops it, the requests stay: a replica that is down honours them when it comes back.
+Running it again does what is left.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from uuid import UUID
 
 from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
 from tidelog_core.metadata import records
+from tidelog_core.metadata.key_erasures import ReplicaErasure
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.retention.deletion import read_segments
 from tidelog_core.rewriting.erase import (
     ErasedSegment,
     TierErasure,
@@ -32,6 +36,12 @@ from tidelog_core.rewriting.erase import (
     erase_from_tier,
 )
 from tidelog_core.rewriting.partition_tier import PartitionTier
+from tidelog_core.rewriting.replica_erasure import (
+    ReplicaProgress,
+    end_replica_erasure,
+    replica_progress,
+    request_replica_erasure,
+)
 from tidelog_core.rewriting.swap import PartitionClaimed
 from tidelog_core.tier.keys import erasure_receipt_key
 
@@ -50,7 +60,8 @@ class PartitionErasure:
 
     partition: int
     up_to: int | None  # records below it are erased; None: no leader has said yet
-    tier: TierErasure | None  # None where ``problems`` says why
+    tier: TierErasure | None  # None where ``problems`` says why, or nothing is tiered
+    replicas: tuple[ReplicaErasure, ...]  # what they rewrote; none where there is tiering
     problems: tuple[str, ...]  # what is not done; empty: all is
 
     def document(self) -> dict[str, object]:
@@ -71,7 +82,24 @@ class PartitionErasure:
                 }
                 for one in erased
             ],
+            "replicas": [_replica_document(one) for one in self.replicas],
         }
+
+
+def _replica_document(replica: ReplicaErasure) -> dict[str, object]:
+    return {
+        "broker": replica.broker_id,
+        "is_done": replica.is_done,
+        "segments_replaced": [
+            {
+                "base_offset": one.base_offset,
+                "end_offset": one.end_offset,
+                "removed_record_count": one.removed_count,
+            }
+            for one in replica.replaced
+        ],
+        "unnamed_segment_count": replica.unnamed_count,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +152,13 @@ async def erase_key(
     """
     first = tiers[0]
     requested_ms = first.clock_ms()
+    key_sha256 = hashlib.sha256(key).hexdigest()
     for tier in tiers:
-        await request_local_erasure(tier.store, tier.topic.topic_id, tier.partition)
+        await _request(tier, key_sha256)
     waited = 0.0
-    while waited < wait_seconds and not all([await _is_honoured(tier) for tier in tiers]):
+    while waited < wait_seconds and any(
+        [(await _progress(tier, key_sha256)).problems for tier in tiers]
+    ):
         await sleep(LOOK_SECONDS)
         waited += LOOK_SECONDS
     found = [await _erase_partition(tier, key, wait_seconds, sleep) for tier in tiers]
@@ -135,7 +166,7 @@ async def erase_key(
         erasure_id=erasure_id,
         topic=first.topic.name,
         topic_id=first.topic.topic_id,
-        key_sha256=hashlib.sha256(key).hexdigest(),
+        key_sha256=key_sha256,
         requested_ms=requested_ms,
         ended_ms=first.clock_ms(),
         partitions=tuple(found),
@@ -147,8 +178,22 @@ async def erase_key(
     await first.objects.replace(where, data)
     for tier, one in zip(tiers, found, strict=True):
         if not one.problems:
-            await _end_request(tier)
+            await _end_request(tier, key_sha256)
     return receipt
+
+
+async def _request(tier: PartitionTier, key_sha256: str) -> None:
+    if tier.config.remote_storage_enable:
+        await request_local_erasure(tier.store, tier.topic.topic_id, tier.partition)
+    else:
+        await request_replica_erasure(tier.store, tier.topic.topic_id, tier.partition, key_sha256)
+
+
+async def _progress(tier: PartitionTier, key_sha256: str) -> ReplicaProgress:
+    if not tier.config.remote_storage_enable:
+        return await replica_progress(tier.store, tier.topic.topic_id, tier.partition, key_sha256)
+    up_to, problems = await waiting_for(tier)
+    return ReplicaProgress(up_to, (), problems)
 
 
 async def request_local_erasure(store: MetadataStore, topic_id: UUID, partition: int) -> None:
@@ -183,22 +228,29 @@ async def waiting_for(tier: PartitionTier) -> tuple[int | None, tuple[str, ...]]
     return request.up_to, tuple(f"broker {one} has not let go of its local records" for one in left)
 
 
-async def _is_honoured(tier: PartitionTier) -> bool:
-    _, waiting = await waiting_for(tier)
-    return not waiting
-
-
 async def _erase_partition(
     tier: PartitionTier, key: bytes, wait_seconds: float, sleep: Sleep
 ) -> PartitionErasure:
-    up_to, problems = await waiting_for(tier)
+    progress = await _progress(tier, hashlib.sha256(key).hexdigest())
+    problems = progress.problems
     erased: TierErasure | None = None
     try:
-        erased = await _when_free(lambda: erase_from_tier(tier, key), wait_seconds, sleep)
+        if tier.config.remote_storage_enable or await _has_segments(tier):
+            erased = await _when_free(lambda: erase_from_tier(tier, key), wait_seconds, sleep)
         await _when_free(lambda: delete_replaced(tier, sleep=sleep), wait_seconds, sleep)
     except TidelogError as error:
         problems = (*problems, f"the tier is not rewritten: {type(error).__name__}: {error}")
-    return PartitionErasure(partition=tier.partition, up_to=up_to, tier=erased, problems=problems)
+    return PartitionErasure(
+        partition=tier.partition,
+        up_to=progress.up_to,
+        tier=erased,
+        replicas=progress.replicas,
+        problems=problems,
+    )
+
+
+async def _has_segments(tier: PartitionTier) -> bool:
+    return bool(await read_segments(tier.store, tier.topic.topic_id, tier.partition))
 
 
 async def _when_free(work: Callable[[], Awaitable[T]], wait_seconds: float, sleep: Sleep) -> T:
@@ -214,8 +266,11 @@ async def _when_free(work: Callable[[], Awaitable[T]], wait_seconds: float, slee
         waited += LOOK_SECONDS
 
 
-async def _end_request(tier: PartitionTier) -> None:
+async def _end_request(tier: PartitionTier, key_sha256: str) -> None:
     """Remove the request, unless it was made anew or someone has not honoured it."""
+    if not tier.config.remote_storage_enable:
+        await end_replica_erasure(tier.store, tier.topic.topic_id, tier.partition, key_sha256)
+        return
     item = await tier.store.get(local_erasure_key(tier.topic.topic_id, tier.partition))
     if item is None:
         return

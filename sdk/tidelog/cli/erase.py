@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import typer
 
-from tidelog.cli.failures import FAILED, CommandFailed, UsageError
+from tidelog.cli.failures import FAILED, UsageError
 from tidelog.cli.output import note, print_json
 from tidelog.cli.stores import (
     DataDir,
@@ -46,10 +46,11 @@ def erase(
     """Remove every record of a key from a topic, and print a receipt.
 
     Tiered segments that hold the key are rewritten; what nodes have locally is tiered first
-    and dropped there. Offsets stay as they are. Records of the key that are produced after a
-    partition's leader has taken the request up stay. Waits until the old objects are deleted,
-    which file.delete.delay.ms holds back. Exit status: 0 all is done, 1 something is left to
-    do, which the receipt names: run it again.
+    and dropped there. Of a topic without tiering every replica rewrites its own segments.
+    Offsets stay as they are. Records of the key that are produced after a partition's leader
+    has taken the request up stay. Waits until the old objects are deleted, which
+    file.delete.delay.ms holds back. Exit status: 0 all is done, 1 something is left to do,
+    which the receipt names: run it again.
     """
     wanted = parse_key(key, key_format)
     locations = locate_stores(data_dir, metadata, objects, needs_objects=True)
@@ -89,8 +90,6 @@ async def _erase(
         targets = rewrite_targets(
             image, topic, metadata=locations.metadata, objects=locations.objects
         )
-    if not targets[0].config.remote_storage_enable:
-        raise CommandFailed(f"topic {topic!r} is not tiered: its records are on nodes alone")
     async with AsyncExitStack() as stack:
         tiers = [await stack.enter_async_context(target.opened()) for target in targets]
         return await erase_key(tiers, key, erasure_id=uuid4(), wait_seconds=timeout)

@@ -1,0 +1,326 @@
+"""Erases keys from the segments of this node's replicas, where no tier has them.
+
+A request is an item in the metadata store (``KeyErasure``), and stays until every replica has
+carried it out: one that is down finds it when it comes back.
+
+    leader       rolls, and writes up to which offset the erasure goes once all of it is committed
+    each replica waits until it has all below that, committed and flushed, and rolls
+                 has a process write the segments that hold the key anew (``rewriter``)
+                 names each segment in the request, then puts the new one in its place
+                 says in the request that it is done
+
+What may come between, and why that is safe:
+
+- Followers fetching. Leader and follower erase each from their own files, in any order. What a
+  follower fetches below the offset it has before it begins, since it waits for its high watermark
+  to be there. Every batch keeps its header, so positions, epochs and offsets are the same in
+  what is erased and what is not yet.
+- Truncation. What is committed is not cut, but for an unclean election or a disk that is lost. A
+  run is given up when the log is cut (``SegmentsChanged``), and what was said is taken back when
+  it was cut later, or does not reach up to there after a restart, while the request is there:
+  the records may come again from a leader that has yet to erase them.
+- Retention takes segments: what is gone needs no erasing; the run begins anew.
+- Compaction. One log is rewritten by one at a time (``busy``). Either leaves what the other
+  would have left (all records of the key go, so none comes back that a newer one hid).
+- Leadership moves. The offset is in the store, and all below was committed when it was written:
+  the next leader has it. Nothing depends on who leads while replicas rewrite.
+- Tiering is turned on. A segment is not replaced while it is copied (``holding_copies``); what was
+  copied before is rewritten in the tier by who erases, once all replicas are done.
+- A crash, at any file operation: the old segment or the new one is there. The request is still
+  there too. A segment is named before it is replaced, so it may be named and not be replaced,
+  when a crash comes between; the next run does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+from tidelog_core.compaction.erasing import plan_erasing
+from tidelog_core.compaction.sealed_files import CleanedGroup
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import CorruptRecordBatch, OutcomeUnknown, TidelogError, VersionConflict
+from tidelog_core.log.cleaned import SegmentsChanged, SegmentToClean
+from tidelog_core.log.cleaning import CleaningSource
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.metadata import records
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.key_erasures import (
+    KEY_ERASURE_COLLECTION,
+    KeyErasure,
+    ReplacedSegment,
+    ReplicaErasure,
+)
+from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.committed_ends import CommittedEnds
+from tidelog_node.compaction.log_cleaner import ReplicaSource, Tier
+from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
+from tidelog_node.compaction.rewriting import rewrite
+from tidelog_node.replicas import Replica
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # between two looks at what is waited for: replication, flushes, compaction
+READ_SECONDS = 60.0  # a view that was far behind is not told of changes
+FAILURE_BACKOFF_SECONDS = 60.0  # before a log whose erasure has failed is tried again
+WRITE_ATTEMPTS_MAX = 20  # other replicas write the same item
+
+
+_Work = Callable[[KeyErasure, Replica], Awaitable[None]]
+
+
+class _Withdrawn(Exception):
+    """The request is gone, or was made anew."""
+
+
+class KeyEraser:
+    """Carries out the requests for this node's replicas, one by one. For one event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        view: ClusterView,
+        replicas: ReplicaSource,
+        tier: Tier,
+        node_config: Callable[[], NodeConfig],
+        broker_id: int,
+        busy: set[Replica],
+    ) -> None:
+        """``busy`` holds the replicas whose segments are being replaced, by whomever."""
+        self._store = store
+        self._view = view
+        self._replicas = replicas
+        self._tier = tier
+        self._node_config = node_config
+        self._broker_id = broker_id
+        self._busy = busy
+        self._ends = CommittedEnds(store, broker_id)
+        self._requests: list[KeyErasure] = []
+        self._is_stale = True
+        self._read_at = 0.0  # the loop's time
+        self._changed = asyncio.Event()
+        self._not_before: dict[ItemKey, float] = {}  # the loop's time
+        # How often the log was cut when this node was last known to be done with a request.
+        self._cut_counts: dict[ItemKey, int] = {}
+
+    async def start(self) -> None:
+        """Take back what the logs do not bear out any more, before anything is fetched into them.
+
+        A store that cannot be read is asked again by ``run``.
+        """
+        await self._read()
+        for request in self._requests:
+            await self._attempt(request, self._check_done)
+
+    async def run(self) -> None:
+        """Carry out what comes, until cancelled."""
+        unwatch = self._view.watch(KEY_ERASURE_COLLECTION, self._on_changed)
+        try:
+            while True:
+                try:
+                    await self._round()
+                except Exception:
+                    logger.exception("search for keys to erase broke, will retry")
+                wait_s = LOOK_SECONDS if self._requests else READ_SECONDS
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
+                self._changed.clear()
+        finally:
+            unwatch()
+
+    def _on_changed(self, keys: Collection[ItemKey]) -> None:  # noqa: ARG002
+        self._is_stale = True
+        self._changed.set()
+
+    async def _round(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._is_stale or now - self._read_at > READ_SECONDS:
+            await self._read()
+        for request in tuple(self._requests):
+            if self._not_before.get(request.item_id, 0.0) <= now:
+                await self._attempt(request, self._carry_out)
+
+    async def _read(self) -> None:
+        self._is_stale, self._read_at = False, asyncio.get_running_loop().time()
+        try:
+            items = await self._store.list(KEY_ERASURE_COLLECTION)
+            self._requests = [KeyErasure.from_item(item) for item in items]
+        except TidelogError as error:
+            self._is_stale = True
+            logger.warning("keys to erase not read, will retry", extra={"reason": str(error)})
+            return
+        kept = {request.item_id for request in self._requests}
+        for known in (self._not_before, self._cut_counts):
+            for gone in known.keys() - kept:
+                del known[gone]
+
+    async def _attempt(
+        self,
+        request: KeyErasure,
+        work: _Work,
+    ) -> None:
+        replica = self._replica(request)
+        if replica is None:
+            return
+        try:
+            await work(request, replica)
+        except (_Withdrawn, VersionConflict, OutcomeUnknown):
+            self._is_stale = True
+        except SegmentsChanged as error:
+            logger.info(
+                "erasure begins anew",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+        except (TidelogError, OSError) as error:
+            later = asyncio.get_running_loop().time() + FAILURE_BACKOFF_SECONDS
+            self._not_before[request.item_id] = later
+            # A damaged batch may hold the key: it is not done until someone mends the log.
+            level = logging.ERROR if isinstance(error, CorruptRecordBatch) else logging.WARNING
+            logger.log(
+                level,
+                "key not erased, will retry",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+
+    def _replica(self, request: KeyErasure) -> Replica | None:
+        topic = self._view.image.topic_by_id(request.topic_id)
+        if topic is None:
+            return None
+        replica = self._replicas.get(TopicPartition(topic.name, request.partition))
+        if replica is None or replica.topic_id != request.topic_id or replica.is_in_trouble:
+            return None
+        return replica
+
+    async def _check_done(self, request: KeyErasure, replica: Replica) -> None:
+        """Take back that this replica is done where the log may have the records again."""
+        if not request.of(self._broker_id).is_done:
+            return
+        log, key = replica.log, request.item_id
+        cut_count = self._cut_counts.setdefault(key, log.cut_count)
+        if cut_count == log.cut_count and log.log_end_offset >= request.up_to:
+            return
+        await self._say(request, lambda mine: dataclasses.replace(mine, is_done=False))
+        del self._cut_counts[key]
+
+    async def _carry_out(self, request: KeyErasure, replica: Replica) -> None:
+        """Do what can be done now; what cannot is tried again at the next look."""
+        if request.of(self._broker_id).is_done:
+            await self._check_done(request, replica)
+            return
+        if not request.is_taken_up:
+            if replica.is_leader:
+                await self._take_up(request, replica)
+            return
+        log = replica.log
+        if log.high_watermark >= request.up_to > log.active_segment_base_offset:
+            log.roll()
+        segments = log.segments_to_erase(request.up_to)
+        if segments is None:
+            replica.note_unflushed()
+            return
+        if replica in self._busy:
+            return
+        self._busy.add(replica)
+        try:
+            await self._erase(request, replica, log, segments)
+        finally:
+            self._busy.discard(replica)
+
+    async def _take_up(self, request: KeyErasure, replica: Replica) -> None:
+        found = await self._ends.end_for(request.item_id, request.version, replica)
+        if found is None:
+            return
+        up_to, is_led = found
+        taken_up = dataclasses.replace(request, up_to=up_to)
+        await self._store.commit([records.put(taken_up)], checks=[is_led])
+        self._ends.forget(request.item_id)
+        self._is_stale = True
+        self._changed.set()
+
+    async def _erase(
+        self,
+        request: KeyErasure,
+        replica: Replica,
+        log: UnifiedLog,
+        segments: tuple[SegmentToClean, ...],
+    ) -> None:
+        cut_count = log.cut_count
+        if segments:
+            source = log.begin_cleaning(segments)
+            try:
+                await self._rewrite(request, replica, source)
+            except FileNotFoundError as error:
+                if log.is_offline or log.local_log_start_offset > segments[0].base_offset:
+                    raise SegmentsChanged(f"segments of {log.partition} went meanwhile") from error
+                raise
+        self._cut_counts[request.item_id] = cut_count
+        await self._say(request, lambda mine: dataclasses.replace(mine, is_done=True))
+        logger.info(
+            "key erased",
+            extra={"partition": str(replica.partition), "up_to": request.up_to},
+        )
+
+    async def _rewrite(self, request: KeyErasure, replica: Replica, source: CleaningSource) -> None:
+        log, config = replica.log, self._node_config()
+        task = plan_erasing(
+            source,
+            up_to=request.up_to,
+            key_sha256=bytes.fromhex(request.key_sha256),
+            index_interval_bytes=replica.config.index_interval_bytes,
+        )
+        job = RewriterJob(task, config.log_cleaner_io_max_bytes_per_second)
+        async with contextlib.aclosing(rewrite(job)) as results:
+            async for result in results:
+                if isinstance(result, RewriteEnd):
+                    self._require_current(replica, log)
+                    log.end_cleaning(source, 0)
+                    return
+                await self._put_in_place(request, replica, source, result)
+
+    async def _put_in_place(
+        self, request: KeyErasure, replica: Replica, source: CleaningSource, group: CleanedGroup
+    ) -> None:
+        cleaned, log = group.cleaned, replica.log
+        if cleaned is None:
+            return
+        seal = cleaned.seal
+        named = ReplacedSegment(seal.base_offset, seal.end_offset, group.removed_record_count)
+        await self._say(request, lambda mine: mine.with_replaced(named))
+        async with self._tier.holding_copies(replica):
+            self._require_current(replica, log)
+            log.replace_segments(source, cleaned)
+            replica.note_unflushed()
+
+    def _require_current(self, replica: Replica, log: UnifiedLog) -> None:
+        is_same = self._replicas.get(replica.partition) is replica and replica.opened_log is log
+        if not is_same or log.is_offline:
+            raise SegmentsChanged(f"{replica.partition} has changed while a key was erased")
+
+    async def _say(
+        self, request: KeyErasure, change: Callable[[ReplicaErasure], ReplicaErasure]
+    ) -> None:
+        """Change what this replica says in the request. Raises ``_Withdrawn``."""
+        for attempt in range(1, WRITE_ATTEMPTS_MAX + 1):
+            item = await self._store.get(request.item_id)
+            if item is None:
+                raise _Withdrawn
+            found = KeyErasure.from_item(item)
+            if found.up_to != request.up_to:
+                raise _Withdrawn
+            said = found.with_replica(change(found.of(self._broker_id)))
+            try:
+                await self._store.commit([records.put(said)])
+            except (VersionConflict, OutcomeUnknown):
+                if attempt == WRITE_ATTEMPTS_MAX:
+                    raise
+            else:
+                self._is_stale = True
+                self._changed.set()
+                return
