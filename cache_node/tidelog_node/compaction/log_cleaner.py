@@ -14,9 +14,12 @@ Why that goes together with the tier:
   different amounts of old records, but each has the newest record of every key below its end,
   or a newer one follows in whatever a reader reads next.
 - A reader may come from the tier and go on in the local log. So a tombstone or marker must
-  not go from the local log while the tier has anything that it deletes. As long as a partition
-  has a tier, the local log drops none, and sets no delete horizons: that is the tier's
-  compaction's to do, which walks over all of it, and the local copies go with local retention.
+  not go from the local log while the tier has anything that it deletes. The tier's compaction
+  says up to which offset it has been (``SegmentMeta.compacted_up_to``): no key has an older
+  record in the tier below that. Tombstones below it go from the local log too, with delete
+  horizons of its own; they have been copied, and are not copied again. Tombstones behind it
+  stay, and every marker, whose transaction may begin in the tier alone; those go with local
+  retention.
 - Segments are not joined across the end of what is tiered: the copier would copy again what
   it has copied. Replicas may have other segment boundaries than the leader before them; the
   copier copies a segment whole of which the tier has the beginning, as ever.
@@ -65,8 +68,8 @@ class ReplicaSource(Protocol):
 class Tier(Protocol):
     """What compaction has to know of the tier."""
 
-    async def has_copies(self, replica: Replica) -> bool:
-        """Whether anything of the partition is, or may come to be, in the tier."""
+    async def compacted_up_to(self, replica: Replica) -> int | None:
+        """Return below which offset no key has two records in the tier; ``None``: no tier."""
 
     def holding_copies(self, replica: Replica) -> AbstractAsyncContextManager[None]:
         """Keep segments of the partition from being copied meanwhile."""
@@ -193,15 +196,15 @@ class LogCleaner:
 
     async def _compact(self, replica: Replica, cleanable: Cleanable) -> None:
         leader_epoch = replica.leader_epoch
-        has_tier = await self._tier.has_copies(replica)
+        tombstones_below = await self._tier.compacted_up_to(replica)
         log, config = replica.log, self._node_config()
         source = log.begin_cleaning(cleanable.segments)
         task = plan_cleaning(
             source,
             replica.config,
-            deletes=None
-            if has_tier
-            else DeleteRule(self._clock_ms(), replica.config.delete_retention_ms),
+            deletes=DeleteRule(
+                self._clock_ms(), replica.config.delete_retention_ms, tombstones_below
+            ),
             map_bytes_max=config.log_cleaner_dedupe_buffer_size // config.log_cleaner_threads,
             apart_at=log.tiered_up_to,
         )
@@ -255,8 +258,10 @@ class LogCleaner:
             and replica.leader_epoch == run.leader_epoch
         )
         # What is copied from now on may hold what a tombstone that goes here deletes.
-        drops_deletes = run.task.deletes is not None and replica.config.remote_storage_enable
-        if not is_same or drops_deletes or not _is_compacted(replica):
+        deletes = run.task.deletes
+        walks_over_all = deletes is not None and deletes.tombstones_below is None
+        has_begun_tier = walks_over_all and replica.config.remote_storage_enable
+        if not is_same or has_begun_tier or not _is_compacted(replica):
             raise SegmentsChanged(f"{replica.partition} has changed while it was compacted")
 
 

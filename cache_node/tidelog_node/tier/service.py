@@ -34,6 +34,8 @@ from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.rewriting.choice import compacted_end
+from tidelog_core.tier.planning import finished_segments
 
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier
@@ -163,15 +165,17 @@ class TierService:
         """Look for segments to copy now instead of at the next interval."""
         self._copy_now.set()
 
-    async def has_copies(self, replica: TieredReplica) -> bool:
-        """Whether anything of the partition is, or may come to be, in the tier.
+    async def compacted_up_to(self, replica: TieredReplica) -> int | None:
+        """Return the offset below which no key has two records in the tier.
 
-        Raises what the store raises.
+        ``None``: nothing of the partition is, or may come to be, in the tier. Raises what the
+        store raises.
         """
-        if replica.config.remote_storage_enable:
-            return True
         number = replica.partition.partition
-        return bool(await self._catalog.segments_of(replica.topic_id, number))
+        metas = await self._catalog.segments_of(replica.topic_id, number)
+        if not metas and not replica.config.remote_storage_enable:
+            return None
+        return compacted_end(finished_segments(metas))
 
     @contextlib.asynccontextmanager
     async def holding_copies(self, replica: TieredReplica) -> AsyncIterator[None]:

@@ -44,6 +44,9 @@ class DeleteRule:
 
     now_ms: int
     delete_retention_ms: int
+    # Below it nothing older is left outside of what the round walks over: only tombstones
+    # there go, and no marker, whose transaction may lie outside. None: the round walks over all.
+    tombstones_below: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Rewrite:
     that stays. Without ``transactions`` no transaction is looked at: markers stay, and
     aborted data are treated like any. Without ``deletes`` no tombstone or marker goes for
     its age, and no delete horizon is set: right wherever older records may lie outside of
-    what this round walks over.
+    what this round walks over, at any offset.
     """
 
     end_offset: int  # exclusive
@@ -127,24 +130,29 @@ class Rewrite:
         records = decode_batch(buffer, position, header)
         return rebuild_batch(header, records, delete_horizon_ms=horizon_ms)
 
+    def _rule_for(self, header: BatchHeader) -> DeleteRule | None:
+        """Return the delete rule, None where it does not hold for the batch."""
+        rule = self.deletes
+        if rule is None or rule.tombstones_below is None:
+            return rule
+        is_outside = header.is_control or header.next_offset > rule.tombstones_below
+        return None if is_outside else rule
+
     def _is_expired(self, header: BatchHeader) -> bool:
-        horizon_ms = header.delete_horizon_ms
-        return (
-            self.deletes is not None
-            and horizon_ms is not None
-            and horizon_ms <= self.deletes.now_ms
-        )
+        rule, horizon_ms = self._rule_for(header), header.delete_horizon_ms
+        return rule is not None and horizon_ms is not None and horizon_ms <= rule.now_ms
 
     def _new_horizon_ms(self, header: BatchHeader) -> int | None:
         """Return the delete horizon that the batch has to get, None if it has or needs none."""
+        rule = self._rule_for(header)
         # A batch that reaches past the end may have older records of its keys below it.
         if (
-            self.deletes is None
+            rule is None
             or header.delete_horizon_ms is not None
             or header.next_offset > self.end_offset
         ):
             return None
-        return self.deletes.now_ms + self.deletes.delete_retention_ms
+        return rule.now_ms + rule.delete_retention_ms
 
     def _emptied(self, header: BatchHeader) -> bytes | None:
         is_needed = header.next_offset == self.end_offset or self._is_last_of_producer(header)

@@ -32,17 +32,16 @@ def choose_compaction(
 
     Those that lie below the log start are left out by the caller.
     """
-    first_dirty = next((s for s in segments if s.compacted_up_to < s.end_offset), None)
+    first_dirty = _first_dirty(segments)
+    first_dirty_offset = compacted_end(segments)
     if first_dirty is None:
-        end = max((segment.end_offset for segment in segments), default=0)
         return CompactionChoice(
-            first_dirty_offset=end,
-            end_offset=end,
+            first_dirty_offset=first_dirty_offset,
+            end_offset=first_dirty_offset,
             clean_bytes=sum(segment.size_bytes for segment in segments),
             dirty_bytes=0,
             is_overdue=False,
         )
-    first_dirty_offset = max(first_dirty.base_offset, first_dirty.compacted_up_to)
     clean = dirty = end = 0
     is_overdue = False
     for segment in segments:
@@ -62,6 +61,22 @@ def choose_compaction(
         dirty_bytes=dirty,
         is_overdue=is_overdue,
     )
+
+
+def compacted_end(segments: Sequence[SegmentMeta]) -> int:
+    """Return the offset below which no key has two records in the tier, 0 where it is empty.
+
+    ``segments`` are the finished ones, by base offset. Rounds of compaction go through them in
+    that order, so one that it has been through says so of all before it.
+    """
+    first_dirty = _first_dirty(segments)
+    if first_dirty is None:
+        return max((segment.end_offset for segment in segments), default=0)
+    return max(first_dirty.base_offset, first_dirty.compacted_up_to)
+
+
+def _first_dirty(segments: Sequence[SegmentMeta]) -> SegmentMeta | None:
+    return next((one for one in segments if one.compacted_up_to < one.end_offset), None)
 
 
 def _is_young(segment: SegmentMeta, config: TopicConfig, now_ms: int) -> bool:

@@ -24,6 +24,7 @@ from tests.node.compaction.compacted import (
     eventually,
     produce,
     records_on_disk,
+    wait_compacted,
 )
 from tests.node.node_process import NodeProcess
 from tests.sdk.cli.command import tidelog
@@ -60,12 +61,24 @@ def test_readers_of_tier_and_local_log_get_the_newest_of_every_key(tmp_path: Pat
         assert any(record.value is None for record in below), "the tombstone has gone"
         assert dict(consume(node.address, "tiered")) == newest
 
+        # Once the tier has nothing older, it goes from the local log too.
+        def has_no_tombstone() -> bool:
+            nonlocal newest
+            newest |= produce_one(node, 1, 200, 2)
+            wait_compacted(node, "tiered")
+            return all(record.value is not None for record in records_on_disk(directory))
+
+        tidelog("job", "compact", "--force", "--data-dir", node.data_dir)
+        eventually(has_no_tombstone, lambda: f"the tombstone stays:\n{node.log[-3000:]}")
+        seen = dict(consume(node.address, "tiered"))
+        assert seen == {key: value for key, value in newest.items() if key != b"key-0"}
+
         evict(node, "tiered")
         eventually(
             lambda: len(list(directory.glob("*.log"))) == 1,
             lambda: f"segments are not evicted:\n{node.log[-3000:]}",
         )
-        assert dict(consume(node.address, "tiered")) == newest
+        assert {**newest, **dict(consume(node.address, "tiered"))} == newest
         checked = tidelog("verify", "--data-dir", tmp_path / "node")
         assert "all is well" in checked.out.decode()
         assert "ERROR" not in node.log
