@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
+import pytest
 from pyspark.sql import SparkSession
 from tidelog.cli.jobs import spark_job_command
 from tidelog_core.config import NodeConfig, topic_config
@@ -71,6 +75,63 @@ def test_tasks_compact_and_spark_reads_what_the_oracle_leaves(
     again = compact_in_task(target(partition), is_forced=True)  # a task that runs twice
     assert again.report is not None
     assert again.report.outcome is CompactionOutcome.NOT_DUE
+
+
+def test_several_tasks_compact_one_partition(spark: SparkSession, tmp_path: Path) -> None:
+    partition, log = filled(tmp_path)
+    (result,) = compact_all(spark, [target(partition)], is_forced=True, split_bytes=200)
+    assert result.problem is None
+    assert result.report is not None
+    assert result.report.outcome is CompactionOutcome.COMPACTED
+    assert 1 < result.report.segments_after < result.report.segments_before
+    expected = oracle(committed_records(log.batches), log.end_offset)
+    assert spark_rows(spark, partition) == [(r.offset, r.key) for r in expected]
+
+
+def test_what_is_wrong_in_a_task_is_told_and_nothing_is_swapped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    partition, _ = filled(tmp_path)
+    objects = sorted(path for path in (tmp_path / "objects").rglob("*.log"))
+    content = bytearray(objects[2].read_bytes())
+    content[70] ^= 1
+    objects[2].write_bytes(content)
+    (result,) = compact_all(spark, [target(partition)], is_forced=True, split_bytes=200)
+    assert result.problem is not None
+    assert result.problem.startswith("events-0: PartFailed: CorruptObject: ")
+    assert sorted((tmp_path / "objects").rglob("*.log")) == objects
+
+
+@pytest.mark.slow
+def test_spark_submit_compacts_what_is_due(tmp_path: Path) -> None:
+    """A Spark of its own, with executors' workers that import the package for themselves."""
+    partition, log = filled(tmp_path)
+    one = target(partition)
+    submit = (
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
+        *("--conf", "spark.driver.host=127.0.0.1", "--driver-memory", "512m"),
+    )
+    stores = ["--metadata", one.metadata, "--objects", one.objects]
+    arguments = [*stores, "--force", "--json", "--split-bytes", "200"]
+    done = subprocess.run(
+        spark_job_command("compact", arguments, submit=submit),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    (report,) = json.loads(done.stdout)
+    assert report["outcome"] == "compacted"
+    expected = oracle(committed_records(log.batches), log.end_offset)
+    found = partition.read_bucket()
+    assert [(r.offset, r.key) for r in found] == [(r.offset, r.key) for r in expected]
 
 
 def test_the_module_is_a_job_of_its_own(tmp_path: Path) -> None:

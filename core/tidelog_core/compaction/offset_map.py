@@ -72,6 +72,24 @@ class OffsetMap:
         # No batch lies between the last one and the end.
         self.end_offset = max(self.end_offset, end_offset)
 
+    def merge(self, following: OffsetMap) -> None:
+        """Take in the map of the range behind this one, all of it or nothing.
+
+        Where there is no room for it, or one of both is full, this one is full then: it goes
+        no further. One that is still empty takes the other in any case.
+        """
+        if self.is_full:
+            return
+        new = [key for key in following._latest if key not in self._latest]
+        cost = sum(ENTRY_OVERHEAD_BYTES + len(key) for key in new)
+        if cost > self._room_bytes and self._latest:
+            self.is_full = True
+            return
+        self._room_bytes -= cost
+        self._latest.update(following._latest)
+        self.end_offset = max(self.end_offset, following.end_offset)
+        self.is_full = following.is_full
+
     def latest_offset(self, key: bytes) -> int:
         """Return the newest offset of the key, -1 if it is not in the range."""
         return self._latest.get(key, -1)

@@ -19,16 +19,21 @@ class CleanedTransactions:
     """One walk's view. Every batch is shown once, in the order of the log.
 
     The walk has to begin where the oldest transaction in it begins, if markers are to be
-    dropped. ``aborted`` are the transactions that overlap the range, in any order.
+    dropped, or ``begun_before`` has to name the producers with a transaction that is open where
+    it begins: of those the first marker stays. ``aborted`` are the transactions that overlap
+    the range, in any order.
     """
 
     __slots__ = ("_aborted", "_ongoing_aborted", "_ongoing_committed", "_seen_aborted", "kept")
 
-    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
+    def __init__(
+        self, aborted: Iterable[AbortedTransaction] = (), *, begun_before: Iterable[int] = ()
+    ) -> None:
         self._aborted = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
         self._ongoing_aborted: dict[int, AbortedTransaction] = {}  # by producer id
-        self._seen_aborted: set[int] = set()  # producers of them with batches that were met
-        self._ongoing_committed: set[int] = set()
+        # Producers of them with batches that were met, or may lie before the walk.
+        self._seen_aborted: set[int] = set(begun_before)
+        self._ongoing_committed: set[int] = set(self._seen_aborted)
         # Aborted transactions whose markers readers still need, for the transaction index.
         self.kept: list[AbortedTransaction] = []
 
@@ -55,6 +60,7 @@ class CleanedTransactions:
         match parse_control_type(records[0].key):
             case ControlType.ABORT:
                 aborted = self._ongoing_aborted.pop(header.producer_id, None)
+                self._ongoing_committed.discard(header.producer_id)
                 if aborted is None or header.producer_id not in self._seen_aborted:
                     return True
                 self._seen_aborted.remove(header.producer_id)
@@ -62,6 +68,7 @@ class CleanedTransactions:
                 return False
             case ControlType.COMMIT:
                 was_met = header.producer_id in self._ongoing_committed
+                self._seen_aborted.discard(header.producer_id)
                 self._ongoing_committed.discard(header.producer_id)
                 return not was_met
             case None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Protocol
 from uuid import UUID, uuid4
 
 from tidelog_core.compaction.rewrite import RewriteBatch
@@ -80,6 +81,32 @@ class RewrittenGroup:
     group: SegmentGroup  # what was taken
     new: SegmentMeta | None = None
     removed_offsets: int = 0  # records that are no longer there
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedGroup:
+    """What is to become of a group."""
+
+    group: SegmentGroup  # what was taken
+    new: SegmentMeta | None  # its objects are there, its item says COPY_STARTED; None: unchanged
+    removed_offsets: int = 0
+
+
+class SegmentStarts(Protocol):
+    """What writing a new segment takes of a claim."""
+
+    @property
+    def rewrite_epoch(self) -> int:
+        """The claim's epoch, which the new segments have."""
+
+    async def renew(self) -> None:
+        """Keep the claim."""
+
+    async def start(self, segment: SegmentMeta) -> SegmentMeta:
+        """Record that the new segment's objects may be there from now on."""
+
+    async def put(self, segment: SegmentMeta, log: Path, index: bytes) -> None:
+        """Store the new segment's objects, the index last; durable on return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +219,38 @@ class PartitionTier:
         compacted_up_to: int,
         limits: SegmentLimits | None,
     ) -> RewrittenGroup:
-        """Take groups off the left, rewrite them as one segment, and swap that in.
+        """Take groups off the left as ``prepare`` does, and swap the new segment in."""
+        prepared = await self.prepare(
+            swaps,
+            left,
+            rewrite_batch,
+            facts=facts,
+            compacted_up_to=compacted_up_to,
+            limits=limits,
+        )
+        return await self.swap_in(swaps, prepared)
+
+    async def swap_in(self, swaps: SegmentSwaps, prepared: PreparedGroup) -> RewrittenGroup:
+        """Put the new segment, if there is one, in the place of its group's."""
+        group, new = prepared.group, prepared.new
+        if new is None:
+            return RewrittenGroup(GroupOutcome.UNCHANGED, group)
+        delay_ms = self.config.file_delete_delay_ms
+        if not await swaps.finish(new, group.segments, delete_delay_ms=delay_ms):
+            return RewrittenGroup(GroupOutcome.LOST, group)
+        return RewrittenGroup(GroupOutcome.REWRITTEN, group, new, prepared.removed_offsets)
+
+    async def prepare(
+        self,
+        starts: SegmentStarts,
+        left: deque[SegmentGroup],
+        rewrite_batch: RewriteBatch,
+        *,
+        facts: Mapping[UUID, SegmentFacts],
+        compacted_up_to: int,
+        limits: SegmentLimits | None,
+    ) -> PreparedGroup:
+        """Take groups off the left, and store what is left of them as one segment.
 
         As many as fit by what is left of those before them: compaction may leave next to
         nothing of many, and readers have to ask for each segment. They become one also where
@@ -202,29 +260,26 @@ class PartitionTier:
         """
         with TemporaryDirectory(prefix="tidelog-rewrite-") as name:
             written = await self._write(
-                Path(name), swaps, left, rewrite_batch, facts=facts, limits=limits
+                Path(name), starts, left, rewrite_batch, facts=facts, limits=limits
             )
             group, writer = written.group, written.writer
             is_joined = limits is not None and len(group.segments) > 1
             if not writer.is_changed and not is_joined:
-                return RewrittenGroup(GroupOutcome.UNCHANGED, group)
+                return PreparedGroup(group, None)
             rewrite = RewriteFacts(
-                rewrite_epoch=swaps.rewrite_epoch,
+                rewrite_epoch=starts.rewrite_epoch,
                 compacted_up_to=compacted_up_to,
                 replaced=replaced_links(group, facts),
             )
             new, index_data = self._describe(written, rewrite, facts)
-            new = await swaps.start(new)
-            await swaps.put(new, writer.path, index_data)
-        delay_ms = self.config.file_delete_delay_ms
-        if not await swaps.finish(new, group.segments, delete_delay_ms=delay_ms):
-            return RewrittenGroup(GroupOutcome.LOST, group)
-        return RewrittenGroup(GroupOutcome.REWRITTEN, group, new, writer.removed_record_count)
+            new = await starts.start(new)
+            await starts.put(new, writer.path, index_data)
+        return PreparedGroup(group, new, writer.removed_record_count)
 
     async def _write(
         self,
         folder: Path,
-        swaps: SegmentSwaps,
+        starts: SegmentStarts,
         left: deque[SegmentGroup],
         rewrite_batch: RewriteBatch,
         *,
@@ -247,7 +302,7 @@ class PartitionTier:
 
         while True:
             for stretch in following.stretches:
-                await swaps.renew()
+                await starts.renew()
                 async with self.reading(stretch) as (log, index):
                     snapshot_path.write_bytes(index.producer_snapshot)
                     writer.rewrite(stretch_batches(log, index, stretch), noted)

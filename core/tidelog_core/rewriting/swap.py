@@ -73,7 +73,7 @@ async def take_claim(
     Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` and what the store raises.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        owner = await _check_of_partition(store, topic_id, partition)
+        owner = await check_of_partition(store, topic_id, partition)
         item = await store.get(rewrite_claim_key(topic_id, partition))
         held = None if item is None else RewriteClaim.from_item(item)
         if held is not None and held.holder != holder and held.expires_ms > now_ms:
@@ -121,6 +121,18 @@ class SegmentSwaps:
         """The claim's epoch, which the new segments have."""
         return self._claim.rewrite_epoch
 
+    @property
+    def claim(self) -> RewriteClaim:
+        """The claim, for others to begin segments under."""
+        return self._claim
+
+    async def abandon_started(self) -> None:
+        """Remove what was begun under this claim and not swapped in."""
+        metas = await read_segments(self._store, self._claim.topic_id, self._claim.partition)
+        for meta in metas:
+            if meta.state is SegmentState.COPY_STARTED and meta.rewrite_epoch == self.rewrite_epoch:
+                await self.abandon(meta)
+
     async def clean_up(self) -> None:
         """Remove what earlier claims have left, and what has been replaced for long enough."""
         metas = await read_segments(self._store, self._claim.topic_id, self._claim.partition)
@@ -155,7 +167,7 @@ class SegmentSwaps:
         assert segment.rewrite_epoch == self.rewrite_epoch
         for attempt in range(1, ATTEMPTS_MAX + 1):
             topic_id, partition = self._claim.topic_id, self._claim.partition
-            owner = await _check_of_partition(self._store, topic_id, partition)
+            owner = await check_of_partition(self._store, topic_id, partition)
             try:
                 await self._commit([records.put(segment, is_logged=False)], checks=[owner])
             except VersionConflict:  # of the partition's item
@@ -266,7 +278,8 @@ class SegmentSwaps:
         self._claim = dataclasses.replace(renewed, version=renewed.version + 1)
 
 
-async def _check_of_partition(store: MetadataStore, topic_id: UUID, partition: int) -> Check:
+async def check_of_partition(store: MetadataStore, topic_id: UUID, partition: int) -> Check:
+    """Return the condition that the partition's item stays. Raises ``UnknownTopicOrPartition``."""
     item = await store.get(records.partition_key(topic_id, partition))
     if item is None:
         raise UnknownTopicOrPartition(f"there is no partition {partition} of {topic_id}")
