@@ -10,7 +10,7 @@ import asyncio
 import logging
 import resource
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -126,6 +126,7 @@ class _Data:
     replicas: ReplicaManager
     flusher: Flusher
     tier: TierService
+    executor: Executor  # for what waits for the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +308,7 @@ async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cl
     )
     await tier.start()
     stack.push_async_callback(tier.close)
-    return _Data(replicas, flusher, tier)
+    return _Data(replicas, flusher, tier, executor)
 
 
 def _open_files_max(config: NodeConfig) -> int:
@@ -328,6 +329,7 @@ async def _start_rewriting(
         clock_ms=wall_clock_ms,
         holds_files=cluster.directories.holds,
         busy=busy,
+        executor=data.executor,
     )
     if cluster.static_config.log_cleaner_enable:
         tasks.add(cleaner.run())
@@ -339,6 +341,7 @@ async def _start_rewriting(
         node_config=cluster.node_config,
         broker_id=settings.broker_id,
         busy=busy,
+        executor=data.executor,
     )
     await eraser.start()
     tasks.add(eraser.run())

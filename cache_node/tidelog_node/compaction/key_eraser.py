@@ -38,6 +38,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Executor
 
 from tidelog_core.compaction.erasing import plan_erasing
 from tidelog_core.compaction.sealed_files import CleanedGroup
@@ -60,7 +61,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.committed_ends import CommittedEnds
 from tidelog_node.compaction.log_cleaner import ReplicaSource, Tier
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
-from tidelog_node.compaction.rewriting import rewrite
+from tidelog_node.compaction.rewriting import put_in_place, rewrite
 from tidelog_node.replicas import Replica
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class KeyEraser:
         node_config: Callable[[], NodeConfig],
         broker_id: int,
         busy: set[Replica],
+        executor: Executor,
     ) -> None:
         """``busy`` holds the replicas whose segments are being replaced, by whomever."""
         self._store = store
@@ -100,6 +102,7 @@ class KeyEraser:
         self._node_config = node_config
         self._broker_id = broker_id
         self._busy = busy
+        self._executor = executor
         self._ends = CommittedEnds(store, broker_id)
         self._requests: list[KeyErasure] = []
         self._is_stale = True
@@ -295,7 +298,7 @@ class KeyEraser:
         await self._say(request, lambda mine: mine.with_replaced(named))
         async with self._tier.holding_copies(replica):
             self._require_current(replica, log)
-            log.replace_segments(source, cleaned)
+            await put_in_place(log, source, cleaned, self._executor)
             replica.note_unflushed()
 
     def _require_current(self, replica: Replica, log: UnifiedLog) -> None:

@@ -31,6 +31,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,7 +48,7 @@ from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
-from tidelog_node.compaction.rewriting import rewrite
+from tidelog_node.compaction.rewriting import put_in_place, rewrite
 from tidelog_node.replicas import Replica
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class LogCleaner:
         clock_ms: Callable[[], int],
         holds_files: Callable[[Replica], bool],
         busy: set[Replica],
+        executor: Executor,
     ) -> None:
         """``holds_files`` says of a replica whose log is not open whether it is worth opening.
 
@@ -109,6 +111,7 @@ class LogCleaner:
         self._clock_ms = clock_ms
         self._holds_files = holds_files
         self._busy = busy
+        self._executor = executor
         self._not_before_ms: dict[Replica, int] = {}
         self._uncleanable: set[Replica] = set()  # damaged; nobody mends them meanwhile
         self.run_count = 0
@@ -245,7 +248,7 @@ class LogCleaner:
         async with self._tier.holding_copies(run.replica):
             self._require_current(run)
             if group.cleaned is not None:
-                run.log.replace_segments(run.source, group.cleaned)
+                await put_in_place(run.log, run.source, group.cleaned, self._executor)
                 run.replica.note_unflushed()
 
     def _require_current(self, run: _Run) -> None:

@@ -1,4 +1,7 @@
-"""The node's side of the process that rewrites segments: starts it, reads from it, ends it."""
+"""The node's side of the process that rewrites segments: starts it, reads from it, ends it.
+
+And puts what it has written in place.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ import contextlib
 import pickle
 import sys
 from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
 
 from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.errors import StorageError
+from tidelog_core.log.cleaned import CleanedSegment
+from tidelog_core.log.cleaning import CleaningSource
+from tidelog_core.log.unified_log import UnifiedLog
 
 from tidelog_node.compaction.messages import LENGTH, RewriteEnd, RewriterJob, encode_message
 
@@ -60,6 +67,21 @@ async def _end(process: asyncio.subprocess.Process, *, may_linger: bool) -> None
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     await process.wait()
+
+
+async def put_in_place(
+    log: UnifiedLog, source: CleaningSource, cleaned: CleanedSegment, executor: Executor
+) -> None:
+    """Replace segments as ``UnifiedLog.replace_segments`` does; the executor waits for the disk.
+
+    The loop goes on meanwhile. Whatever has to have the swap behind it waits for it and does the
+    rest of it: ``tidelog_core.log.cleaned`` says what that is. Raises as it does.
+    """
+    loop = asyncio.get_running_loop()
+    swap = log.begin_replacing(source, cleaned)
+    while not swap.is_done:
+        await loop.run_in_executor(executor, swap.run)
+        log.go_on_replacing(swap)
 
 
 async def _read(source: asyncio.StreamReader) -> object:

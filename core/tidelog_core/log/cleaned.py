@@ -1,16 +1,24 @@
 """Putting a compacted segment into the place of those that it was made from.
 
 Compaction writes the new segment, with its index files, into the directory ``cleaned``,
-and fsyncs it there. Then, with the log standing still:
+and fsyncs it there. Then:
 
-    1. ``sealed-segments`` vouches for the new segment beside the old ones, durably
-    2. ``cleaned/<base>.log`` becomes ``<base>.log.<end>.swap``; the directory is fsynced
-    3. the files of the old segments go, the new index files come
-    4. the swap file becomes ``<base>.log``; the directory is fsynced
+    1. ``sealed-segments`` vouches for the new segment beside the old ones, durably;
+       ``cleaned/<base>.log`` becomes ``<base>.log.<end>.swap``; the directory is fsynced
+    2. the new index files come, and the log has the new segment instead of the old ones
+    3. the files of the other old segments go; the directory is fsynced
+    4. the swap file becomes ``<base>.log``
+    5. the directory is fsynced
 
-A crash before 2 is durable leaves the old segments, and the next open throws ``cleaned``
-away. After it, the next open does 3 and 4 again: everything in ``[base, end)`` but the
-swap file is old. Only 1 and 2 need space on the disk, and until then nothing has changed.
+A crash before 1 is durable leaves the old segments, and the next open throws ``cleaned``
+away. After it, the next open does the rest again: everything in ``[base, end)`` but the
+swap file is old. Only 1 needs space on the disk, and until then nothing has changed.
+
+1, 3 and 5 wait for the disk, and run on any thread (``PendingSwap``). Meanwhile the log's own
+thread may read, append and roll: 1 and 3 touch no file that the log has open or opens, and the
+segments that are replaced are sealed. Whoever cuts or removes segments, writes
+``sealed-segments`` (a flush), closes or deletes the log lets the swap come to its end first
+(``Cleaning.settle``): a swap file that outlived a truncation would bring back what was cut.
 
 Of several groups of one compaction, some may be replaced and others not: what went from
 one group is still told by a newer record in another, replaced or not.
@@ -21,9 +29,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.log.checkpoint import sync_directory, write_checkpoint
@@ -112,29 +122,86 @@ def find_replaced(local: LocalLog, cleaned: CleanedSegment) -> range:
     return found
 
 
-def vouch_for(local: LocalLog, cleaned: CleanedSegment) -> None:
-    """Do the first step. Raises ``OSError``; the log is as it was."""
-    # What stands twice is told apart by what the file turns out to be.
-    rows = [*local.seals(), cleaned.seal]
-    write_checkpoint(local.directory / SEGMENT_FILE, rows)
-    local.seals_are_dirty = True
+class PendingSwap:
+    """One segment's way into its place. Made by the log's thread."""
 
+    def __init__(self, local: LocalLog, cleaned: CleanedSegment) -> None:
+        """Raises ``SegmentsChanged``."""
+        self._replaced = find_replaced(local, cleaned)
+        self._local = local
+        self._seal = cleaned.seal
+        # What stands twice is told apart by what the file turns out to be.
+        self._rows = [*local.seals(), cleaned.seal]
+        self._old = [one.base_offset for one in cleaned.replaced]
+        self._segment = local.new_segment(cleaned.seal.base_offset)
+        self._steps: deque[Callable[[], None]] = deque(
+            (self._begin, self._adopt, self._remove_old, self._name, self._end)
+        )
+        self._lock = Lock()
+        self.error: OSError | None = None
 
-def begin_swap(local: LocalLog, cleaned: CleanedSegment) -> None:
-    """Do the second step. Raises ``OSError``; the log is as it was if no swap file is there."""
-    directory, seal = local.directory, cleaned.seal
-    source = segment_path(cleaned_directory(directory), seal.base_offset, LOG_SUFFIX)
-    os.rename(source, swap_path(directory, seal.base_offset, seal.end_offset))  # noqa: PTH104
-    sync_directory(directory)
+    @property
+    def is_done(self) -> bool:
+        """Whether the segment is in its place, durably."""
+        return not self._steps
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the next open would finish it."""
+        directory, base_offset = self._local.directory, self._seal.base_offset
+        return not segment_path(cleaned_directory(directory), base_offset, LOG_SUFFIX).exists()
 
-def end_swap(local: LocalLog, cleaned: CleanedSegment, replaced: range) -> None:
-    """Do the other steps. After an ``OSError`` only opening the log anew helps."""
-    directory, seal = local.directory, cleaned.seal
-    _finish(directory, seal.base_offset, seal.end_offset, [s.base_offset for s in cleaned.replaced])
-    segment = local.new_segment(seal.base_offset)
-    segment.adopt(seal)
-    local.replace(replaced, segment)
+    def run(self) -> None:
+        """Do the next step, on any thread, if it is one that blocks. An ``error`` is kept."""
+        with self._lock:
+            if len(self._steps) % 2 and self.error is None:
+                try:
+                    self._steps[0]()
+                except OSError as error:
+                    self.error = error
+                else:
+                    self._steps.popleft()
+
+    def go_on(self) -> None:
+        """Do the next step, on the log's thread, unless it blocks. Raises ``OSError``.
+
+        After that only opening the log anew helps, if the swap has begun.
+        """
+        with self._lock:
+            if self.error is not None:
+                raise self.error
+            if self._steps and len(self._steps) % 2 == 0:
+                self._steps[0]()
+                self._steps.popleft()
+
+    def _begin(self) -> None:
+        directory, seal = self._local.directory, self._seal
+        write_checkpoint(directory / SEGMENT_FILE, self._rows)
+        source = segment_path(cleaned_directory(directory), seal.base_offset, LOG_SUFFIX)
+        os.rename(source, self._swap_file)  # noqa: PTH104
+        sync_directory(directory)
+
+    def _adopt(self) -> None:
+        local, segment = self._local, self._segment
+        move_indexes(local.directory, self._seal.base_offset)
+        segment.adopt(self._seal)
+        segment.path = self._swap_file
+        local.replace(self._replaced, segment)
+
+    def _remove_old(self) -> None:
+        remove_replaced(self._local.directory, self._seal.base_offset, self._old)
+
+    def _name(self) -> None:
+        live = segment_path(self._local.directory, self._seal.base_offset, LOG_SUFFIX)
+        os.rename(self._swap_file, live)  # noqa: PTH104
+        self._segment.path = live
+
+    def _end(self) -> None:
+        sync_directory(self._local.directory)
+
+    @property
+    def _swap_file(self) -> Path:
+        return swap_path(self._local.directory, self._seal.base_offset, self._seal.end_offset)
 
 
 def finish_swaps(directory: Path) -> None:
@@ -151,10 +218,15 @@ def finish_swaps(directory: Path) -> None:
 
 
 def _finish(directory: Path, base_offset: int, end_offset: int, old: Sequence[int]) -> None:
-    for old_offset in old:
-        if old_offset != base_offset:
-            remove_segment_files(directory, old_offset)
-            snapshot_path(directory, old_offset).unlink(missing_ok=True)
+    move_indexes(directory, base_offset)
+    remove_replaced(directory, base_offset, old)
+    live = segment_path(directory, base_offset, LOG_SUFFIX)
+    os.rename(swap_path(directory, base_offset, end_offset), live)  # noqa: PTH104
+    sync_directory(directory)
+
+
+def move_indexes(directory: Path, base_offset: int) -> None:
+    """Put the new index files in the place of those of the old segment at this offset."""
     for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
         index = segment_path(directory, base_offset, suffix)
         index.unlink(missing_ok=True)
@@ -165,9 +237,14 @@ def _finish(directory: Path, base_offset: int, end_offset: int, old: Sequence[in
             # what is not there is rebuilt.
             if error.errno != errno.ENOENT:
                 raise
+
+
+def remove_replaced(directory: Path, base_offset: int, old: Sequence[int]) -> None:
+    """Remove the files of the old segments but for those that have the new one's names."""
+    for old_offset in old:
+        if old_offset != base_offset:
+            remove_segment_files(directory, old_offset)
+            snapshot_path(directory, old_offset).unlink(missing_ok=True)
     if len(old) > 1:
         # An old segment that came back behind the new one would seem to be part of the log.
         sync_directory(directory)
-    live = segment_path(directory, base_offset, LOG_SUFFIX)
-    os.rename(swap_path(directory, base_offset, end_offset), live)  # noqa: PTH104
-    sync_directory(directory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,15 @@ from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.cleaned import (
     CleanedSegment,
+    PendingSwap,
     SegmentsChanged,
     SegmentToClean,
-    begin_swap,
     cleaned_directory,
-    end_swap,
-    find_replaced,
     segments_to_clean,
-    vouch_for,
 )
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.paths import CLEANER_OFFSET_FILE, LOG_SUFFIX, segment_path
+from tidelog_core.log.paths import CLEANER_OFFSET_FILE
 from tidelog_core.log.producer_state import ProducerEntry, ProducerState
 from tidelog_core.log.values import AbortedTransaction
 
@@ -42,11 +39,20 @@ class CleaningSource:
 class Cleaning:
     """How far one log is compacted."""
 
-    __slots__ = ("_durability", "_local", "up_to")
+    __slots__ = ("_durability", "_local", "_on_replaced", "_pending", "up_to")
 
-    def __init__(self, local: LocalLog, durability: Durability, *, up_to: int) -> None:
+    def __init__(
+        self,
+        local: LocalLog,
+        durability: Durability,
+        *,
+        up_to: int,
+        on_replaced: Callable[[], None],
+    ) -> None:
         self._local = local
         self._durability = durability
+        self._on_replaced = on_replaced  # called when the log's segments are others
+        self._pending: PendingSwap | None = None  # at most one is under way
         self.up_to = up_to  # everything below is compacted
 
     def segments(self, settled: int, *, dirty_from: int) -> tuple[SegmentToClean, ...]:
@@ -74,23 +80,42 @@ class Cleaning:
             local.cut_count,
         )
 
-    def replace(self, source: CleaningSource, cleaned: CleanedSegment) -> None:
-        """Replace the segments. Raises ``SegmentsChanged``, ``StorageError``."""
-        local, seal = self._local, cleaned.seal
+    def begin_replacing(self, source: CleaningSource, cleaned: CleanedSegment) -> PendingSwap:
+        """Begin to replace the segments. Raises ``SegmentsChanged``, ``StorageError``."""
+        self.settle()
         self._require_uncut(source)
-        replaced = find_replaced(local, cleaned)
+        swap = PendingSwap(self._local, cleaned)
         # A flush that has begun would write seal records that lack the new one.
         self._durability.cancel()
-        staged = segment_path(cleaned_directory(local.directory), seal.base_offset, LOG_SUFFIX)
+        self._pending = swap
+        return swap
+
+    def go_on_replacing(self, swap: PendingSwap) -> None:
+        """Do the swap's next step, if it is one for the log's thread. Raises ``StorageError``."""
+        local = self._local
+        if swap.is_done:
+            return  # Someone else has waited for it.
+        local.check_online()
         try:
             with local.storage_errors("compaction"):
-                vouch_for(local, cleaned)
-                begin_swap(local, cleaned)
-                end_swap(local, cleaned, replaced)
+                swap.go_on()
         except StorageError:
-            if not staged.exists():
-                local.go_offline()  # It has begun, and the next open finishes it.
+            self._pending = None
+            local.seals_are_dirty = True
+            if swap.has_begun:
+                local.go_offline()  # The next open finishes it.
             raise
+        self._on_replaced()
+        if swap.is_done:
+            self._pending = None
+
+    def settle(self) -> None:
+        """Let a swap that has begun come to its end, here. Blocks. Raises ``StorageError``."""
+        swap = self._pending
+        while swap is not None and not swap.is_done:
+            swap.run()
+            self.go_on_replacing(swap)
+        self._pending = None
 
     def end(self, source: CleaningSource, up_to: int) -> None:
         """Move ``up_to`` forward, durably. Raises ``SegmentsChanged``, ``StorageError``."""

@@ -14,7 +14,7 @@ timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tidelog_core.clock import wall_clock_ms
@@ -36,7 +36,7 @@ from tidelog_core.log.checkpoint import (
     encode_rows,
     write_checkpoint,
 )
-from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean
+from tidelog_core.log.cleaned import CleanedSegment, PendingSwap, SegmentToClean
 from tidelog_core.log.cleaning import Cleaning, CleaningSource
 from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
 from tidelog_core.log.durability import Durability
@@ -115,7 +115,12 @@ class UnifiedLog:
             is_new=opened.is_new,
             clock_ms=clock_ms,
         )
-        self._cleaning = Cleaning(opened.local, self._durability, up_to=opened.cleaned_up_to)
+        self._cleaning = Cleaning(
+            opened.local,
+            self._durability,
+            up_to=opened.cleaned_up_to,
+            on_replaced=self._start.forget_sealed,
+        )
         self._is_closed = False
         self._verifications = Verifications()
 
@@ -538,6 +543,7 @@ class UnifiedLog:
         segment is gone.
         """
         self._local.check_online()
+        self._cleaning.settle()
         self._start.make_whole(sealed, self._producers_at)
 
     def advance_log_start_offset(self, offset: int) -> bool:
@@ -553,6 +559,7 @@ class UnifiedLog:
             )
         if offset <= self._start.offset:
             return False
+        self._cleaning.settle()
         self._start.advance(offset)
         return True
 
@@ -571,6 +578,7 @@ class UnifiedLog:
         Returns the bytes freed. Durable on return: an evicted segment stays away.
         """
         self._local.check_online()
+        self._cleaning.settle()
         return self._start.remove_segments_below(min(up_to_offset, self._start.tiered_up_to))
 
     def truncate_to(self, offset: int) -> None:
@@ -591,6 +599,7 @@ class UnifiedLog:
                 leader_epochs=self._epochs.entries,
             )
             return
+        self._cleaning.settle()
         with self._truncating():
             offset = self._truncation_point(offset)
             # Also if it does not change: this makes the removal of the clean-shutdown
@@ -646,6 +655,7 @@ class UnifiedLog:
             if producers.end_offset != offset:
                 raise CorruptSnapshot(f"it is of offset {producers.end_offset}, not {offset}")
         epochs = [(epoch, start) for epoch, start in leader_epochs if start < offset]
+        self._cleaning.settle()
         with self._truncating():
             self._durability.set_recovery_point(min(local.start_offset, offset))
             self._cleaning.forget_above(min(local.start_offset, offset))
@@ -719,9 +729,22 @@ class UnifiedLog:
         it was when ``source`` was made, ``StorageError``; nothing has changed then, unless
         the log is offline.
         """
+        self.begin_replacing(source, cleaned)
+        self._cleaning.settle()
+
+    def begin_replacing(self, source: CleaningSource, cleaned: CleanedSegment) -> PendingSwap:
+        """Begin what ``replace_segments`` does, to be brought to its end in steps.
+
+        Until ``is_done`` the caller runs ``PendingSwap.run`` on any thread, which may block, and
+        then calls ``go_on_replacing`` here. Whatever else changes the log's files meanwhile
+        waits for the end of it. Raises as ``replace_segments``.
+        """
         self._local.check_online()
-        self._cleaning.replace(source, cleaned)
-        self._start.forget_sealed()
+        return self._cleaning.begin_replacing(source, cleaned)
+
+    def go_on_replacing(self, swap: PendingSwap) -> None:
+        """Take a swap further of which ``run`` has returned. Raises ``StorageError``."""
+        self._cleaning.go_on_replacing(swap)
 
     def end_cleaning(self, source: CleaningSource, up_to: int) -> None:
         """Note that everything below ``up_to`` is compacted. Durable on return.
@@ -729,6 +752,7 @@ class UnifiedLog:
         Raises as ``replace_segments``.
         """
         self._local.check_online()
+        self._cleaning.settle()
         self._cleaning.end(source, up_to)
 
     # -- durability --
@@ -744,6 +768,8 @@ class UnifiedLog:
         Blocks for the disk. Raises ``StorageError`` and takes the log offline if the
         disk fails: what an fsync has failed to write may be lost.
         """
+        self._local.check_online()
+        self._cleaning.settle()
         self._durability.flush(up_to)
 
     def begin_flush(self, up_to: int | None = None) -> PendingFlush | None:
@@ -753,6 +779,8 @@ class UnifiedLog:
         after an ``OSError``, ``fail_flush``, here. None if there is nothing to flush
         or another flush is under way.
         """
+        self._local.check_online()
+        self._cleaning.settle()
         return self._durability.begin(up_to)
 
     def finish_flush(self, pending: PendingFlush) -> None:
@@ -783,6 +811,7 @@ class UnifiedLog:
     def _close_in_order(self) -> None:
         local = self._local
         active = local.active
+        self._cleaning.settle()
         with local.storage_errors("closing"):
             if active.size_bytes and active.seal is None:
                 active.write_indexes()
@@ -815,6 +844,9 @@ class UnifiedLog:
         self._is_closed = True
         self._durability.cancel()
         local = self._local
+        if not local.is_offline:
+            with suppress(StorageError):  # Its files go.
+                self._cleaning.settle()
         local.close()
         local.go_offline()
         with local.storage_errors("deletion"):
