@@ -14,13 +14,18 @@ from crc32c import crc32c
 MIB = 1 << 20
 
 
-def sendfile_gigabytes_per_cpu_second(total_bytes: int = 8 << 30) -> float:
-    """Send a cached file over loopback with nothing else in the loop."""
+def sendfile_gigabytes_per_cpu_second(
+    total_bytes: int = 8 << 30, *, client_core: int | None = None
+) -> float:
+    """Send a cached file over loopback with nothing else in the loop.
+
+    The receiver, which does not count, keeps to ``client_core`` if one is given.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
         path.write_bytes(os.urandom(MIB) * 64)
         receiver, sender = _loopback_pair()
-        sink = threading.Thread(target=_drain, args=(receiver,))
+        sink = threading.Thread(target=_drain, args=(receiver, client_core))
         sink.start()
         with sender, path.open("rb") as file:
             # Only this thread's time counts: the receiver stands for the client's machine.
@@ -34,11 +39,16 @@ def sendfile_gigabytes_per_cpu_second(total_bytes: int = 8 << 30) -> float:
     return sent / used / 1e9
 
 
-def append_gigabytes_per_cpu_second(total_bytes: int = 4 << 30) -> float:
-    """Receive from loopback, check CRC-32C, append to a file: what any broker must do."""
+def append_gigabytes_per_cpu_second(
+    total_bytes: int = 4 << 30, *, client_core: int | None = None
+) -> float:
+    """Receive from loopback, check CRC-32C, append to a file: what any broker must do.
+
+    The sender, which does not count, keeps to ``client_core`` if one is given.
+    """
     with tempfile.TemporaryDirectory() as folder:
         receiver, sender = _loopback_pair()
-        source = threading.Thread(target=_pour, args=(sender, total_bytes))
+        source = threading.Thread(target=_pour, args=(sender, total_bytes, client_core))
         source.start()
         buffer = memoryview(bytearray(MIB))
         used = 0.0
@@ -64,14 +74,21 @@ def _loopback_pair() -> tuple[socket.socket, socket.socket]:
     return receiver, sender
 
 
-def _drain(receiver: socket.socket) -> None:
+def _drain(receiver: socket.socket, core: int | None) -> None:
+    _keep_to(core)
     buffer = bytearray(4 * MIB)
     while receiver.recv_into(buffer):
         pass
 
 
-def _pour(sender: socket.socket, total_bytes: int) -> None:
+def _pour(sender: socket.socket, total_bytes: int, core: int | None) -> None:
+    _keep_to(core)
     block = os.urandom(MIB)
     for _ in range(total_bytes // MIB):
         sender.sendall(block)
     sender.shutdown(socket.SHUT_WR)
+
+
+def _keep_to(core: int | None) -> None:
+    if core is not None:
+        os.sched_setaffinity(0, {core})  # of the calling thread

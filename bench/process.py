@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import usage
 from tools.compiled import write_overlay
 
 START_SECONDS_MAX = 20.0
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,15 @@ class Node:
 
     def cpu_seconds(self) -> float:
         """Return user and system time of the node and its tier worker so far, seconds."""
-        return sum(_cpu_seconds(pid) for pid in [self.pid, *_children(self.pid)])
+        return usage.cpu_seconds(usage.process_tree(self.pid))
 
     def rss_megabytes(self) -> float:
         """Return the resident memory of the node itself, 10^6 bytes."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        [line] = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-        return int(line.split()[1]) * 1024 / 1e6
+        return usage.rss_megabytes(self.pid)
+
+    def resident_megabytes(self) -> float:
+        """Return the resident memory of all its processes, 10^6 bytes, shared pages once."""
+        return usage.resident_megabytes(usage.process_tree(self.pid))
 
 
 @contextmanager
@@ -74,12 +76,3 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
                 return
         time.sleep(0.005)
     raise RuntimeError(f"the node did not listen within {START_SECONDS_MAX} s")
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -13,8 +13,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools import maven
@@ -27,7 +28,21 @@ BROKER_ID = 1
 _CLUSTER_ID = "dGlkZWxvZy1jb21wYXJlZA"  # any 16 bytes in base64
 _PR_SET_PDEATHSIG = 1
 _ROOT = TOOLS_DIR / "kafka-broker"
+_PROPERTIES = "server.properties"
+_PORT = "port"
 _LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+# What Kafka's own start script gives a broker.
+SERVER_JAVA_OPTIONS = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+    _LOG_LEVEL,
+)
 # A small heap and the simplest collector: it starts sooner and leaves the cores alone.
 _JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", _LOG_LEVEL)
 
@@ -49,6 +64,15 @@ def class_path() -> str | None:
     return maven.class_path(_ROOT, f"kafka_2.13-{VERSION}.jar", f"kafka-tools-{VERSION}.jar")
 
 
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A running broker."""
+
+    pid: int
+    port: int
+    started_at: float  # time.perf_counter when the process was started
+
+
 @contextmanager
 def serve(
     folder: Path,
@@ -63,10 +87,23 @@ def serve(
     by themselves. ``second_listener`` is one more port and the
     port that clients who come there are told (a proxy's). Raises ``ToolAbsent``.
     """
+    format_storage(folder, config, features=features, second_listener=second_listener)
+    with run_formatted(folder) as broker:
+        yield broker.port
+
+
+def format_storage(
+    folder: Path,
+    config: Mapping[str, str] | None = None,
+    *,
+    features: Mapping[str, int] | None = None,
+    second_listener: tuple[int, int] | None = None,
+) -> None:
+    """Prepare an empty broker below ``folder``; the arguments are those of ``serve``."""
     java = _java()
     folder.mkdir(parents=True, exist_ok=True)
     port, controller_port = _free_ports(2)
-    properties = folder / "server.properties"
+    properties = folder / _PROPERTIES
     lines = _properties(folder / "data", port, controller_port)
     if second_listener is not None:
         own_port, told_port = second_listener
@@ -81,10 +118,22 @@ def serve(
     levels = [f"--feature={name}={level}" for name, level in (features or {}).items()]
     storage_tool = [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID]
     run([*storage_tool, "-c", properties, *levels])
+    (folder / _PORT).write_text(str(port))
+
+
+@contextmanager
+def run_formatted(folder: Path, java_options: Sequence[str] = _JAVA_OPTIONS) -> Iterator[Broker]:
+    """Run the broker that ``format_storage`` prepared, with what it has kept since.
+
+    Raises ``ToolAbsent``.
+    """
+    java = _java(java_options)
+    port = int((folder / _PORT).read_text())
     log_path = folder / "broker.log"
     with log_path.open("wb") as log:
+        started_at = time.perf_counter()
         process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(properties)],
+            [*java, "kafka.Kafka", str(folder / _PROPERTIES)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -92,7 +141,7 @@ def serve(
         )
     try:
         _await_port(port, process, log_path)
-        yield port
+        yield Broker(process.pid, port, started_at)
     finally:
         process.terminate()
         try:
@@ -122,11 +171,11 @@ def run_tool(main_class: str, *arguments: str, timeout: float = 60.0) -> str:
     return done.stdout
 
 
-def _java() -> list[str]:
+def _java(options: Sequence[str] = _JAVA_OPTIONS) -> list[str]:
     path = class_path()
     if path is None:
         raise ToolAbsent("Apache Kafka's broker is not installed: run `make tools`")
-    return [require("java"), *_JAVA_OPTIONS, "-cp", path]
+    return [require("java"), *options, "-cp", path]
 
 
 def _properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
@@ -171,7 +220,7 @@ def _await_port(port: int, process: subprocess.Popen[bytes], log_path: Path) -> 
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
         except OSError:
-            time.sleep(0.05)
+            time.sleep(0.02)
         else:
             return
     raise RuntimeError(f"the broker did not listen within {START_TIMEOUT} s")

@@ -1,0 +1,76 @@
+"""The servers of a workload, each on the server core, started when they are first needed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from bench.peers.cores import pinned_to
+from bench.peers.peer import Peer
+from bench.process import Node
+
+
+class Arena:
+    """One server of each peer at most; those that are not measured idle on the same core."""
+
+    def __init__(self, folder: Path, server_core: int, client_core: int) -> None:
+        self.server_core = server_core
+        self.client_core = client_core
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._running: dict[str, tuple[Node, Path, ExitStack]] = {}
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for name in list(self._running):
+            self._stop(name)
+
+    def node(self, peer: Peer) -> Node:
+        """Return the peer's server, a new and empty one where it has died."""
+        if peer.name in self._running and not _is_alive(self._running[peer.name][0]):
+            self._stop(peer.name)
+        if peer.name not in self._running:
+            folder = self.fresh_folder(peer)
+            stack = ExitStack()
+            node = stack.enter_context(self.started(peer, folder))
+            self._running[peer.name] = node, folder, stack
+        return self._running[peer.name][0]
+
+    def folder(self, peer: Peer) -> Path:
+        """Return the folder of the peer's running server."""
+        return self._running[peer.name][1]
+
+    def fresh_folder(self, peer: Peer) -> Path:
+        """Return a folder that the peer can be started with, and nothing in it."""
+        folder = self._folder / f"{peer.name}-{next(self._numbers)}"
+        peer.prepare(folder)
+        return folder
+
+    @contextmanager
+    def started(self, peer: Peer, folder: Path) -> Iterator[Node]:
+        """Run the peer with this folder on the server core."""
+        with ExitStack() as stack:
+            with pinned_to(self.server_core):
+                node = stack.enter_context(peer.run(folder))
+            yield node
+
+    def _stop(self, name: str) -> None:
+        _, _, stack = self._running.pop(name)
+        stack.close()
+
+
+def _is_alive(node: Node) -> bool:
+    try:
+        return Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

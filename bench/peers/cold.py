@@ -1,0 +1,63 @@
+"""Fetches of records that are on the disk alone: the page cache has been told to drop them.
+
+Reads from the object store are `bench.cold_reads`; neither Apache Kafka nor Tansu has one here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from bench.peers import clients, topics
+from bench.peers.arena import Arena
+from bench.peers.clients import Load
+from bench.peers.figures import Case
+from bench.peers.peer import Peer
+from bench.peers.throughput import measured
+
+WORKLOAD = "cold reads"
+NAME = "1 KB, from disk"
+_LOAD = Load()
+
+
+def cases() -> list[Case]:
+    """Return the one cell."""
+    return [Case(WORKLOAD, NAME, _run, bare=_bare)]
+
+
+def _run(arena: Arena, peer: Peer) -> Mapping[str, float]:
+    if not peer.is_durable:
+        raise RuntimeError(f"{peer.name} keeps its records in memory only")
+    node = arena.node(peer)
+    with topics.fresh_topic(node, peer) as topic:
+        clients.produce(node, topic, _LOAD)
+        _drop_from_cache(arena.folder(peer).rglob("*.log"))
+        fetch = lambda: clients.fetch(node, topic, _LOAD)  # noqa: E731
+        return measured("fetch", node, _LOAD.size_bytes, fetch)
+
+
+def _bare(_: Arena) -> Mapping[str, float]:
+    """Read a file of the same size from the disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data"
+        path.write_bytes(os.urandom(_LOAD.size_bytes))
+        _drop_from_cache([path])
+        started, cpu_before = time.perf_counter(), time.thread_time()
+        with path.open("rb", buffering=0) as file:
+            while file.read(1 << 20):
+                pass
+        wall, cpu = time.perf_counter() - started, time.thread_time() - cpu_before
+    return {
+        "fetch_mb_per_s": _LOAD.size_bytes / wall / 1e6,
+        "fetch_cpu_s_per_gb": cpu / _LOAD.size_bytes * 1e9,
+    }
+
+
+def _drop_from_cache(files: Iterable[Path]) -> None:
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())  # What is not on the disk yet cannot be dropped.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,26 @@
+"""Which core runs what: one for the server under test, another for the clients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def pinned_to(core: int) -> Iterator[None]:
+    """Keep the calling thread, and what it starts meanwhile, on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def server_and_client_core() -> tuple[int, int]:
+    """Return two different cores of this machine. Raises ``RuntimeError`` where there is one."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise RuntimeError("server and clients need a core each, and there is only one")
+    return cores[0], cores[1]

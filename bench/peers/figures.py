@@ -1,0 +1,78 @@
+"""Measured figures, what went wrong instead of one, and their medians."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from bench.peers.arena import Arena
+from bench.peers.peer import Peer
+
+BARE = "bare"
+"""Where peers have their names, the bare loops of the machine have this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One cell of the matrix: work that is done against every peer in turns."""
+
+    workload: str
+    name: str
+    run: Callable[[Arena, Peer], Mapping[str, float]]
+    """Do it once and return figures by metric; whatever it raises is the cell's problem."""
+    bare: Callable[[Arena], Mapping[str, float]] | None = None
+    """The same without a broker, called on the server core."""
+    warm_up_rounds: int = 1
+    """How many rounds come first and do not count."""
+    repeats_max: int | None = None
+    """What takes long is repeated less often."""
+    peers: tuple[str, ...] | None = None
+    """The only peers that have it; ``None`` stands for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value, or why there is none."""
+
+    workload: str
+    case: str
+    peer: str
+    round_index: int
+    metric: str
+    value: float | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The values of one metric in all rounds."""
+
+    median: float
+    lowest: float
+    highest: float
+
+
+Key = tuple[str, str, str, str]
+"""Workload, case, metric, peer."""
+
+
+def spreads(figures: Iterable[Figure]) -> dict[Key, Spread]:
+    """Return medians and extremes of what was measured, in the order of measuring."""
+    values: dict[Key, list[float]] = {}
+    for figure in figures:
+        if figure.value is not None:
+            key = (figure.workload, figure.case, figure.metric, figure.peer)
+            values.setdefault(key, []).append(figure.value)
+    return {
+        key: Spread(statistics.median(some), min(some), max(some)) for key, some in values.items()
+    }
+
+
+def problems(figures: Iterable[Figure]) -> dict[tuple[str, str, str], str]:
+    """Return the first problem of each workload, case and peer that had one."""
+    found: dict[tuple[str, str, str], str] = {}
+    for figure in figures:
+        if figure.problem:
+            found.setdefault((figure.workload, figure.case, figure.peer), figure.problem)
+    return found

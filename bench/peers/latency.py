@@ -1,0 +1,177 @@
+"""From the moment a record is due to be sent until a consumer has it, at a steady pace.
+
+One raw client thread does both: every millisecond one produce request is due, with as many 1 KB
+records as the pace wants, and one long poll waits for them. A request that goes out late, because
+the server holds the connection up, counts from when it was due (no coordinated omission). The
+client parses nothing but offsets, so that what is measured is the server.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bench.peers import topics
+from bench.peers.arena import Arena
+from bench.peers.figures import Case
+from bench.peers.peer import Peer
+from tests.node.wire_client import a_batch, fetch_body, frame, produce_body
+
+WORKLOAD = "latency"
+RECORD_SIZE_BYTES = 1024
+_TICK_SECONDS = 0.001
+_SETTLING_TICKS = 1000  # not counted
+_LAG_SECONDS_MAX = 15.0  # after the last request was due
+_PRODUCE, _PRODUCE_VERSION = 0, 8
+_FETCH, _FETCH_VERSION = 1, 11
+_FETCH_WAIT_MS = 500
+_FETCH_BYTES_MAX = 16_000_000
+
+
+def cases(*, is_quick: bool) -> list[Case]:
+    """Return a cell a pace; the quick one is that of the goal."""
+    paces = (10,) if is_quick else (1, 10, 50)
+    return [Case(WORKLOAD, name_of(pace), _Work(pace)) for pace in paces]
+
+
+def name_of(megabytes_per_second: int) -> str:
+    """Return the name of the cell with this pace."""
+    return f"{megabytes_per_second} MB/s"
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    megabytes_per_second: int
+    counted_ticks: int = 5000
+
+    def __call__(self, arena: Arena, peer: Peer) -> Mapping[str, float]:
+        node = arena.node(peer)
+        batch_records = max(1, self.megabytes_per_second * 1000 // RECORD_SIZE_BYTES)
+        with topics.fresh_topic(node, peer) as topic:
+            cpu_before, started = node.cpu_seconds(), time.perf_counter()
+            latencies = list(
+                _paced(node.port, topic, batch_records, _SETTLING_TICKS + self.counted_ticks)
+            )
+            cpu, wall = node.cpu_seconds() - cpu_before, time.perf_counter() - started
+        counted = sorted(latencies[_SETTLING_TICKS:])
+        return {
+            "p50_ms": _percentile(counted, 50) * 1000,
+            "p99_ms": _percentile(counted, 99) * 1000,
+            "p99.9_ms": _percentile(counted, 99.9) * 1000,
+            "cores_used": cpu / wall,
+        }
+
+
+def _percentile(ordered: list[float], percent: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+def _paced(port: int, topic: str, batch_records: int, tick_count: int) -> Iterator[float]:
+    """Yield the latency of every request's records, seconds, in their order.
+
+    Raises ``RuntimeError`` where the server refuses something or stays behind for too long.
+    """
+    batch = a_batch(*[b"v" * RECORD_SIZE_BYTES] * batch_records)
+    body = produce_body(topic, batch)
+    request = frame(_PRODUCE, _PRODUCE_VERSION, 1, body, tags=b"")
+    with _connect(port) as producer, _connect(port) as consumer:
+        acknowledged, fetched = _Answers(producer), _Answers(consumer)
+        sent = received = next_offset = 0
+        consumer.sendall(_fetch_frame(topic, next_offset))
+        start = time.perf_counter()
+        while received < tick_count:
+            now = time.perf_counter()
+            if now > start + tick_count * _TICK_SECONDS + _LAG_SECONDS_MAX:
+                raise RuntimeError(f"{tick_count - received} of {tick_count} requests are behind")
+            if sent < tick_count and now >= start + sent * _TICK_SECONDS:
+                producer.sendall(request)
+                sent += 1
+                continue
+            due_in = start + sent * _TICK_SECONDS - now if sent < tick_count else 0.1
+            readable, _, _ = select.select([producer, consumer], [], [], due_in)
+            if producer in readable:
+                for answer in acknowledged.read():
+                    _check_produced(answer, topic)
+            if consumer in readable:
+                for answer in fetched.read():
+                    now = time.perf_counter()
+                    next_offset = max(next_offset, _end_offset(answer, topic))
+                    consumer.sendall(_fetch_frame(topic, next_offset))
+                    for index in range(received, next_offset // batch_records):
+                        yield now - (start + index * _TICK_SECONDS)
+                    received = next_offset // batch_records
+
+
+def _connect(port: int) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), 10)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client
+
+
+class _Answers:
+    """Cuts what a socket receives into answers."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._source = source
+        self._data = bytearray()
+
+    def read(self) -> list[bytes]:
+        """Receive once and return the answers that are complete, without their sizes."""
+        received = self._source.recv(1 << 20)
+        if not received:
+            raise RuntimeError("the server closed the connection")
+        self._data += received
+        answers = []
+        while len(self._data) >= 4:
+            (size,) = struct.unpack_from(">i", self._data)
+            if len(self._data) < 4 + size:
+                break
+            answers.append(bytes(self._data[4 : 4 + size]))
+            del self._data[: 4 + size]
+        return answers
+
+
+def _fetch_frame(topic: str, offset: int) -> bytes:
+    body = fetch_body(
+        topic, offset, max_wait_ms=_FETCH_WAIT_MS, partition_max_bytes=_FETCH_BYTES_MAX
+    )
+    return frame(_FETCH, _FETCH_VERSION, 1, body, tags=b"")
+
+
+def _check_produced(answer: bytes, topic: str) -> None:
+    # correlation id, one topic: name; one partition: index, error code
+    (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)
+    if error:
+        raise RuntimeError(f"a produce request was answered with error code {error}")
+
+
+def _end_offset(answer: bytes, topic: str) -> int:
+    """Return the offset behind the last whole batch, 0 where there is none."""
+    # correlation id, throttle time; error code and session id
+    position = 4 + 4 + 2 + 4
+    (topic_count,) = struct.unpack_from(">i", answer, position)
+    if topic_count == 0:  # Tansu leaves out what it has no records of.
+        return 0
+    # the count, the topic's name, its one partition
+    position += 4 + 2 + len(topic) + 4
+    (error,) = struct.unpack_from(">h", answer, position + 4)
+    if error:
+        raise RuntimeError(f"a fetch was answered with error code {error}")
+    # index, error code, high watermark, last stable offset, log start offset
+    position += 4 + 2 + 8 + 8 + 8
+    (aborted_count,) = struct.unpack_from(">i", answer, position)
+    # aborted transactions, preferred replica, size of the records
+    position += 4 + max(0, aborted_count) * 16 + 4 + 4
+    end = 0
+    while position + 27 <= len(answer):
+        base_offset, size = struct.unpack_from(">qi", answer, position)
+        if position + 12 + size > len(answer):
+            break
+        (last_delta,) = struct.unpack_from(">i", answer, position + 23)
+        end = base_offset + last_delta + 1
+        position += 12 + size
+    return end

