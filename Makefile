@@ -14,7 +14,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 # A file's tests stay together: what they share is started once. Most of them wait for servers.
 TEST_WORKERS ?= 2
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench soak chaos clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench bench-peers soak chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -74,13 +74,17 @@ job-bundle: $(STAMP)  ## dist/jobs, what Spark jobs on EMR Serverless run
 wheel: $(STAMP)  ## dist/*.whl with the hot path compiled, for this platform and Python; needs a C compiler
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/pip wheel --quiet --no-build-isolation --no-deps -w dist .
 
-bench: $(STAMP) $(TOOLS)  ## what nodes, replication, commits, take-overs, cold reads and partitions cost; writes bench/results
+bench: $(STAMP) $(TOOLS)  ## what a node costs in every way, and the goals beside Kafka and Tansu; writes bench/results
 	$(BIN)/python -m bench.node
 	$(BIN)/python -m bench.replicated
 	$(BIN)/python -m bench.offset_commits
 	$(BIN)/python -m bench.take_over
 	$(BIN)/python -m bench.cold_reads
 	$(BIN)/python -m bench.partitions
+	$(BIN)/python -m bench.peers --quick
+
+bench-peers: $(STAMP) $(TOOLS)  ## Tidelog beside Apache Kafka and Tansu in 25 minutes: tables, CSV, plots; PEERS_FLAGS='--only latency'
+	$(BIN)/python -m bench.peers $(PEERS_FLAGS)
 
 soak: $(STAMP)  ## one node under load for half an hour, then whether it is as it was: SOAK_FLAGS='--seconds 600 ...'
 	$(BIN)/python -m bench.soak $(SOAK_FLAGS)

@@ -9,6 +9,8 @@ import argparse
 import datetime
 import os
 import platform
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -38,6 +40,7 @@ _FOLDERS = {False: "peers", True: "peers-quick"}
 
 def main() -> None:
     """Run what the arguments want; print the goals last."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped
     arguments = _parser().parse_args()
     began, load_before = time.monotonic(), os.getloadavg()[0]
     for peer in PEERS:

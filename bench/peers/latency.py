@@ -26,8 +26,7 @@ RECORD_SIZE_BYTES = 1024
 _TICK_SECONDS = 0.001
 _SETTLING_TICKS = 1000  # not counted
 _LAG_SECONDS_MAX = 15.0  # after the last request was due
-_PRODUCE, _PRODUCE_VERSION = 0, 8
-_FETCH, _FETCH_VERSION = 1, 11
+_FETCH = 1, 11  # key and version of the requests that ``fetch_body`` writes
 _FETCH_WAIT_MS = 500
 _FETCH_BYTES_MAX = 16_000_000
 
@@ -77,7 +76,7 @@ def _paced(port: int, topic: str, batch_records: int, tick_count: int) -> Iterat
     """
     batch = a_batch(*[b"v" * RECORD_SIZE_BYTES] * batch_records)
     body = produce_body(topic, batch)
-    request = frame(_PRODUCE, _PRODUCE_VERSION, 1, body, tags=b"")
+    request = frame(*topics.PRODUCE, 1, body, tags=b"")
     with _connect(port) as producer, _connect(port) as consumer:
         acknowledged, fetched = _Answers(producer), _Answers(consumer)
         sent = received = next_offset = 0
@@ -95,7 +94,7 @@ def _paced(port: int, topic: str, batch_records: int, tick_count: int) -> Iterat
             readable, _, _ = select.select([producer, consumer], [], [], due_in)
             if producer in readable:
                 for answer in acknowledged.read():
-                    _check_produced(answer, topic)
+                    topics.check_produced(answer, topic)
             if consumer in readable:
                 for answer in fetched.read():
                     now = time.perf_counter()
@@ -139,14 +138,7 @@ def _fetch_frame(topic: str, offset: int) -> bytes:
     body = fetch_body(
         topic, offset, max_wait_ms=_FETCH_WAIT_MS, partition_max_bytes=_FETCH_BYTES_MAX
     )
-    return frame(_FETCH, _FETCH_VERSION, 1, body, tags=b"")
-
-
-def _check_produced(answer: bytes, topic: str) -> None:
-    # correlation id, one topic: name; one partition: index, error code
-    (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)
-    if error:
-        raise RuntimeError(f"a produce request was answered with error code {error}")
+    return frame(*_FETCH, 1, body, tags=b"")
 
 
 def _end_offset(answer: bytes, topic: str) -> int:

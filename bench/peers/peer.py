@@ -46,7 +46,7 @@ class Tidelog:
 
     def description(self) -> str:
         """Return version and storage, for the report."""
-        return "Tidelog of this checkout, its hot path compiled; one node and its tier worker, files"
+        return "Tidelog of this checkout, its hot path compiled; a node and its tier worker, files"
 
     def prepare(self, folder: Path) -> None:
         """Make the folder."""

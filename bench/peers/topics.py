@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from kio.schema.create_topics.v5 import request as create_topics
@@ -14,10 +15,12 @@ from tidelog_core.wire_messages import build
 
 from bench.peers.peer import Peer
 from bench.process import Node
-from tests.node.wire_client import WireClient, a_batch, encode, frame, milliseconds
+from tests.node.wire_client import WireClient, a_batch, encode, frame, milliseconds, produce_body
 
 _SECONDS_MAX = 150.0  # for one request: some create thousands of partitions at a leisurely pace
 _RETRY_SECONDS = 0.005
+_IN_FLIGHT = 50
+PRODUCE = 0, 8  # key and version of the requests that ``produce_body`` writes
 _numbers = itertools.count()
 
 
@@ -82,10 +85,31 @@ def produce_until_acknowledged(node: Node, topic: str, partition: int = 0) -> fl
     return time.perf_counter() - node.started_at
 
 
-def ask_metadata(node: Node, topic: str, times: int) -> None:
-    """Ask for all partitions of a topic, one request after the other; parse no answer."""
+def produce_to_each(node: Node, topic: str, partition_count: int) -> None:
+    """Produce a record to every partition. Raises ``RuntimeError`` where one is refused."""
+    batch = a_batch(b"first")
+    with _patient_client(node) as client:
+        for start in range(0, partition_count, _IN_FLIGHT):
+            some = range(start, min(start + _IN_FLIGHT, partition_count))
+            bodies = [produce_body(topic, batch, partition=partition) for partition in some]
+            client.send(b"".join(frame(*PRODUCE, 1, body, tags=b"") for body in bodies))
+            for _ in some:
+                check_produced(client.receive(), topic)
+
+
+def check_produced(answer: bytes, topic: str) -> None:
+    """Raise ``RuntimeError`` where a Produce answer for one partition has an error."""
+    # correlation id, one topic: name; one partition: index, error code
+    (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)
+    if error:
+        raise RuntimeError(f"a produce request was answered with error code {error}")
+
+
+def ask_metadata(node: Node, names: Sequence[str], times: int) -> None:
+    """Ask for all partitions of the topics, one request after the other; parse no answer."""
     schema = metadata.MetadataRequest
-    body = encode(schema, build(schema, topics=(build(metadata.MetadataRequestTopic, name=topic),)))
+    wanted = tuple(build(metadata.MetadataRequestTopic, name=name) for name in names)
+    body = encode(schema, build(schema, topics=wanted))
     data = frame(schema.__api_key__, schema.__version__, 1, body, tags=b"")
     with _patient_client(node) as client:
         for _ in range(times):
