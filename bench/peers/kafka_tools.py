@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 
 from bench.peers import topics
@@ -56,7 +57,10 @@ def _throughput(arena: Arena, peer: Peer) -> Mapping[str, float]:
     speeds = re.findall(r"\(([\d.]+) MB/sec\)", produced)
     figures["produce_mb_per_s"] = float(speeds[-1]) * _MIB / 1e6
     # start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, MB/s while it fetched, ...
-    figures["fetch_mb_per_s"] = float(fetched.strip().split(", ")[8]) * _MIB / 1e6
+    fields = fetched.strip().split(", ")
+    if int(fields[4]) < _RECORD_COUNT:  # the tool gives up without an exit code
+        raise RuntimeError(f"ConsumerPerformance has seen {fields[4]} of {_RECORD_COUNT} records")
+    figures["fetch_mb_per_s"] = float(fields[8]) * _MIB / 1e6
     return figures
 
 
@@ -77,4 +81,10 @@ def _latency(arena: Arena, peer: Peer) -> Mapping[str, float]:
 
 
 def _run(tool: str, arguments: str) -> str:
-    return kafka_broker.run_tool(f"{_PACKAGE}.{tool}", *arguments.split(), timeout=_SECONDS_MAX)
+    try:
+        return kafka_broker.run_tool(f"{_PACKAGE}.{tool}", *arguments.split(), timeout=_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{tool} took more than {_SECONDS_MAX:.0f} s") from None
+    except subprocess.CalledProcessError as error:
+        words = str(error.stderr).strip().splitlines()[-1:]
+        raise RuntimeError(f"{tool} ended with {error.returncode}: {words}") from None
