@@ -7,7 +7,7 @@ it is received straight into place. So an idle connection owns no buffer, and a 
 never copied once more than its first part.
 
 The handler answers at once (the usual case for Produce and Fetch, and no task or future
-is made), or later (a future: long polls, acks that wait), or by a call that must be run
+is made), or later (long polls, acks that wait), or by a call that must be run
 (control requests: one after the other per connection, as clients expect of their own
 requests, and only while the answers before are out). An answer that is ready waits for
 those before it. Answers are written by this object alone: bytes gathered into one send,
@@ -26,16 +26,16 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidelog_core.model import FileSlice
 
+from tidelog_node.owed_reply import OwedReply, Reply, Segment
+
 logger = logging.getLogger(__name__)
 
-Segment = bytes | bytearray | memoryview | FileSlice
-Reply = Sequence[Segment]
 DeferredCall = Callable[[], Coroutine[Any, Any, Reply]]
 
 SCRATCH_BYTES = 131_072
@@ -96,7 +96,7 @@ class FrameHandler(Protocol):
 
     def __call__(
         self, frame: memoryview, peer: Peer
-    ) -> Reply | asyncio.Future[Reply] | DeferredCall | None:
+    ) -> Reply | OwedReply | asyncio.Future[Reply] | DeferredCall | None:
         """Return the answer, what will be the answer, or ``None`` where none is owed.
 
         The frame is writable and valid only during the call. Raises
@@ -125,6 +125,7 @@ class Connection:
         "_fd",
         "_handle",
         "_is_closed",
+        "_is_drain_due",
         "_is_leaving",
         "_is_reading",
         "_is_running_control",
@@ -165,7 +166,8 @@ class Connection:
         self._kept_start = 0
         self._kept_end = 0
         self._needed = 0  # bytes of the unfinished frame, its size field included
-        self._waiting: deque[Reply | asyncio.Future[Reply]] = deque()
+        self._waiting: deque[Reply | OwedReply | asyncio.Future[Reply]] = deque()
+        self._is_drain_due = False  # the loop will call for owed replies that are settled
         self._control: deque[tuple[DeferredCall, asyncio.Future[Reply], int]] = deque()
         self._control_bytes = 0  # of the requests in the queue and of the one under way
         self._is_running_control = False
@@ -216,6 +218,8 @@ class Connection:
         for entry in self._waiting:
             if isinstance(entry, asyncio.Future):
                 entry.cancel()
+            elif isinstance(entry, OwedReply):
+                entry.give_up()
         self._waiting.clear()
         self._unsent.clear()
         self._is_writing = False
@@ -363,12 +367,19 @@ class Connection:
     # -- answers
 
     def _accept_answer(
-        self, answer: Reply | asyncio.Future[Reply] | DeferredCall, request_bytes: int
+        self,
+        answer: Reply | OwedReply | asyncio.Future[Reply] | DeferredCall,
+        request_bytes: int,
     ) -> None:
         if type(answer) is list and not self._waiting:
             self._unsent.extend(answer)
             return
-        if isinstance(answer, asyncio.Future):
+        if isinstance(answer, OwedReply):
+            self._waiting.append(answer)
+            answer.on_settled = self._on_settled
+            if answer.is_settled:
+                self._on_settled()
+        elif isinstance(answer, asyncio.Future):
             self._waiting.append(answer)
             answer.add_done_callback(self._on_answered)
         elif callable(answer):
@@ -407,6 +418,17 @@ class Connection:
                 self._drain_waiting()
         self._is_running_control = False
 
+    def _on_settled(self) -> None:
+        # Not at once: whoever settles this one may be about to settle the next ones, too.
+        if not self._is_drain_due:
+            self._is_drain_due = True
+            self._loop.call_soon(self._drain_settled)
+
+    def _drain_settled(self) -> None:
+        self._is_drain_due = False
+        if not self._is_closed:
+            self._drain_waiting()
+
     def _on_answered(self, _: asyncio.Future[Reply]) -> None:
         if not self._is_closed:
             self._drain_waiting()
@@ -415,14 +437,19 @@ class Connection:
         waiting = self._waiting
         while waiting:
             entry = waiting[0]
-            if isinstance(entry, asyncio.Future):
+            if isinstance(entry, OwedReply):
+                if not entry.is_settled:
+                    break
+                if entry.reply is None:
+                    self._close_failed(entry.problem)
+                    return
+                entry = entry.reply
+            elif isinstance(entry, asyncio.Future):
                 if not entry.done():
                     break
                 problem = None if entry.cancelled() else entry.exception()
                 if entry.cancelled() or problem is not None:
-                    if problem is not None and not isinstance(problem, CloseConnection):
-                        logger.error("request failed", exc_info=problem)
-                    self.close(str(problem or "cancelled"), is_expected=False)
+                    self._close_failed(problem)
                     return
                 entry = entry.result()
             waiting.popleft()
@@ -431,6 +458,11 @@ class Connection:
             self._send()
         if not self._is_reading:
             self._resume()
+
+    def _close_failed(self, problem: BaseException | None) -> None:
+        if problem is not None and not isinstance(problem, CloseConnection):
+            logger.error("request failed", exc_info=problem)
+        self.close(str(problem or "cancelled"), is_expected=False)
 
     # -- sending
 

@@ -24,7 +24,8 @@ from kio.index import load_request_schema
 from kio.static.constants import EntityType
 from tidelog_core.errors import ErrorCode
 
-from tidelog_node.connection import CloseConnection, DeferredCall, Peer, Reply
+from tidelog_node.connection import CloseConnection, DeferredCall, Peer
+from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build, lift, read_request, write_response
 from tidelog_node.wire.primitives import (
@@ -44,7 +45,7 @@ _SIZE_CORRELATION = struct.Struct(">ii")
 
 HotParser = Callable[[memoryview, int, int], Any]
 """Takes the frame, where its body starts and the API version; raises ``PARSE_ERRORS``."""
-HotCall = Callable[..., "Reply | asyncio.Future[Reply] | None"]
+HotCall = Callable[..., "Reply | OwedReply | asyncio.Future[Reply] | None"]
 """Takes what the parser made, the API version, the correlation id and, if it wants it, the peer."""
 
 
@@ -99,7 +100,7 @@ class Dispatch:
 
     def __call__(
         self, frame: memoryview, peer: Peer
-    ) -> Reply | asyncio.Future[Reply] | DeferredCall | None:
+    ) -> Reply | OwedReply | asyncio.Future[Reply] | DeferredCall | None:
         """Return the answer to a frame. Raises ``CloseConnection``."""
         try:
             api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)

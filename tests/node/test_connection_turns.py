@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from tidelog_core.model import FileSlice, ReadableFile
 from tidelog_node import connection
-from tidelog_node.connection import Connection, FrameHandler, LoopBuffers, Peer, Reply
+from tidelog_node.connection import Connection, FrameHandler, LoopBuffers, Peer
+from tidelog_node.owed_reply import Reply
 
 SLICE_BYTES = 300_000
 TURN_BYTES = 65_536

@@ -38,8 +38,8 @@ from tidelog_core.errors import (
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 from tidelog_core.replication.follower_state import find_divergence
 
-from tidelog_node.connection import Reply
 from tidelog_node.dispatch import HotRoute
+from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica, ReplicaManager, require_epoch
 from tidelog_node.tiered_reads import TieredRead, TierReader, read_all
 from tidelog_node.wire import fetch
@@ -134,8 +134,8 @@ class FetchHandler:
 
     def handle(
         self, request: FetchRequest, version: int, correlation_id: int
-    ) -> Reply | asyncio.Future[Reply]:
-        """Return the answer, or the future that will have it."""
+    ) -> Reply | OwedReply | asyncio.Future[Reply]:
+        """Return the answer, or what will have it."""
         if request.session_epoch > 0:
             return encode_fetch(
                 version, correlation_id, (), error_code=ErrorCode.fetch_session_id_not_found
@@ -188,7 +188,7 @@ class FetchHandler:
             return self.encode(reading, version, correlation_id)
         poll = _LongPoll(self, request, version, correlation_id, reading.size_bytes)
         self._polls.add(poll)
-        return poll.answer
+        return poll
 
     def read(self, request: FetchRequest, version: int, *, is_new: bool = False) -> _Reading:
         """Read every partition of the request, within its limits, from the local logs.
@@ -444,20 +444,20 @@ class FetchHandler:
         return self.encode(reading, version, correlation_id)
 
 
-class _LongPoll:
+class _LongPoll(OwedReply):
     """A fetch that waits for bytes or for its time to be up."""
 
     __slots__ = (
         "_correlation_id",
         "_handler",
         "_is_due",
+        "_is_over",
         "_loop",
         "_missing_bytes",
         "_request",
         "_timer",
         "_version",
         "_waiters",
-        "answer",
     )
 
     def __init__(
@@ -468,6 +468,7 @@ class _LongPoll:
         correlation_id: int,
         size_bytes: int,
     ) -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
         self._handler = handler
         self._request = request
@@ -475,6 +476,7 @@ class _LongPoll:
         self._correlation_id = correlation_id
         self._missing_bytes = request.min_bytes - size_bytes
         self._is_due = False  # a look at the logs is already on its way
+        self._is_over = False  # answered, or nobody waits any more
         replicas = [
             replica
             for topic, partitions in request.topics
@@ -488,8 +490,6 @@ class _LongPoll:
         for waiters in self._waiters:
             waiters.add(self)
         self._timer = self._loop.call_later(request.max_wait_ms / 1000, self.expire)
-        self.answer: asyncio.Future[Reply] = self._loop.create_future()
-        self.answer.add_done_callback(self._on_done)
 
     def on_append(self, size_bytes: int) -> None:
         """Note that so many more bytes can be read."""
@@ -505,7 +505,7 @@ class _LongPoll:
 
     def _look(self, is_last: bool) -> None:
         self._is_due = False
-        if self.answer.done():
+        if self._is_over:
             return
         reading = self._handler.read(self._request, self._version)
         missing_bytes = self._request.min_bytes - reading.size_bytes
@@ -514,14 +514,12 @@ class _LongPoll:
             return
         # What was evicted while we waited comes back empty here, and is asked for again.
         reply = self._handler.encode(reading, self._version, self._correlation_id)
-        self.answer.set_result(reply)
-        self._leave()
+        self.give_up()
+        self.settle(reply)
 
-    def _on_done(self, answer: asyncio.Future[Reply]) -> None:
-        if answer.cancelled():
-            self._leave()
-
-    def _leave(self) -> None:
+    def give_up(self) -> None:
+        """Wait no more."""
+        self._is_over = True
         self._timer.cancel()
         for waiters in self._waiters:
             waiters.discard(self)

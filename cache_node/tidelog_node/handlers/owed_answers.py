@@ -1,8 +1,9 @@
 """Produce answers that wait: for the records to be on other replicas, for flushes, or both.
 
-One future is made for the request, and each partition's leader state is told whom to tell.
-Nothing runs meanwhile but one timer for all requests that wait. An ack that comes late, or
-twice, changes nothing any more.
+Each partition's leader state is told whom to tell, and nothing runs meanwhile but one timer
+for all requests that wait. A follower's fetch releases the acks of many requests in one go;
+what it settles is sent in the loop's next turn, one call for each connection. An ack that
+comes late, or twice, changes nothing any more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable, Sequence
 
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 
-from tidelog_node.connection import CloseConnection, Reply
+from tidelog_node.connection import CloseConnection
+from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica
 from tidelog_node.wire.produce import ProduceResult
 
@@ -58,8 +60,8 @@ class OwedAck:
         self.answer.settle_one()
 
 
-class OwedAnswer:
-    """What is known of a request's answer so far, and the future that will have it."""
+class OwedAnswer(OwedReply):
+    """What is known of a request's answer so far."""
 
     __slots__ = (
         "_missing_count",
@@ -67,7 +69,6 @@ class OwedAnswer:
         "acks",
         "correlation_id",
         "deadline",
-        "future",
         "topics",
         "version",
     )
@@ -75,12 +76,12 @@ class OwedAnswer:
     def __init__(
         self, owner: OwedAnswers, version: int, correlation_id: int, topics: Topics
     ) -> None:
+        super().__init__()
         self.version = version
         self.correlation_id = correlation_id
         self.topics = topics
         self.acks: Sequence[OwedAck] = ()
         self.deadline = 0.0  # the loop's time
-        self.future: asyncio.Future[Reply] = owner.loop.create_future()
         self._owner = owner
         self._missing_count = 0
 
@@ -109,9 +110,9 @@ class OwedAnswer:
         problem = next((result for result in done.result() if result is not None), None)
         if problem is None:
             self.settle_one()
-        elif not self.future.done():
+        elif not self.is_settled:
             # Nothing is known of the records: the producer sends them again.
-            self.future.set_exception(CloseConnection(f"flush failed: {problem}"))
+            self.fail(CloseConnection(f"flush failed: {problem}"))
 
 
 class OwedAnswers:
@@ -149,8 +150,8 @@ class OwedAnswers:
     def finish(self, answer: OwedAnswer) -> None:
         """Hand the answer over: all that it waited for has come."""
         self._waiting.discard(answer)
-        if not answer.future.done():
-            answer.future.set_result(self._encode(answer))
+        if not answer.is_settled:
+            answer.settle(self._encode(answer))
 
     def _start_sweep(self) -> None:
         self._sweep_timer = self.loop.call_later(ACK_TIMEOUT_SWEEP_SECONDS, self._expire)

@@ -31,10 +31,11 @@ from tidelog_core.log.values import AppendInfo
 from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
 
-from tidelog_node.connection import CloseConnection, Reply
+from tidelog_node.connection import CloseConnection
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, Topics
+from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.wire import produce
@@ -106,7 +107,7 @@ class ProduceHandler:
 
     def handle(
         self, request: ProduceRequest, version: int, correlation_id: int
-    ) -> Reply | asyncio.Future[Reply] | None:
+    ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
         """Append what the request holds and return the answer. Raises ``CloseConnection``."""
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
@@ -118,7 +119,7 @@ class ProduceHandler:
 
     def _handle_transactional(
         self, request: ProduceRequest, version: int, correlation_id: int
-    ) -> Reply | asyncio.Future[Reply] | None:
+    ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
         gate, transactional_id = self._gate, request.transactional_id
         assert transactional_id is not None
         is_free = gate is None or gate.is_free(request, self._led_by(version), version=version)
@@ -165,7 +166,7 @@ class ProduceHandler:
         finally:
             turn.set_result(None)
         assert answer is not None  # a request without an answer does not come here
-        return await answer if isinstance(answer, asyncio.Future) else answer
+        return await answer if isinstance(answer, OwedReply) else answer
 
     def _led_by(self, version: int) -> Mapping[bytes, Mapping[int, Replica]]:
         has_ids = version >= produce.TOPIC_ID_FROM
@@ -177,7 +178,7 @@ class ProduceHandler:
         version: int,
         correlation_id: int,
         verified: Verified | None,
-    ) -> Reply | asyncio.Future[Reply] | None:
+    ) -> Reply | OwedReply | None:
         acks = request.acks
         has_ids = version >= produce.TOPIC_ID_FROM
         led_by = self._led_by(version)
@@ -222,7 +223,7 @@ class ProduceHandler:
             owed = OwedAnswer(self._owed, version, correlation_id, topics)
             owed.wait_for_flushes(flushes)
             self._owed.wait_for_acks(owed, owed_acks, timeout_ms=request.timeout_ms)
-            return owed.future
+            return owed
         return self._encode(version, correlation_id, topics)
 
     def _encode_owed(self, owed: OwedAnswer) -> Reply:

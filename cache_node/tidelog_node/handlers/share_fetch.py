@@ -12,8 +12,9 @@ from collections.abc import Callable
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidRequest, TidelogError
 
-from tidelog_node.connection import Peer, Reply
+from tidelog_node.connection import Peer
 from tidelog_node.dispatch import HotRoute
+from tidelog_node.owed_reply import Reply
 from tidelog_node.share.delivery import ShareDelivery
 from tidelog_node.share.service import ShareService
 from tidelog_node.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession

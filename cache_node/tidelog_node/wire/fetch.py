@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from tidelog_core.model import FileSlice
 
-from tidelog_node.connection import Reply
+from tidelog_node.owed_reply import Reply
 from tidelog_node.wire.primitives import (
     INT32,
     MalformedRequest,

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tidelog_core.model import FileSlice
 
-from tidelog_node.connection import Reply
+from tidelog_node.owed_reply import Reply
 from tidelog_node.share.state import Acknowledgement, Acquired
 from tidelog_node.wire.fetch import slice_segment
 from tidelog_node.wire.primitives import (

@@ -19,13 +19,13 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
-from tidelog_node.connection import Reply
 from tidelog_node.flushing import Flusher
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.log_directories import LogDirectories
+from tidelog_node.owed_reply import Reply
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
@@ -172,7 +172,7 @@ class LedNode:
 
 
 def _answer(api_key: int, version: int, reply: Any) -> Any:
-    if not isinstance(reply, asyncio.Future):
+    if isinstance(reply, list):
         return _decode(api_key, version, reply)
 
     async def later() -> Any:
