@@ -56,7 +56,11 @@ class OwedReply:
         if not self.is_settled:
             settled = asyncio.Event()
             self.on_settled = settled.set
-            await settled.wait()
+            try:
+                await settled.wait()
+            except asyncio.CancelledError:
+                self.give_up()
+                raise
         if self.problem is not None:
             raise self.problem
         assert self.reply is not None

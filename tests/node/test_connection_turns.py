@@ -16,8 +16,14 @@ from typing import Any
 import pytest
 from tidelog_core.model import FileSlice, ReadableFile
 from tidelog_node import connection
-from tidelog_node.connection import Connection, FrameHandler, LoopBuffers, Peer
-from tidelog_node.owed_reply import Reply
+from tidelog_node.connection import (
+    CloseConnection,
+    Connection,
+    FrameHandler,
+    LoopBuffers,
+    Peer,
+)
+from tidelog_node.owed_reply import OwedReply, Reply
 
 SLICE_BYTES = 300_000
 TURN_BYTES = 65_536
@@ -94,5 +100,56 @@ def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
         assert received == data
         for open_socket in (first, second, large, small):
             open_socket.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_owed_replies_leave_together_and_in_the_order_of_their_requests() -> None:
+    async def run() -> None:
+        owed: list[OwedReply] = []
+
+        def answer_later(_: memoryview, __: Peer) -> OwedReply:
+            owed.append(OwedReply())
+            return owed[-1]
+
+        client, served = connect(answer_later)
+        client.sendall(REQUEST * 3)
+        while len(owed) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        owed[2].settle([b"third"])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert unread_bytes(client) == 0
+        owed[0].settle([b"first"])
+        owed[1].settle([b"second"])
+        assert unread_bytes(client) == 0  # Sending is left to the loop's next turn.
+        while not served.is_answered:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert client.recv(100) == b"firstsecondthird"
+        served.close()
+        client.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_an_owed_reply_that_fails_ends_the_connection() -> None:
+    async def run() -> None:
+        owed: list[OwedReply] = []
+
+        def answer_later(_: memoryview, __: Peer) -> OwedReply:
+            owed.append(OwedReply())
+            return owed[-1]
+
+        client, served = connect(answer_later)
+        client.sendall(REQUEST * 2)
+        while len(owed) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        owed[0].fail(CloseConnection("the disk is full"))
+        while not served.is_answered:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        owed[1].settle([b"late"])
+        await asyncio.sleep(0)
+        assert client.recv(100) == b""
+        client.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))

@@ -165,7 +165,7 @@ class FetchHandler:
         """Open logs on another thread, since it takes a dozen small reads each; then answer."""
         await self._replicas.open_logs(unopened)
         answer = self._answer(request, version, correlation_id)
-        return await answer if isinstance(answer, asyncio.Future) else answer
+        return await answer if isinstance(answer, OwedReply | asyncio.Future) else answer
 
     def _start(self, work: Coroutine[Any, Any, Reply]) -> asyncio.Task[Reply]:
         task = self._loop.create_task(work)
@@ -175,7 +175,7 @@ class FetchHandler:
 
     def _answer(
         self, request: FetchRequest, version: int, correlation_id: int
-    ) -> Reply | asyncio.Future[Reply]:
+    ) -> Reply | OwedReply | asyncio.Future[Reply]:
         reading = self.read(request, version, is_new=True)
         if reading.tier_reads:
             return self._start(self._read_tier(reading, request, version, correlation_id))
