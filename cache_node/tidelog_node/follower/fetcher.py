@@ -135,7 +135,7 @@ class _Followed:
     replica: Replica
     follower: FollowerState
     key: PartitionKey
-    not_before: float = 0  # the loop's time
+    not_before: float = 0.0  # the loop's time
     is_begun: bool = False  # the first fetch may go out
     task: asyncio.Task[None] | None = None  # looks for a new start
 
@@ -189,27 +189,30 @@ class LeaderFetcher:
 
     async def _run(self) -> None:
         while True:
-            try:
-                await self._fetch_on_one_connection()
-            except (OSError, TimeoutError, TidelogError) as error:
-                if self._is_interrupted:
-                    continue
-                if not self._is_in_trouble:
-                    logger.warning(
-                        "leader cannot be followed, will retry",
-                        extra={"leader": self._leader_id, "reason": str(error) or repr(error)},
-                    )
-                self._is_in_trouble = True
-                await self._pause(self._owner.node_config().replica_fetch_backoff_ms / 1000)
-            except Exception:
-                # Whatever it was: while nobody follows, records are on one node fewer.
-                logger.exception("following broke, will retry", extra={"leader": self._leader_id})
-                await self._pause(TROUBLE_SECONDS)
-            finally:
-                if self._connection is not None:
-                    self._connection.close()
-                self._connection = None
-                self._is_interrupted = False
+            await self._fetch_until_trouble()
+
+    async def _fetch_until_trouble(self) -> None:
+        try:
+            await self._fetch_on_one_connection()
+        except (OSError, TimeoutError, TidelogError) as error:
+            if self._is_interrupted:
+                return
+            if not self._is_in_trouble:
+                logger.warning(
+                    "leader cannot be followed, will retry",
+                    extra={"leader": self._leader_id, "reason": str(error) or repr(error)},
+                )
+            self._is_in_trouble = True
+            await self._pause(self._owner.node_config().replica_fetch_backoff_ms / 1000)
+        except Exception:
+            # Whatever it was: while nobody follows, records are on one node fewer.
+            logger.exception("following broke, will retry", extra={"leader": self._leader_id})
+            await self._pause(TROUBLE_SECONDS)
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+            self._is_interrupted = False
 
     async def _fetch_on_one_connection(self) -> None:
         """Connect and fetch until something goes wrong."""
@@ -377,7 +380,7 @@ class LeaderFetcher:
             )
             problem = None if done.cancelled() else done.exception()
             if problem is None:
-                followed.not_before = 0
+                followed.not_before = 0.0
                 self._send_anew()
                 return
             followed.is_begun = False

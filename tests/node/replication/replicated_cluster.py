@@ -37,6 +37,7 @@ class ReplicatedCluster:
         *,
         config: Mapping[str, str] | None = None,
         racks: bool = False,
+        environment: Mapping[str, str] | None = None,
         metadata_store: str,
     ) -> None:
         self.nodes = {
@@ -46,6 +47,7 @@ class ReplicatedCluster:
                 metadata_store=metadata_store,
                 object_store=f"file://{folder}/objects",
                 config={**CONFIG, **(config or {})},
+                environment=environment,
                 arguments=("--rack", f"rack{broker_id}") if racks else (),
             )
             for broker_id in (1, 2, 3)
