@@ -27,6 +27,9 @@ DECOMPRESSED_SIZE_BYTES_MAX = 128 * 1024 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.pack(">8sii", _XERIAL_MAGIC, 1, 1)
 _XERIAL_BLOCK_SIZE_BYTES = 32 * 1024
+# What is made of an LZ4 frame at first; twice as much in each further step.
+_LZ4_ROOM_BYTES_MIN = 64 * 1024
+_LZ4_ROOM_RATIO = 4
 
 
 class CompressionType(IntEnum):
@@ -180,18 +183,33 @@ def _decompress_snappy_block(data: bytes | memoryview, left: int, size_bytes_max
 
 
 def _decompress_lz4(data: bytes | memoryview, size_bytes_max: int) -> bytes:
-    frame = lz4.frame.LZ4FrameDecompressor()
+    # A frame need not say its size. Room for the limit itself would be taken from the
+    # system and given back for each batch, which costs more than to decompress it.
+    room_bytes = _LZ4_ROOM_BYTES_MIN + _LZ4_ROOM_RATIO * len(data)
+    context = lz4.frame.create_decompression_context()
+    parts: list[bytes] = []
+    rest = memoryview(data)
+    left, is_whole = size_bytes_max + 1, False
     try:
-        content: bytes = frame.decompress(data, max_length=size_bytes_max + 1)
+        while left and not is_whole:
+            part, consumed, is_whole = lz4.frame.decompress_chunk(
+                context, rest, max_length=min(room_bytes, left)
+            )
+            if not part and not consumed:
+                break
+            parts.append(part)
+            rest = rest[consumed:]
+            left -= len(part)
+            room_bytes *= 2
     except RuntimeError as error:
         raise _BadData(str(error)) from None
-    if len(content) > size_bytes_max:
+    if not left:
         raise _too_large(size_bytes_max)
-    if not frame.eof:
+    if not is_whole:
         raise _BadData("it is cut short")
-    if frame.unused_data:
-        raise _BadData(f"{len(frame.unused_data)} bytes follow its end")
-    return content
+    if rest:
+        raise _BadData(f"{len(rest)} bytes follow its end")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _decompress_zstd(data: bytes | memoryview, size_bytes_max: int) -> bytes:

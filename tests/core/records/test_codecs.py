@@ -193,6 +193,15 @@ def test_zstd_frames_of_unknown_size_are_read(data: bytes) -> None:
     assert decompress(ZSTD, streamed, size_bytes_max=len(data)) == data
 
 
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_lz4_that_grows_far_more_than_is_usual_is_read_whole(is_linked: bool) -> None:
+    data = _text(3000) + bytes(9_000_000) + _text(300_000)
+    compressed = lz4.frame.compress(data, block_linked=is_linked, store_size=False)
+    assert decompress(LZ4, compressed) == data
+    with pytest.raises(CorruptRecordBatch, match="more than"):
+        decompress(LZ4, compressed, size_bytes_max=len(data) - 1)
+
+
 def test_zstd_bomb_of_unknown_size_is_refused() -> None:
     with pytest.raises(CorruptRecordBatch, match="limit 1000 bytes"):
         decompress(ZSTD, _zstd_stream(bytes(MIB), 5000), size_bytes_max=1000)
