@@ -115,6 +115,25 @@ def test_pieces_may_end_anywhere(batches, piece):
     assert decoded(log, piece=piece) == expected(log)
 
 
+@pytest.mark.parametrize("piece", [1, 13, 60, 61, 62, 500])
+def test_pieces_may_be_views_of_memory_that_is_written_over(piece):
+    log = b"".join(
+        build_batch([Record(0, 5, b"k", b"v" * 40)] * 3, base_offset=3 * n, compression=codec)
+        for n, codec in enumerate(CompressionType)
+    )
+    decoder = BatchDecoder(WITH_HEADERS, object_key="o")
+    memory = bytearray(piece)
+    found = []
+    for start in range(0, len(log), piece):
+        size = min(piece, len(log) - start)
+        memory[:size] = log[start : start + size]
+        found += [
+            row for batch in decoder.feed(memoryview(memory)[:size]) for row in batch.to_pylist()
+        ]
+    decoder.finish()
+    assert found == expected(log)
+
+
 def test_without_headers_there_is_no_such_column():
     log = build_batch([Record(0, 5, b"k", b"v", (("h", b"x"),))])
     assert decoded(log, EVERYTHING) == [
