@@ -38,12 +38,14 @@ def read_split(
     split: Split,
     open_store: StoreOpener,
     *,
+    is_kept: bool = False,
     include_headers: bool,
     fail_on_data_loss: bool,
     look_again: Callable[[Split], Split],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the split's rows in the order of their offsets.
 
+    The store is closed in the end unless it ``is_kept`` for others.
     Where an object is gone, ``look_again`` is given what is left to read, and says where that
     is now. Raises ``CorruptObject`` for bytes that are not what the metadata says, ``DataLost``
     for an object that there is nothing in the place of, unless data loss is to be passed
@@ -51,7 +53,7 @@ def read_split(
     """
     left = deque(split.slices)
     gone: set[str] = set()
-    with _Fetcher(open_store) as fetcher:
+    with _Fetcher(open_store, is_kept=is_kept) as fetcher:
         pieces = fetcher.pieces(split.slices)
         while left:
             part = left[0]
@@ -100,7 +102,7 @@ def _lose(split: Split, part: Slice, error: ObjectNotFound, *, is_error: bool) -
 
 
 def _read(
-    split: Split, part: Slice, pieces: Iterator[bytes], *, include_headers: bool
+    split: Split, part: Slice, pieces: Iterator[bytes | memoryview], *, include_headers: bool
 ) -> Iterator[pa.RecordBatch]:
     if part.from_timestamp_ms is None and part.until_timestamp_ms is None:
         return _read_slice(split, part, pieces, include_headers=include_headers)
@@ -110,7 +112,7 @@ def _read(
 def _read_slice(
     split: Split,
     part: Slice,
-    pieces: Iterator[bytes],
+    pieces: Iterator[bytes | memoryview],
     *,
     include_headers: bool,
     is_filtered: bool = True,
@@ -133,7 +135,7 @@ def _read_slice(
 
 
 def _read_timed(
-    split: Split, part: Slice, pieces: Iterator[bytes], *, include_headers: bool
+    split: Split, part: Slice, pieces: Iterator[bytes | memoryview], *, include_headers: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a single batch from one time, or until another.
 
@@ -171,9 +173,10 @@ def _chunks(part: Slice) -> list[tuple[int, int]]:
 class _Fetcher:
     """A store on a loop in a thread, for one split."""
 
-    def __init__(self, open_store: StoreOpener) -> None:
+    def __init__(self, open_store: StoreOpener, *, is_kept: bool) -> None:
         self._open_store = open_store
-        self._pending: deque[Future[bytes]] = deque()
+        self._is_kept = is_kept
+        self._pending: deque[Future[bytes | memoryview]] = deque()
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("fetch")
@@ -192,11 +195,12 @@ class _Fetcher:
     ) -> None:
         try:
             self._drop_pending()
-            self._thread.run(self._store.close())
+            if not self._is_kept:
+                self._thread.run(self._store.close())
         finally:
             self._thread.stop()
 
-    def pieces(self, slices: tuple[Slice, ...]) -> Iterator[bytes]:
+    def pieces(self, slices: tuple[Slice, ...]) -> Iterator[bytes | memoryview]:
         """Yield the bytes of every chunk of every slice in order, a few fetched ahead."""
         self._drop_pending()
         chunks = iter([(part.object_key, *chunk) for part in slices for chunk in _chunks(part)])
@@ -212,13 +216,13 @@ class _Fetcher:
     async def _open(self) -> ObjectStore:
         return self._open_store()
 
-    async def _fetch(self, key: str, start: int, end: int) -> bytes:
+    async def _fetch(self, key: str, start: int, end: int) -> bytes | memoryview:
         data = await self._store.get_range(key, start, end)
         if len(data) != end - start:
             raise CorruptObject(
                 key, f"it ends at byte {start + len(data)}, and should go on to {end} at least"
             )
-        return bytes(data)
+        return data
 
     def _drop_pending(self) -> None:
         """Cancel what is under way and wait until it has stopped."""

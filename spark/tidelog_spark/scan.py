@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelog_spark.options import parse_options
 from tidelog_spark.schema import spark_schema
-from tidelog_spark.session import plan_read, read_rows
+from tidelog_spark.session import plan_read, task_rows
 
 
 def scan(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -25,6 +25,6 @@ def scan(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from read_rows(parsed, splits[number])
+                yield from task_rows(parsed, splits[number])
 
     return numbers.mapInArrow(read, spark_schema(include_headers=parsed.include_headers))

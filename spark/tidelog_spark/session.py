@@ -27,10 +27,12 @@ from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.plan_run import run_plan
 from tidelog_spark.planning import Plan, Split
 from tidelog_spark.positions import Positions
+from tidelog_spark.reader_process import kept_store, settled
 from tidelog_spark.replanning import look_again
 
 if TYPE_CHECKING:
     from tidelog_spark.nodes import Nodes
+    from tidelog_spark.reading import StoreOpener
 
 # Spark starts several Python processes for a query, and few of them decode or ask nodes:
 # the compiler and the client's messages, a second and a half to load, are imported there.
@@ -73,8 +75,13 @@ def bookmark(options: Mapping[str, str]) -> str:
 
 def read_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one split of the read."""
-    rows = _all_rows(options, split)
-    return rows if options.keys is None else _with_keys(rows, options.keys)
+    return _wanted_rows(options, split, partial(open_object_store, options.objects))
+
+
+def task_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the same in a process of Spark's, which will read other splits too."""
+    rows = _wanted_rows(options, split, partial(kept_store, options.objects), is_kept=True)
+    return settled(rows)
 
 
 @asynccontextmanager
@@ -156,13 +163,23 @@ async def _bookmark(options: ReadOptions, catalog: Catalog, sources: Sources) ->
     return Bookmark(Positions(start), Positions(ends, catalog.topic_ids), options.is_read_committed)
 
 
-def _all_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
+def _wanted_rows(
+    options: ReadOptions, split: Split, open_store: StoreOpener, *, is_kept: bool = False
+) -> Iterator[pa.RecordBatch]:
+    rows = _all_rows(options, split, open_store, is_kept=is_kept)
+    return rows if options.keys is None else _with_keys(rows, options.keys)
+
+
+def _all_rows(
+    options: ReadOptions, split: Split, open_store: StoreOpener, *, is_kept: bool
+) -> Iterator[pa.RecordBatch]:
     if split.tail is None:
         from tidelog_spark.reading import read_split
 
         return read_split(
             split,
-            partial(open_object_store, options.objects),
+            open_store,
+            is_kept=is_kept,
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
             look_again=partial(look_again, options=options, plan_read=plan_read),

@@ -20,7 +20,7 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_spark.options import ReadOptions, check_options, parse_options
 from tidelog_spark.planning import Split
 from tidelog_spark.schema import spark_schema
-from tidelog_spark.session import plan_read, read_rows
+from tidelog_spark.session import plan_read, task_rows
 
 # The writers are imported where one is asked for: each Python process that plans a read would
 # load the producer for nothing.
@@ -81,7 +81,7 @@ class TidelogReader(DataSourceReader):
         # Spark makes a partition of its own, without a value, where there is no split.
         if not isinstance(partition.value, Split):
             return iter(())
-        return read_rows(self._options, partition.value)
+        return task_rows(self._options, partition.value)
 
 
 def register(spark: SparkSession) -> None:

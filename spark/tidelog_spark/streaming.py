@@ -28,7 +28,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_spark.catalog import Catalog
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.positions import Positions
-from tidelog_spark.session import read_rows
+from tidelog_spark.session import task_rows
 from tidelog_spark.stream_planner import StreamPlanner
 from tidelog_spark.stream_progress import advance, available, behind, offset_count
 
@@ -110,7 +110,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split."""
-        return read_rows(self._options, partition.value)
+        return task_rows(self._options, partition.value)
 
     def commit(self, end: dict[str, object]) -> None:
         """Do nothing: positions are Spark's to keep."""

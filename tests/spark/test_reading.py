@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tidelog_core.records.control import (
 from tidelog_spark import reading
 from tidelog_spark.options import parse_options
 from tidelog_spark.planning import DataLost, Split
+from tidelog_spark.reader_process import kept_store
 from tidelog_spark.schema import arrow_schema
 from tidelog_spark.session import plan_read, read_rows
 
@@ -322,6 +324,27 @@ def test_a_reader_that_stops_early_leaves_nothing_running(cluster, monkeypatch):
     found = read_rows(options, split)
     assert next(found).num_rows > 0
     found.close()
+
+
+def test_only_a_store_that_is_kept_is_there_for_the_next_split(cluster):
+    cluster.create_topic("t")
+    [meta] = [cluster.add_segment("t", batches(0, 100))]
+    options = parse_options({**cluster.options, "subscribe": "t"})
+    (split,) = plan_read(options).splits
+    store = kept_store(options.objects)
+    assert kept_store(options.objects) is store
+    for is_kept in (True, True, False):
+        found = reading.read_split(
+            split,
+            lambda: store,
+            is_kept=is_kept,
+            include_headers=False,
+            fail_on_data_loss=True,
+            look_again=lambda _: split,
+        )
+        assert sum(batch.num_rows for batch in found) == 100
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        asyncio.run(store.head(cluster.keys("t", meta).log))
 
 
 def test_where_leaders_overlap_no_row_comes_twice(cluster):
