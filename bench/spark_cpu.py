@@ -1,0 +1,48 @@
+"""The CPU time of Spark: of its JVM and of the Python processes that it starts."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+CpuSeconds = dict[int, tuple[str, float]]  # by process: "jvm" or "python", and its time so far
+
+
+def spark_jvm_pid() -> int:
+    """Return the process that this one's Spark session runs in."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    [pid] = [
+        child for child in children if b"SparkSubmit" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    return int(pid)
+
+
+def spark_cpu(jvm_pid: int) -> CpuSeconds:
+    """Return the user and system time of the JVM and of every process that it has started."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    found: CpuSeconds = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It has ended meanwhile.
+        head, _, rest = text.rpartition(")")
+        fields, pid = rest.split(), int(head.split()[0])
+        children[int(fields[1])].append(pid)
+        kind = "jvm" if pid == jvm_pid else "python"
+        found[pid] = (kind, (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND)
+    spark = [jvm_pid]
+    for pid in spark:
+        spark.extend(children[pid])
+    return {pid: found[pid] for pid in spark}
+
+
+def cpu_used(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:
+    """Return what "jvm" and "python" have used. A process that has ended does not count."""
+    used = {"jvm": 0.0, "python": 0.0}
+    for pid, (kind, seconds) in after.items():
+        used[kind] += seconds - before.get(pid, (kind, 0.0))[1]
+    return used
