@@ -13,8 +13,9 @@ Two queries of each: **sums** counts the rows and adds up the lengths of keys an
 every byte comes to Spark and none has to be printed; **all** brings all columns of all rows
 to a sink that drops them (``noop``). Records are 16 bytes of key and 512 of value, compressed
 with lz4 as they were produced. Seconds are of the whole query, planning too. The first pass
-has Python to start, modules to load and the JVM's code to compile; it is told as «first», and
-the median of the others counts. Spark's CPU is that of its JVM and Python processes.
+of the sums has Python to start, modules to load and the JVM's code to compile; first passes
+are told as «first», and the median of the others counts. Spark's CPU is that of its JVM and
+Python processes.
 
 The node has work of its own all the time (its lease, its look at the metadata): what it uses
 while nothing runs is measured too. In the end it is stopped, and the source scans once more.
@@ -144,14 +145,15 @@ def _measure(folder: Path, stand_in: str, server: ShapedServer, kafka: str) -> F
         idle_cpu = (node.cpu_seconds() - before) / IDLE_SECONDS
         scan = _Scanner(spark, spark_jvm_pid(), end, node, server)
         scans: dict[str, list[Scan]] = {}
-        for number in range(1 + PASSES):
-            for name, query in queries.items():
-                if name == "parquet" and number == 0:
-                    queries["tidelog"]().write.parquet(parquet)
-                for kind in ("sums", "all"):
+        for kind in ("sums", "all"):
+            # In turns that are short: Spark ends Python workers that were idle for a minute.
+            for number in range(1 + PASSES):
+                for name, query in queries.items():
+                    if name == "parquet" and not Path(parquet).exists():
+                        queries["tidelog"]().write.parquet(parquet)
                     found = scan.run(query, kind)
                     scans.setdefault(f"{name}: {kind}", []).append(found)
-                    print(f"{name}: {kind}: {found}", flush=True)
+                    print(f"{name}: {kind}, pass {number}: {found}", flush=True)
     # The node has ended. What is tiered can be read nevertheless.
     started = time.perf_counter()
     _check_sums(queries["tidelog"](), end)
