@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tidelog_core.replication.placement import place_replicas
+from tidelog_core.replication.placement import ReplicaPlacer
 
 from bench.day.scenario import REPLICAS, ZONES, Scenario
 
@@ -56,22 +56,12 @@ def build(scenario: Scenario) -> Cluster:
     ]
     racks: dict[int, str | None] = {b: f"zone {b // IDS_PER_ZONE}" for b in ids}
     index = {broker_id: number for number, broker_id in enumerate(ids)}
-    leading, holding = dict.fromkeys(ids, 0), dict.fromkeys(ids, 0)
-    placed: list[tuple[int, ...]] = []
-    for _ in range(scenario.topics):
-        found = place_replicas(
-            scenario.partitions_per_topic,
-            REPLICAS,
-            racks=racks,
-            live=set(ids),
-            leader_load=leading,
-            replica_load=holding,
-        )
-        for replicas in found:
-            leading[replicas[0]] += 1
-            for broker_id in replicas:
-                holding[broker_id] += 1
-        placed += found
+    placer = ReplicaPlacer(racks=racks, live=set(ids))
+    placed = [
+        replicas
+        for _ in range(scenario.topics)
+        for replicas in placer.place(scenario.partitions_per_topic, REPLICAS)
+    ]
     numbers = np.arange(len(ids))
     weights = (1.0 + random.permutation(scenario.partitions)) ** -scenario.popularity_exponent
     return Cluster(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
-from tidelog_core.replication.placement import place_replicas
-
-Replicas = tuple[int, ...]
+from tidelog_core.replication.placement import ReplicaPlacer, Replicas
 
 
 def spread(
@@ -18,48 +15,32 @@ def spread(
     replication_factor: int,
     *,
     brokers: Mapping[int, Broker],
-    load: Mapping[int, int],
+    existing: Iterable[Replicas],
     live: Set[int] | None = None,
-    replica_load: Mapping[int, int] | None = None,
 ) -> tuple[Replicas, ...]:
     """Return the replicas of ``partition_count`` partitions, the leader first.
 
-    See ``place_replicas``; ``live`` is all of the brokers where nothing is known of that.
+    See ``ReplicaPlacer``; ``live`` is all of the brokers where nothing is known of that.
     Raises ``InvalidReplicationFactor``.
     """
     try:
-        return place_replicas(
-            partition_count,
-            replication_factor,
+        return ReplicaPlacer(
             racks={broker_id: broker.rack for broker_id, broker in brokers.items()},
             live=brokers.keys() if live is None else live,
-            leader_load=load,
-            replica_load=replica_load,
-        )
+            existing=existing,
+        ).place(partition_count, replication_factor)
     except InvalidReplicationFactor as error:
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {replication_factor} time(s): {error}"
         ) from None
 
 
-def leader_load(image: ClusterImage) -> Mapping[int, int]:
-    """Return how many partitions each broker is the preferred leader of."""
-    return Counter(
-        partition.replicas[0]
-        for partitions in image.partitions_by_topic.values()
-        for partition in partitions
-        if partition.replicas
-    )
-
-
-def replica_load(image: ClusterImage) -> Mapping[int, int]:
-    """Return how many replicas each broker holds."""
-    return Counter(
-        broker_id
-        for partitions in image.partitions_by_topic.values()
-        for partition in partitions
-        for broker_id in partition.replicas
-    )
+def existing_replicas(image: ClusterImage) -> Iterator[Replicas]:
+    """Yield the replicas of every partition, but those whose item could never be read."""
+    for partitions in image.partitions_by_topic.values():
+        for partition in partitions:
+            if partition.replicas:
+                yield partition.replicas
 
 
 def validate_assignment(

@@ -133,9 +133,8 @@ def plan_more_partitions(
             additional,
             replication_factor,
             brokers=image.brokers,
-            load=assignment.leader_load(image),
+            existing=assignment.existing_replicas(image),
             live=live,
-            replica_load=assignment.replica_load(image),
         )
     else:
         if len(assignments) != additional:
@@ -233,9 +232,8 @@ def _spread_replicas(
         count,
         factor,
         brokers=image.brokers,
-        load=assignment.leader_load(image),
+        existing=assignment.existing_replicas(image),
         live=live,
-        replica_load=assignment.replica_load(image),
     )
 
 

@@ -1,89 +1,85 @@
 """Which brokers get a new partition's replicas: leaders round the brokers, racks kept apart.
 
-Striped as Kafka does it: the replicas of one partition go to one rack after the other,
-each taking that rack's next broker; the next partition starts one rack further. Within a
-rack the brokers take turns, and the turn moves on with every partition, so the followers
-of one leader are not always the same brokers. Brokers that are not live are used last and
-never lead. Unlike Kafka's placer nothing is random: the racks start with the broker that
-leads least, so many small topics spread as evenly as one wide one. Within one call the
-leaders always go round: a broker that has just joined gets its share of a wide topic, not
-all of it.
+Striped as Kafka does it: the replicas of one partition go to one rack after the other. Unlike
+Kafka's placer nothing is random: the leader is who leads least, and a follower who follows
+that leader least, then who holds least. So many small topics spread as evenly as one wide
+one: every two brokers of different racks come together about equally often. The first
+follower is who takes over when the leader dies: it is who has been that least, so that the
+leaderships of a broker, or of a rack, go to all others alike. Brokers that are not live are
+used last and never lead. Within one topic the leaders always go round: a broker that has just
+joined gets its share of a wide topic, not all of it.
 Source: Kafka's ``StripedReplicaPlacer``.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Set
+from itertools import chain
 
 from tidelog_core.errors import InvalidReplicationFactor
 
 Replicas = tuple[int, ...]
 
 
-def place_replicas(
-    partition_count: int,
-    replication_factor: int,
-    *,
-    racks: Mapping[int, str | None],
-    live: Set[int],
-    leader_load: Mapping[int, int],
-    replica_load: Mapping[int, int] | None = None,
-) -> tuple[Replicas, ...]:
-    """Return the replicas of each new partition, its leader first.
-
-    ``racks`` has every registered broker, ``leader_load`` how many partitions each is the
-    preferred leader of, ``replica_load`` how many replicas each holds. A broker without a
-    rack shares one with the others that have none. Raises ``InvalidReplicationFactor``.
-    """
-    if replication_factor <= 0:
-        raise InvalidReplicationFactor(
-            f"Invalid replication factor {replication_factor}:"
-            " the replication factor must be positive."
-        )
-    if not live & racks.keys():
-        raise InvalidReplicationFactor("All brokers are currently fenced.")
-    if replication_factor > len(racks):
-        raise InvalidReplicationFactor(
-            f"The target replication factor of {replication_factor} cannot be reached"
-            f" because only {len(racks)} broker(s) are registered."
-        )
-    return tuple(
-        _Placer(racks, live, leader_load, replica_load or {}).place(
-            partition_count, replication_factor
-        )
-    )
-
-
-class _Placer:
-    """Counts what it gives to each broker, on top of what they have."""
+class ReplicaPlacer:
+    """Counts what it gives to each broker, on top of what they have. For one task."""
 
     def __init__(
         self,
+        *,
         racks: Mapping[int, str | None],
         live: Set[int],
-        leader_load: Mapping[int, int],
-        replica_load: Mapping[int, int],
+        existing: Iterable[Replicas] = (),
     ) -> None:
-        self._live = live
+        """Place on the brokers of ``racks``, which are all that are registered.
+
+        A broker without a rack shares one with the others that have none. ``existing`` has
+        the replicas of all partitions there are, preferred leaders first, none empty.
+        """
+        placed = list(existing)
         self._racks = racks
-        self._leads = {broker_id: leader_load.get(broker_id, 0) for broker_id in racks}
-        self._holds = {broker_id: replica_load.get(broker_id, 0) for broker_id in racks}
-        self._given: dict[int, int] = defaultdict(int)  # leaderships, by this call
-        # How often two brokers have come together as leader and follower.
-        self._pairs: dict[tuple[int, int], int] = defaultdict(int)
+        self._live = live
+        self._leads = Counter(replicas[0] for replicas in placed)
+        self._holds = Counter(chain.from_iterable(placed))
+        self._succeeds = Counter(replicas[1] for replicas in placed if len(replicas) > 1)
+        # How often a leader, the first of two, has the second as its first follower.
+        self._successions = Counter(replicas[:2] for replicas in placed)
+        # By leader, how often each other broker follows it.
+        self._followers: dict[int, Counter[int]] = defaultdict(Counter)
+        for replicas in placed:
+            followers = self._followers[replicas[0]]
+            for broker_id in replicas[1:]:
+                followers[broker_id] += 1
         self._rack_leads: dict[str | None, int] = defaultdict(int)
         for broker_id, rack in racks.items():
             self._rack_leads[rack] += self._leads[broker_id]
 
-    def place(self, partition_count: int, replication_factor: int) -> list[Replicas]:
-        return [self._place_one(replication_factor) for _ in range(partition_count)]
+    def place(self, partition_count: int, replication_factor: int) -> tuple[Replicas, ...]:
+        """Return the replicas of each partition of a new topic, its leader first.
 
-    def _place_one(self, replication_factor: int) -> Replicas:
+        The next topic is placed on top of them. Raises ``InvalidReplicationFactor``.
+        """
+        if replication_factor <= 0:
+            raise InvalidReplicationFactor(
+                f"Invalid replication factor {replication_factor}:"
+                " the replication factor must be positive."
+            )
+        if not self._live & self._racks.keys():
+            raise InvalidReplicationFactor("All brokers are currently fenced.")
+        if replication_factor > len(self._racks):
+            raise InvalidReplicationFactor(
+                f"The target replication factor of {replication_factor} cannot be reached"
+                f" because only {len(self._racks)} broker(s) are registered."
+            )
+        given: Counter[int] = Counter()  # leaderships of this topic
+        return tuple(self._place_one(replication_factor, given) for _ in range(partition_count))
+
+    def _place_one(self, replication_factor: int, given: Counter[int]) -> Replicas:
         leader = min(
             (broker_id for broker_id in self._racks if broker_id in self._live),
             key=lambda b: (
-                self._given[b],
+                given[b],
                 self._leads[b],
                 self._rack_leads[self._racks[b]],
                 self._holds[b],
@@ -91,6 +87,7 @@ class _Placer:
             ),
         )
         chosen = [leader]
+        followers = self._followers[leader]
         uses: dict[str | None, int] = defaultdict(int)
         uses[self._racks[leader]] = 1
         while len(chosen) < replication_factor:
@@ -99,17 +96,27 @@ class _Placer:
                 key=lambda b: (
                     uses[self._racks[b]],
                     b not in self._live,
+                    followers[b],
                     self._holds[b],
-                    self._pairs[leader, b],
                     b,
                 ),
             )
             chosen.append(follower)
             uses[self._racks[follower]] += 1
-            self._pairs[leader, follower] += 1
-        self._given[leader] += 1
+        chosen[1:] = sorted(
+            chosen[1:],
+            key=lambda b: (
+                b not in self._live,
+                self._successions[leader, b],
+                self._succeeds[b],
+                b,
+            ),
+        )
+        self._successions[tuple(chosen[:2])] += 1
+        self._succeeds.update(chosen[1:2])
+        followers.update(chosen[1:])
+        given[leader] += 1
         self._leads[leader] += 1
         self._rack_leads[self._racks[leader]] += 1
-        for broker_id in chosen:
-            self._holds[broker_id] += 1
+        self._holds.update(chosen)
         return tuple(chosen)

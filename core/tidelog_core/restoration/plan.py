@@ -13,18 +13,16 @@ What the bucket does not tell is decided so that nothing is taken for something 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidelog_core.admin.assignment import Replicas
 from tidelog_core.admin.configs import new_topic_configs
 from tidelog_core.admin.names import is_internal, validate_topic_name
 from tidelog_core.admin.topics import PARTITIONS_MAX, TopicPlan
 from tidelog_core.config import INT32_MAX, NodeConfig
 from tidelog_core.errors import InvalidConfig, InvalidTopic
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
-from tidelog_core.replication.placement import place_replicas
+from tidelog_core.replication.placement import ReplicaPlacer, Replicas
 from tidelog_core.restoration.selection import Remark, Selection
 from tidelog_core.restoration.survey import Survey, SurveyedTopic
 
@@ -65,7 +63,8 @@ def plan_restoration(
     """
     left_out: list[Remark] = []
     problems = list(survey.problems)
-    placing = _Placing(brokers)
+    placer = ReplicaPlacer(racks=dict.fromkeys(brokers), live=set(brokers))
+    broker_count = len(set(brokers))
     restored = []
     fewer_replicas = []
     producer_id_max = -1
@@ -77,10 +76,10 @@ def plan_restoration(
         assert topic.manifest is not None
         factor = replication_factor or topic.manifest.replication_factor or REPLICATION_FACTOR_MAX
         if replication_factor is None:
-            if (topic.manifest.replication_factor or 0) > placing.broker_count:
+            if (topic.manifest.replication_factor or 0) > broker_count:
                 fewer_replicas.append(topic.manifest.name)
-            factor = min(factor, placing.broker_count)
-        restored.append(_restored_topic(topic, placing, factor))
+            factor = min(factor, broker_count)
+        restored.append(_restored_topic(topic, placer, factor))
     return Restoration(
         cluster_id=survey.cluster_id,
         topics=tuple(restored),
@@ -143,14 +142,14 @@ def _partition_count(topic: SurveyedTopic) -> int:
 
 
 def _restored_topic(
-    topic: SurveyedTopic, placing: _Placing, replication_factor: int
+    topic: SurveyedTopic, placer: ReplicaPlacer, replication_factor: int
 ) -> RestoredTopic:
     manifest = topic.manifest
     assert manifest is not None
     count = _partition_count(topic)
     partitions = tuple(
         _restored_partition(topic, number, replicas)
-        for number, replicas in enumerate(placing.place(count, replication_factor))
+        for number, replicas in enumerate(placer.place(count, replication_factor))
     )
     restored = Topic(
         name=manifest.name,
@@ -180,26 +179,3 @@ def _restored_partition(topic: SurveyedTopic, number: int, replicas: Replicas) -
         log_start_offset=start,
         restored_log_start=start if start > selection.deleted_end else 0,
     )
-
-
-class _Placing:
-    """Spreads replicas over the brokers, topic after topic."""
-
-    def __init__(self, brokers: Sequence[int]) -> None:
-        self._brokers = tuple(dict.fromkeys(brokers))
-        self.broker_count = len(self._brokers)
-        self._leads: Counter[int] = Counter()
-        self._holds: Counter[int] = Counter()
-
-    def place(self, partition_count: int, replication_factor: int) -> tuple[Replicas, ...]:
-        placed = place_replicas(
-            partition_count,
-            replication_factor,
-            racks=dict.fromkeys(self._brokers),
-            live=set(self._brokers),
-            leader_load=self._leads,
-            replica_load=self._holds,
-        )
-        self._leads.update(replicas[0] for replicas in placed)
-        self._holds.update(broker_id for replicas in placed for broker_id in replicas)
-        return placed

@@ -66,7 +66,8 @@ def test_any_spread_is_even_and_repeats_no_broker(
     factor = data.draw(st.integers(1, broker_count))
     members = brokers(broker_count, racks)
     load = {n: data.draw(st.integers(0, 3)) for n in members}
-    placed = spread(partition_count, factor, brokers=members, load=load)
+    existing = [(n,) for n, count in load.items() for _ in range(count)]
+    placed = spread(partition_count, factor, brokers=members, existing=existing)
     assert len(placed) == partition_count
     for replicas in placed:
         assert len(replicas) == len(set(replicas)) == factor
@@ -81,16 +82,16 @@ def test_any_spread_is_even_and_repeats_no_broker(
 
 
 def test_followers_of_one_leader_vary() -> None:
-    placed = spread(30, 2, brokers=brokers(5), load={})
+    placed = spread(30, 2, brokers=brokers(5), existing=[])
     followers = {replicas[1] for replicas in placed if replicas[0] == placed[0][0]}
     assert len(followers) > 1
 
 
 def test_more_replicas_than_brokers_are_refused() -> None:
     with pytest.raises(InvalidReplicationFactor, match=r"only 2 broker\(s\)"):
-        spread(1, 3, brokers=brokers(2), load={})
+        spread(1, 3, brokers=brokers(2), existing=[])
     with pytest.raises(InvalidReplicationFactor, match="All brokers"):
-        spread(1, 1, brokers={}, load={})
+        spread(1, 1, brokers={}, existing=[])
 
 
 def test_a_plan_is_complete_and_deletion_keeps_what_cleanup_needs() -> None:
