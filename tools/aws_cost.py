@@ -11,20 +11,42 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.day.operations import COSTS, ITEM_BYTES
+from bench.day.units import read_units
+
 HOURS = 730.0  # a month
 SECONDS = HOURS * 3600
 ZONES = 3
 ENDPOINTS = 2 * ZONES + 1  # CloudWatch's two in every zone, CloudFormation's in one
 
-# What a node and a segment do, as the code has it and bench/README.md has measured it.
+# What a node and a segment do, as the code has it and bench/README.md has measured it. What
+# an operation takes of DynamoDB is bench.day's, which counts it by running the code.
 REPLICAS = 3
 PRODUCED_GB_PER_CPU_SECOND = 0.28  # of all nodes' CPU, acks=all, three replicas
 FETCHED_GB_PER_CPU_SECOND = 4.7
 LEASE_WRITES_PER_SECOND = 1 / 3  # of a node: broker.heartbeat.interval.ms
-POLLS_PER_SECOND = 5 + 2  # of a node: metadata.poll.interval.ms, and everyone's leases
-WRITES_PER_SEGMENT = 30  # write units from COPY_STARTED until the item is gone
+POLLS_PER_SECOND = 5  # of a node: metadata.poll.interval.ms
+LEASE_READINGS_PER_SECOND = 2  # of a node, each of everyone's leases
+# In a segment's life. The log start moves once for all segments of a partition that expire
+# within five minutes: once for each is the most.
+SEGMENT_LIFE = tuple(
+    COSTS[operation]
+    for operation in (
+        "begin a copy",
+        "finish a copy",
+        "a node advances a log start",
+        "a node begins a deletion",
+        "a node drops a segment",
+    )
+)
+FUNCTION_CALL = COSTS["a function finds nothing due"]  # one a segment that is copied
+# What every node reads more when a log start has moved.
+CHANGE_READS = (
+    COSTS["poll, a partition has changed"].reads - COSTS["poll, nothing has changed"].reads
+)
 OBJECTS_PER_SEGMENT = 3  # its log, its index, and where the log starts once it has expired
-WRITES_PER_OFFSET_COMMIT = 4  # an item and a check, in a transaction twice each
+# In a group of up to 15 members, with its other offsets of the topic: 6 where there are none.
+OFFSET_COMMIT = COSTS["commit 4 of the 60 offsets in a page"]
 FUNCTION_GB = 0.5
 FUNCTION_SECONDS_PER_SEGMENT = 1.5
 SWEEPS_PER_HOUR, SWEEP_SECONDS = 4, 30.0
@@ -116,6 +138,13 @@ def machine_count(load: Workload, prices: Prices) -> int:
     return max(1, math.ceil(needed / load.utilisation / ZONES)) * ZONES
 
 
+def standing_reads_per_second(nodes: int) -> int:
+    """Return the read units that one of so many nodes takes when nothing happens."""
+    leases = read_units(nodes * ITEM_BYTES["lease"])
+    polls = POLLS_PER_SECOND * COSTS["poll, nothing has changed"].reads
+    return polls + LEASE_READINGS_PER_SECOND * leases
+
+
 def monthly_cost(load: Workload, prices: Prices) -> list[Line]:
     """Return the bill of a month in which the load never changes, retention reached."""
     machines = machine_count(load, prices)
@@ -126,9 +155,12 @@ def monthly_cost(load: Workload, prices: Prices) -> list[Line]:
     crossing_gb = produced_gb * (
         REPLICAS - 1 + load.produced_elsewhere + load.readers * load.read_elsewhere
     )
-    writes = nodes * LEASE_WRITES_PER_SECOND * SECONDS + segments * WRITES_PER_SEGMENT
-    commits = load.offset_commits_per_s * SECONDS * WRITES_PER_OFFSET_COMMIT
-    reads = nodes * POLLS_PER_SECOND * SECONDS
+    writes = nodes * LEASE_WRITES_PER_SECOND * SECONDS * COSTS["renew a lease"].writes
+    writes += segments * sum(cost.writes for cost in SEGMENT_LIFE)
+    commits = load.offset_commits_per_s * SECONDS * OFFSET_COMMIT.writes
+    reads = nodes * standing_reads_per_second(nodes) * SECONDS
+    reads += segments * (sum(cost.reads for cost in SEGMENT_LIFE) + FUNCTION_CALL.reads)
+    reads += segments * nodes * CHANGE_READS
     sweeps = SWEEPS_PER_HOUR * HOURS
     function_seconds = segments * FUNCTION_SECONDS_PER_SEGMENT + sweeps * SWEEP_SECONDS
     events = segments * OBJECTS_PER_SEGMENT

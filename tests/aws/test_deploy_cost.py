@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tools.aws_cost import PRICES, SECONDS, WORKLOADS, Workload, machine_count, monthly_cost, table
+from tools.aws_cost import (
+    PRICES,
+    SECONDS,
+    WORKLOADS,
+    Workload,
+    machine_count,
+    monthly_cost,
+    standing_reads_per_second,
+    table,
+)
 from tools.places import ROOT
 
 
@@ -31,6 +40,23 @@ def test_a_bill_by_hand() -> None:
     assert math.isclose(lines["transfer between zones"], 2628 * (2 + 2 / 3) * 0.02)
     assert math.isclose(lines["machines"], 3 * (730 * 0.172 + 1.28))
     assert math.isclose(lines["S3 requests"], 2628_000 / 512 * 3 * 0.005 / 1000)
+    assert math.isclose(lines["DynamoDB, offset commits"], 10 * SECONDS * 10 * 0.625e-6)
+
+
+def test_what_nodes_and_segments_take_of_dynamodb_by_hand() -> None:
+    """6 nodes: a renewal every 3 s, 5 polls and 2 readings of leases a second. A segment: 21
+    write units, 4 read units and 7 of a function, and 2 of every node for its log start."""
+    lines = bill(Workload(produced_mb_per_s=1.0))
+    segments = 2628_000 / 512
+    writes = 6 / 3 * SECONDS + segments * 21
+    reads = 6 * 7 * SECONDS + segments * (4 + 7 + 6 * 2)
+    assert math.isclose(
+        lines["DynamoDB, nodes and segments"], (writes * 0.625 + reads * 0.125) / 1e6
+    )
+
+
+def test_a_reading_of_leases_takes_more_units_the_more_nodes_there_are() -> None:
+    assert [standing_reads_per_second(nodes) for nodes in (6, 24, 120)] == [7, 7, 5 + 2 * 5]
 
 
 def test_machines_come_in_threes_and_grow_with_the_load() -> None:
