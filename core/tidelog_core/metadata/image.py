@@ -605,8 +605,11 @@ def _number(key: str) -> int | None:
 def _shared(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V]:
     """Return the very mapping of before if nothing in it has changed: who keeps what is
     derived from it sees that at once.
+
+    The very records, for one that has been written anew is equal in all but its version.
     """
-    return before if before == after else after
+    is_same = before.keys() == after.keys() and all(after[key] is before[key] for key in after)
+    return before if is_same else after
 
 
 def _set(values: dict[K, V], key: K, value: V | None) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
+from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import (
@@ -295,6 +296,31 @@ def test_a_nudge_does_not_wait_for_the_interval(tmp_path: Path) -> None:
                 await running
 
     asyncio.run(main())
+
+
+def test_a_record_written_anew_with_the_same_content_is_seen_in_its_new_version(
+    tmp_path: Path,
+) -> None:
+    """Records are equal whatever their version, and the next write is conditional on it."""
+
+    async def run() -> None:
+        async with store_at(tmp_path) as store:
+            group = GroupConfigOverrides(
+                group_id="g", configs={"share.isolation.level": "read_committed"}
+            )
+            setting = NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"})
+            broker = Broker(broker_id=1, incarnation=uuid4(), host="h", port=1)
+            view = ClusterView(store)
+            await view.refresh()
+            for _ in range(3):
+                await store.commit([put(group), put(setting), put(broker)])
+                await view.refresh()
+                image = view.image
+                group, setting = image.group_configs["g"], image.node_configs[None]
+                broker = image.brokers[1]
+            assert group.version == setting.version == broker.version == 3
+
+    asyncio.run(run())
 
 
 def test_node_settings_are_overridden_for_all_and_then_for_one(
