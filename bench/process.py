@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import usage
-from tools.compiled import write_overlay
+from tools.installed import installed_python
 
 START_SECONDS_MAX = 20.0
 
@@ -48,15 +48,14 @@ class Node:
 def running_node(data_dir: Path, *arguments: str, is_compiled: bool = True) -> Iterator[Node]:
     """Start a node on a free port, and end it with SIGTERM.
 
-    Its hot path is compiled, as in a wheel, or left to the interpreter.
+    It is one that was installed from a wheel with the hot path compiled, or the source.
     """
-    environment = dict(os.environ)
-    if is_compiled:
-        environment["PYTHONPATH"] = str(write_overlay())
+    python = str(installed_python()) if is_compiled else sys.executable
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     started_at = time.perf_counter()
-    command = [sys.executable, "-m", "tidelog_node", "--data-dir", data_dir, "--port", str(port)]
+    command = [python, "-m", "tidelog_node", "--data-dir", data_dir, "--port", str(port)]
     process = subprocess.Popen([*command, *arguments], env=environment)
     try:
         _wait_for_port(port, process)

@@ -1,9 +1,11 @@
 """What a scan of one partition costs in Spark; writes bench/results/spark_source.json.
 
-The same records by five ways, in turns, in one Spark session with as many tasks at once as
+The same records by six ways, in turns, in one Spark session with as many tasks at once as
 the machine has cores:
 
-tidelog           ``format("tidelog")``: segment and index objects in MiniStack's S3
+tidelog           ``format("tidelog")``: segment and index objects in a folder, as Parquet's are
+tidelog, S3       copies of them in MiniStack's S3, behind a server that counts GETs; both take
+                  their CPU time from the same cores
 kafka, node       Spark's Kafka source, which reads from a Tidelog node's local log
 kafka, Kafka      the same from Apache Kafka
 kafka, split      the same with ``minPartitions``: a task for each core
@@ -13,9 +15,10 @@ Two queries of each: **sums** counts the rows and adds up the lengths of keys an
 every byte comes to Spark and none has to be printed; **all** brings all columns of all rows
 to a sink that drops them (``noop``). Records are 16 bytes of key and 512 of value, compressed
 with lz4 as they were produced. Seconds are of the whole query, planning too. The first pass
-of the sums has Python to start, modules to load and the JVM's code to compile; first passes
-are told as «first», and the median of the others counts. Spark's CPU is that of its JVM and
-Python processes.
+of the sums has Python to start and modules to load, and the JVM compiles its code for some
+passes more; first passes are told as «first», and the median of the last three counts. Spark's CPU is that of its JVM and
+Python processes. Spark and its Python workers talk through Unix domain sockets
+(``spark.python.unix.domain.socket.enabled``), which Spark leaves off by default.
 
 The node has work of its own all the time (its lease, its look at the metadata): what it uses
 while nothing runs is measured too. In the end it is stopped, and the source scans once more.
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 
 RECORD_COUNT = 2_000_000
 SEGMENT_BYTES = 64 << 20
+WARM_PASSES = 3  # not counted; the first is told
 PASSES = 3
 IDLE_SECONDS = 10.0
 TIERED_SECONDS_MAX = 300.0
@@ -70,7 +74,7 @@ SUMS = ("count(1)", "sum(length(key))", "sum(length(value))", "max(offset)")
 RESULTS = Path(__file__).parent / "results" / "spark_source.json"
 
 
-# What issue 6 wants of the query «sums».
+# What is wanted of both queries.
 SPEED_OVER_KAFKA_MIN = 3.0
 TIME_OF_PARQUET_MAX = 3.0
 NODE_CPU_SECONDS_MAX = 0.02  # two ticks of the kernel's clock
@@ -110,15 +114,16 @@ def main() -> None:
 
 
 def _measure(folder: Path, stand_in: str, server: ShapedServer, kafka: str) -> Figures:
-    boto3.client("s3", endpoint_url=stand_in, region_name="us-east-1").create_bucket(Bucket=BUCKET)
     os.environ["AWS_ENDPOINT_URL"] = server.endpoint
-    objects = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    objects = folder / "objects"
     parquet = str(folder / "parquet")
-    with running_node(folder / "node", f"--object-store={objects}") as node:
+    with running_node(folder / "node", f"--object-store=file://{objects}") as node:
         _produce(node.bootstrap)
         _produce(kafka)
-        stores = {"metadata": f"sqlite:///{folder / 'node' / 'metadata.db'}", "objects": objects}
+        metadata = f"sqlite:///{folder / 'node' / 'metadata.db'}"
+        stores = {"metadata": metadata, "objects": f"file://{objects}"}
         end = _wait_until_tiered(folder / "node" / f"{TOPIC}-0", stores)
+        in_s3 = {"metadata": metadata, "objects": _copied_to_s3(objects, stand_in)}
         spark = _session(folder)
         limits = {
             "subscribe": TOPIC,
@@ -134,6 +139,7 @@ def _measure(folder: Path, stand_in: str, server: ShapedServer, kafka: str) -> F
 
         queries: Queries = {
             "tidelog": lambda: read("tidelog", **stores),
+            "tidelog, S3": lambda: read("tidelog", **in_s3),
             "kafka, node": lambda: read_kafka(node.bootstrap),
             KAFKA: lambda: read_kafka(kafka),
             "kafka, split": lambda: read_kafka(kafka, minPartitions=str(os.cpu_count() or 1)),
@@ -147,7 +153,7 @@ def _measure(folder: Path, stand_in: str, server: ShapedServer, kafka: str) -> F
         scans: dict[str, list[Scan]] = {}
         for kind in ("sums", "all"):
             # In turns that are short: Spark ends Python workers that were idle for a minute.
-            for number in range(1 + PASSES):
+            for number in range(WARM_PASSES + PASSES):
                 for name, query in queries.items():
                     if name == "parquet" and not Path(parquet).exists():
                         queries["tidelog"]().write.parquet(parquet)
@@ -209,7 +215,8 @@ def _check_sums(table: DataFrame, end: int) -> None:
 def _figures(end: int, scans: dict[str, list[Scan]], idle_cpu: float) -> Figures:
     figures: Figures = {}
     seconds = {}
-    for name, [first, *counted] in scans.items():
+    for name, passes in scans.items():
+        first, counted = passes[0], passes[WARM_PASSES:]
         seconds[name] = statistics.median(scan.seconds for scan in counted)
         # What the node would have used without the query, too, is not the query's.
         node_cpu = statistics.median(
@@ -227,7 +234,7 @@ def _figures(end: int, scans: dict[str, list[Scan]], idle_cpu: float) -> Figures
         figures[f"{name}: tasks"] = counted[-1].task_count
         figures[f"{name}: GETs"] = counted[-1].get_count
     for kind in ("sums", "all"):
-        for name in ("kafka, node", KAFKA, "kafka, split", "parquet"):
+        for name in ("tidelog, S3", "kafka, node", KAFKA, "kafka, split", "parquet"):
             figures[f"tidelog's speed over {name}: {kind}"] = round(
                 seconds[f"{name}: {kind}"] / seconds[f"tidelog: {kind}"], 2
             )
@@ -236,17 +243,31 @@ def _figures(end: int, scans: dict[str, list[Scan]], idle_cpu: float) -> Figures
 
 def _print_wanted(figures: Figures) -> None:
     """Print what is wanted, what was seen, and whether it holds."""
-    print("| measurement | wanted | seen | |\n|---|---|---|---|")
-    for name in ("kafka, node", KAFKA):
-        seen = figures[f"tidelog's speed over {name}: sums"]
-        held = "holds" if seen >= SPEED_OVER_KAFKA_MIN else "does not hold"
-        print(f"| times the speed of {name} | {SPEED_OVER_KAFKA_MIN:g} | {seen} | {held} |")
-    seen = round(figures["tidelog: sums: seconds"] / figures["parquet: sums: seconds"], 2)
-    held = "holds" if seen <= TIME_OF_PARQUET_MAX else "does not hold"
-    print(f"| times the time of Parquet, at most | {TIME_OF_PARQUET_MAX:g} | {seen} | {held} |")
-    seen = figures["tidelog: sums: node CPU seconds"]
-    held = "holds" if seen <= NODE_CPU_SECONDS_MAX else "does not hold"
-    print(f"| node CPU seconds, beyond an idle node's | 0 | {seen} | {held} |")
+    print("| query | measurement | wanted | seen | |\n|---|---|---|---|---|")
+    for kind in ("sums", "all"):
+        for name in ("kafka, node", KAFKA):
+            seen = figures[f"tidelog's speed over {name}: {kind}"]
+            held = "holds" if seen >= SPEED_OVER_KAFKA_MIN else "does not hold"
+            wanted = f"{SPEED_OVER_KAFKA_MIN:g}"
+            print(f"| {kind} | times the speed of {name} | {wanted} | {seen} | {held} |")
+        seen = round(1 / figures[f"tidelog's speed over parquet: {kind}"], 2)
+        held = "holds" if seen <= TIME_OF_PARQUET_MAX else "does not hold"
+        wanted = f"≤ {TIME_OF_PARQUET_MAX:g}"
+        print(f"| {kind} | times the time of Parquet | {wanted} | {seen} | {held} |")
+        seen = figures[f"tidelog: {kind}: node CPU seconds"]
+        held = "holds" if seen <= NODE_CPU_SECONDS_MAX else "does not hold"
+        print(f"| {kind} | node CPU seconds, beyond an idle node's | 0 | {seen} | {held} |")
+
+
+def _copied_to_s3(objects: Path, endpoint: str) -> str:
+    """Copy a folder's objects into a bucket under the same keys; return where they are."""
+    s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    s3.create_bucket(Bucket=BUCKET)
+    prefix = uuid.uuid4().hex
+    for path in objects.rglob("*"):
+        if path.is_file():
+            s3.upload_file(str(path), BUCKET, f"{prefix}/{path.relative_to(objects)}")
+    return f"s3://{BUCKET}/{prefix}"
 
 
 def _produce(bootstrap: str) -> None:
@@ -289,6 +310,7 @@ def _session(folder: Path) -> SparkSession:
     settings = {
         "spark.jars": ",".join(str(jar) for jar in spark_kafka.jars()),
         "spark.local.dir": str(folder / "local"),
+        "spark.python.unix.domain.socket.enabled": "true",
     }
     return local_session("tidelog-bench", master="local[*]", memory="4g", settings=settings)
 

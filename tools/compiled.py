@@ -46,7 +46,7 @@ MODULES = (
 )
 PACKAGES = (_CORE, _NODE)
 OVERLAY = ROOT / ".cache" / "compiled"
-_STAMP = ".source"
+STAMP = ".source"  # says of which source a folder is
 
 
 def compile_modules(into: Path) -> None:
@@ -76,7 +76,7 @@ def compile_modules(into: Path) -> None:
 def write_overlay(overlay: Path = OVERLAY) -> Path:
     """Bring the folder up to date and return it; nothing is compiled that has not changed."""
     overlay.mkdir(parents=True, exist_ok=True)
-    stamp, source = overlay / _STAMP, _source_hash()
+    stamp, source = overlay / STAMP, _source_hash()
     if stamp.exists() and stamp.read_text() == source:
         return overlay
     with tempfile.TemporaryDirectory(dir=overlay.parent) as scratch:
@@ -85,7 +85,7 @@ def write_overlay(overlay: Path = OVERLAY) -> Path:
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / package, fresh / Path(package).name, ignore=ignored)
         compile_modules(fresh)
-        (fresh / _STAMP).write_text(source)
+        (fresh / STAMP).write_text(source)
         shutil.rmtree(overlay)
         fresh.rename(overlay)
     return overlay

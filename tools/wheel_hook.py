@@ -6,10 +6,7 @@ mypyc wants the types of everything that the compiled modules import.
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -23,16 +20,10 @@ class CompiledWheel(BuildHookInterface[Any]):
         if version == "editable":
             return  # compiled modules would hide what is edited
         sys.path.insert(0, self.root)
-        from tools.compiled import compile_modules
+        from tools.compiled import write_overlay
 
-        self._folder = Path(tempfile.mkdtemp())
-        compile_modules(self._folder)
+        overlay = write_overlay()
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        for module in self._folder.rglob("*.so"):
-            build_data["force_include"][str(module)] = str(module.relative_to(self._folder))
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
-        """Remove what was compiled once it is in the wheel."""
-        if version != "editable":
-            shutil.rmtree(self._folder)
+        for module in overlay.rglob("*.so"):
+            build_data["force_include"][str(module)] = str(module.relative_to(overlay))

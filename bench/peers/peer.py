@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bench.process import Node, running_node
 from tools import kafka_broker, tansu
-from tools.compiled import write_overlay
+from tools.installed import installed_python
 
 
 class Peer(Protocol):
@@ -44,11 +44,11 @@ class Tidelog:
 
     def install(self) -> None:
         """Compile what has changed, so that no start waits for it."""
-        write_overlay()
+        installed_python()
 
     def description(self) -> str:
         """Return version and storage, for the report."""
-        return "Tidelog of this checkout, its hot path compiled; a node and its tier worker, files"
+        return "Tidelog of this checkout, installed from a wheel, its hot path compiled; files"
 
     def prepare(self, folder: Path) -> None:
         """Make the folder."""

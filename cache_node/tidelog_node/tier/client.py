@@ -1,7 +1,9 @@
 """The node's side of the tier worker: starts it, asks it, starts it again when it dies.
 
-While no worker answers, calls fail at once with ``TierUnavailable``, which is retriable;
-so do the calls that were under way when one died. Nobody waits for a restart.
+The first call starts the worker and waits until it answers: a node that has nothing to tier
+does without the process and its memory. From then on calls fail at once with
+``TierUnavailable``, which is retriable, while no worker answers; so do the calls that were
+under way when one died. Nobody waits for a restart.
 """
 
 from __future__ import annotations
@@ -109,6 +111,8 @@ class TierClient:
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._is_open = False
+        self._has_started = asyncio.Event()  # the first worker, or it has failed to
         self.restart_count = 0
 
     @property
@@ -117,21 +121,33 @@ class TierClient:
         return self._writer is not None
 
     @property
+    def may_answer(self) -> bool:
+        """Whether a worker answers, or none has been asked for yet."""
+        return self._writer is not None or (self._is_open and not self._has_started.is_set())
+
+    @property
     def worker_pid(self) -> int | None:
         """The process id of the worker, ``None`` while there is none."""
         return None if self._process is None else self._process.pid
 
-    async def start(self) -> None:
-        """Begin to supervise the worker. Returns at once; see ``wait_ready``."""
-        self._supervisor = asyncio.create_task(self._supervise(), name="tier worker supervisor")
+    def start(self) -> None:
+        """Allow calls. The first of them, or ``wait_ready``, starts the worker."""
+        self._is_open = True
+
+    def _start_worker(self) -> None:
+        if self._supervisor is None:
+            self._supervisor = asyncio.create_task(self._supervise(), name="tier worker supervisor")
 
     async def wait_ready(self, timeout: float) -> None:
         """Wait until a worker answers. Raises ``TimeoutError``."""
+        self._start_worker()
         async with asyncio.timeout(timeout):
             await self._ready.wait()
 
     async def close(self) -> None:
         """End the worker and fail what is under way."""
+        self._is_open = False
+        self._has_started.set()
         if self._supervisor is not None:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -179,6 +195,9 @@ class TierClient:
         return await self._call(StatusRequest())
 
     async def _call(self, request: Request) -> Fields:
+        if self._is_open and not self._has_started.is_set():
+            self._start_worker()
+            await self._has_started.wait()
         writer = self._writer
         if writer is None:
             raise TierUnavailable("the tier worker is not running just now")
@@ -208,6 +227,7 @@ class TierClient:
                 delay_s = RESTART_DELAY_S_MIN
             logger.warning("tier worker ended, will restart", extra={"delay_s": delay_s})
             self.restart_count += 1
+            self._has_started.set()
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
 
@@ -248,6 +268,7 @@ class TierClient:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._writer = writer
+        self._has_started.set()
         self._ready.set()
         logger.info("tier worker started", extra={"pid": self.worker_pid})
         try:

@@ -94,7 +94,7 @@ class Retention:
         doomed = below_log_start(await led.remote.segments(), start)
         if not doomed and stored <= max(led.told_log_start, self._restored_log_start(led)):
             return await self._delete(led, ())
-        if doomed or self._client.is_connected:
+        if doomed or self._client.may_answer:
             await self._copier.tell_log_start(led, stored)
             return await self._delete(led, doomed)
         wait_s = await self._delete(led, ())

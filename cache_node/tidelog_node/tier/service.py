@@ -135,8 +135,8 @@ class TierService:
         self._deleted_topics: frozenset[UUID] = frozenset()  # as last seen
 
     async def start(self) -> None:
-        """Start the worker and the loops. Returns before the worker answers."""
-        await self.client.start()
+        """Start the loops. The worker starts when it is first needed."""
+        self.client.start()
         self._unsubscribe = self._view.subscribe(self._on_image)
         self._unwatch = [
             self._view.watch(REWRITE_CLAIM_COLLECTION, self._on_rewritten),
@@ -393,7 +393,7 @@ class TierService:
             self._copy_now.clear()
 
     def _start_copies(self) -> None:
-        if not self.client.is_connected:
+        if not self.client.may_answer:
             return
         now = asyncio.get_running_loop().time()
         for replica in self._replicas.replicas():
@@ -479,7 +479,7 @@ class TierService:
         So the bucket knows of topics that have tiered nothing yet, and of later changes.
         """
         is_first = led.leadership.partition == 0
-        return is_first and led.replica.config.remote_storage_enable and self.client.is_connected
+        return is_first and led.replica.config.remote_storage_enable and self.client.may_answer
 
     async def _is_worth_opening(self, led: LedPartition) -> bool:
         if led.replica.opened_log is not None or self._holds_files(led.replica):
@@ -493,7 +493,7 @@ class TierService:
         return any(found)
 
     async def _clean_deleted_topics(self) -> float:
-        if self._view.image.deleted_topics and self.client.is_connected:
+        if self._view.image.deleted_topics and self.client.may_answer:
             wait_s = await self._retention.clean_deleted_topics()
             if wait_s is not None:
                 return wait_s

@@ -39,7 +39,7 @@ def is_alive(pid: int) -> bool:
 def test_a_closed_client_leaves_no_process_and_no_socket(tmp_path: Path) -> None:
     async def run() -> int:
         client = TierClient(command(tmp_path))
-        await client.start()
+        client.start()
         await client.wait_ready(READY_TIMEOUT_S)
         pid = client.worker_pid
         assert pid is not None
@@ -54,10 +54,27 @@ def test_a_closed_client_leaves_no_process_and_no_socket(tmp_path: Path) -> None
     assert not (tmp_path / "tier.sock").exists()
 
 
+def test_the_worker_starts_with_the_first_call(tmp_path: Path) -> None:
+    async def run() -> None:
+        client = TierClient(command(tmp_path))
+        with pytest.raises(TierUnavailable):
+            await client.status()
+        client.start()
+        assert (client.may_answer, client.worker_pid) == (True, None)
+        first, second = await asyncio.gather(client.status(), client.status())
+        assert first.keys() == second.keys()
+        assert client.worker_pid is not None
+        assert client.restart_count == 0
+        await client.close()
+        assert not client.may_answer
+
+    asyncio.run(run())
+
+
 def test_a_folder_too_deep_for_a_socket_is_no_trouble(tmp_path: Path) -> None:
     async def run() -> None:
         client = TierClient(command(tmp_path / ("deep" * 30)))
-        await client.start()
+        client.start()
         await client.wait_ready(READY_TIMEOUT_S)
         await client.close()
 
@@ -67,7 +84,7 @@ def test_a_folder_too_deep_for_a_socket_is_no_trouble(tmp_path: Path) -> None:
 def test_a_worker_that_cannot_start_is_tried_again_and_calls_fail_at_once(tmp_path: Path) -> None:
     async def run() -> None:
         client = TierClient(command(tmp_path, objects="gopher://nowhere"))
-        await client.start()
+        client.start()
         with pytest.raises(TierUnavailable):
             await client.status()
         async with asyncio.timeout(READY_TIMEOUT_S):
@@ -81,7 +98,7 @@ def test_a_worker_that_cannot_start_is_tried_again_and_calls_fail_at_once(tmp_pa
 def test_closing_fails_what_is_under_way(tmp_path: Path) -> None:
     async def run() -> None:
         client = TierClient(command(tmp_path))
-        await client.start()
+        client.start()
         await client.wait_ready(READY_TIMEOUT_S)
         assert client.worker_pid is not None
         os.kill(client.worker_pid, signal.SIGSTOP)
@@ -105,7 +122,7 @@ def test_an_unreachable_store_is_a_retriable_error(
 
     async def run() -> None:
         client = TierClient(command(tmp_path, objects="s3://bucket/prefix"))
-        await client.start()
+        client.start()
         await client.wait_ready(READY_TIMEOUT_S)
         with pytest.raises(StoreUnavailable) as caught:
             await client.read(ByteRange("a/b.log", 0, 1))
@@ -123,7 +140,7 @@ from tidelog_node.tier.client import TierClient
 
 async def main():
     client = TierClient(command(Path(sys.argv[1])))
-    await client.start()
+    client.start()
     await client.wait_ready(30)
     print(client.worker_pid, flush=True)
     await asyncio.Event().wait()
@@ -164,7 +181,7 @@ def test_what_nobody_can_have_put_there_is_left_and_named_when_a_prefix_goes(
 
     async def run() -> None:
         client = TierClient(command(tmp_path))
-        await client.start()
+        client.start()
         await client.wait_ready(READY_TIMEOUT_S)
         await client.delete_prefix("c/t/")
         await client.close()
