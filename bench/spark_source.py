@@ -16,9 +16,10 @@ every byte comes to Spark and none has to be printed; **all** brings all columns
 to a sink that drops them (``noop``). Records are 16 bytes of key and 512 of value, compressed
 with lz4 as they were produced. Seconds are of the whole query, planning too. The first pass
 of the sums has Python to start and modules to load, and the JVM compiles its code for some
-passes more; first passes are told as «first», and the median of the last three counts. Spark's CPU is that of its JVM and
-Python processes. Spark and its Python workers talk through Unix domain sockets
-(``spark.python.unix.domain.socket.enabled``), which Spark leaves off by default.
+passes more; first passes are told as «first», and the median of the last three counts.
+Spark's CPU is that of its JVM and Python processes. Spark and its Python workers talk through
+Unix domain sockets (``spark.python.unix.domain.socket.enabled``), which Spark leaves off by
+default.
 
 The node has work of its own all the time (its lease, its look at the metadata): what it uses
 while nothing runs is measured too. In the end it is stopped, and the source scans once more.

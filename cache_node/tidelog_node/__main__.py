@@ -18,6 +18,7 @@ import sys
 from tidelog_core.errors import InvalidConfig, TidelogError
 from tidelog_core.log_format import configure_logging
 
+from tidelog_node import lazy_messages
 from tidelog_node.settings import NodeSettings, parse_settings
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ def main() -> int:
 
 
 async def _serve(settings: NodeSettings) -> None:
+    lazy_messages.install()
     from tidelog_node.wiring import run_node
 
     stop = asyncio.Event()
