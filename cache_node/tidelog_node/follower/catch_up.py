@@ -12,12 +12,8 @@ import logging
 import struct
 from collections.abc import Callable, Sequence
 
-from kio.schema.list_offsets.v9.request import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
-from kio.schema.list_offsets.v9.response import ListOffsetsResponse
+from kio.schema.list_offsets.v9 import request as list_request
+from kio.schema.list_offsets.v9 import response as list_response
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
 from tidelog_core.log.producer_snapshot import CorruptSnapshot
 from tidelog_core.log.unified_log import UnifiedLog
@@ -176,15 +172,15 @@ class CatchUp:
         name: int,
     ) -> int:
         request = build(
-            ListOffsetsRequest,
+            list_request.ListOffsetsRequest,
             replica_id=self._broker_id,
             topics=(
                 build(
-                    ListOffsetsTopic,
+                    list_request.ListOffsetsTopic,
                     name=partition.topic,
                     partitions=(
                         build(
-                            ListOffsetsPartition,
+                            list_request.ListOffsetsPartition,
                             partition_index=partition.partition,
                             current_leader_epoch=leader_epoch,
                             timestamp=name,
@@ -193,11 +189,13 @@ class CatchUp:
                 ),
             ),
         )
-        body = write_message(ListOffsetsRequest, request)
+        body = write_message(list_request.ListOffsetsRequest, request)
         size_bytes = _HEADER.size - 4 + len(body)
         header = _HEADER.pack(size_bytes, API_KEY, VERSION, 0, len(CLIENT_ID), CLIENT_ID, 0)
         answer = await connection.exchange(header + body, timeout_s=self._timeout_s)
-        response = read_message(ListOffsetsResponse, bytes(answer), _RESPONSE_HEADER_SIZE_BYTES)
+        response = read_message(
+            list_response.ListOffsetsResponse, bytes(answer), _RESPONSE_HEADER_SIZE_BYTES
+        )
         found = response.topics[0].partitions[0]
         if found.error_code is not ErrorCode.none:
             raise NotLeaderOrFollower(f"the leader answers {found.error_code.name}")

@@ -14,12 +14,8 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
-from kio.schema.delete_records.v2.response import (
-    DeleteRecordsPartitionResult,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
-)
+from kio.schema.delete_records.v2 import request as delete_request
+from kio.schema.delete_records.v2 import response as delete_response
 from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.errors import (
     ErrorCode,
@@ -66,20 +62,24 @@ class DeleteRecordsHandler:
         return [Route(API_KEY, 0, 2, self.handle)]
 
     async def handle(
-        self, request: DeleteRecordsRequest, _: RequestContext
-    ) -> DeleteRecordsResponse:
+        self, request: delete_request.DeleteRecordsRequest, _: RequestContext
+    ) -> delete_response.DeleteRecordsResponse:
         """Move every partition's start and return where each is now."""
         topics = []
         for topic in request.topics:
             results = [await self._answer(topic.name, wanted) for wanted in topic.partitions]
             topics.append(
-                build(DeleteRecordsTopicResult, name=topic.name, partitions=tuple(results))
+                build(
+                    delete_response.DeleteRecordsTopicResult,
+                    name=topic.name,
+                    partitions=tuple(results),
+                )
             )
-        return build(DeleteRecordsResponse, topics=tuple(topics))
+        return build(delete_response.DeleteRecordsResponse, topics=tuple(topics))
 
     async def _answer(
-        self, topic: str, wanted: DeleteRecordsPartition
-    ) -> DeleteRecordsPartitionResult:
+        self, topic: str, wanted: delete_request.DeleteRecordsPartition
+    ) -> delete_response.DeleteRecordsPartitionResult:
         code, low_watermark = ErrorCode.none, -1
         partition = TopicPartition(topic, wanted.partition_index)
         try:
@@ -92,7 +92,7 @@ class DeleteRecordsHandler:
             )
             code = ErrorCode.kafka_storage_error
         return build(
-            DeleteRecordsPartitionResult,
+            delete_response.DeleteRecordsPartitionResult,
             partition_index=wanted.partition_index,
             low_watermark=low_watermark,
             error_code=code,

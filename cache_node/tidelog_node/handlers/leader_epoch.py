@@ -5,15 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kio.schema.offset_for_leader_epoch.v4.request import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-)
-from kio.schema.offset_for_leader_epoch.v4.response import (
-    EpochEndOffset,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderTopicResult,
-)
+from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
+from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.model import TopicPartition
 
@@ -42,8 +35,8 @@ class LeaderEpochHandler:
         return [Route(API_KEY, 2, 4, self.handle)]
 
     async def handle(
-        self, request: OffsetForLeaderEpochRequest, _: RequestContext
-    ) -> OffsetForLeaderEpochResponse:
+        self, request: epoch_request.OffsetForLeaderEpochRequest, _: RequestContext
+    ) -> epoch_response.OffsetForLeaderEpochResponse:
         """Return the end of the epoch asked for, or of the last one before it."""
         turn = Turn()
         topics = []
@@ -53,11 +46,17 @@ class LeaderEpochHandler:
                 await turn.step()
                 answers.append(self._answer(topic.topic, wanted))
             topics.append(
-                build(OffsetForLeaderTopicResult, topic=topic.topic, partitions=tuple(answers))
+                build(
+                    epoch_response.OffsetForLeaderTopicResult,
+                    topic=topic.topic,
+                    partitions=tuple(answers),
+                )
             )
-        return build(OffsetForLeaderEpochResponse, topics=tuple(topics))
+        return build(epoch_response.OffsetForLeaderEpochResponse, topics=tuple(topics))
 
-    def _answer(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    def _answer(
+        self, topic: str, wanted: epoch_request.OffsetForLeaderPartition
+    ) -> epoch_response.EpochEndOffset:
         code, epoch, end_offset = ErrorCode.none, -1, -1
         partition = TopicPartition(topic, wanted.partition)
         try:
@@ -72,7 +71,7 @@ class LeaderEpochHandler:
             logger.error("lookup failed", extra={"partition": str(partition), "reason": str(error)})
             code = ErrorCode.kafka_storage_error
         return build(
-            EpochEndOffset,
+            epoch_response.EpochEndOffset,
             error_code=code,
             partition=wanted.partition,
             leader_epoch=epoch,

@@ -11,12 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
-from kio.schema.list_offsets.v11.response import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
+from kio.schema.list_offsets.v11 import request as list_request
+from kio.schema.list_offsets.v11 import response as list_response
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -67,8 +63,8 @@ class ListOffsetsHandler:
         return [Route(API_KEY, 1, 11, self.handle)]
 
     async def handle(
-        self, request: ListOffsetsRequest, context: RequestContext
-    ) -> ListOffsetsResponse:
+        self, request: list_request.ListOffsetsRequest, context: RequestContext
+    ) -> list_response.ListOffsetsResponse:
         """Return an offset for every partition asked for."""
         seen: dict[TopicPartition, int] = {}
         for topic in request.topics:
@@ -88,19 +84,23 @@ class ListOffsetsHandler:
                     )
                 )
             topics.append(
-                build(ListOffsetsTopicResponse, name=topic.name, partitions=tuple(answers))
+                build(
+                    list_response.ListOffsetsTopicResponse,
+                    name=topic.name,
+                    partitions=tuple(answers),
+                )
             )
-        return build(ListOffsetsResponse, topics=tuple(topics))
+        return build(list_response.ListOffsetsResponse, topics=tuple(topics))
 
     async def _answer(
         self,
         partition: TopicPartition,
-        wanted: ListOffsetsPartition,
-        request: ListOffsetsRequest,
+        wanted: list_request.ListOffsetsPartition,
+        request: list_request.ListOffsetsRequest,
         context: RequestContext,
         *,
         is_repeated: bool,
-    ) -> ListOffsetsPartitionResponse:
+    ) -> list_response.ListOffsetsPartitionResponse:
         code, found, epoch = ErrorCode.none, _NOT_FOUND, -1
         try:
             if is_repeated:
@@ -124,7 +124,7 @@ class ListOffsetsHandler:
             logger.error("lookup failed", extra={"partition": str(partition), "reason": str(error)})
             code = ErrorCode.kafka_storage_error
         return build(
-            ListOffsetsPartitionResponse,
+            list_response.ListOffsetsPartitionResponse,
             partition_index=partition.partition,
             error_code=code,
             timestamp=found[0],
@@ -166,7 +166,7 @@ def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
     return replica.log.leader_epoch_for(offset)
 
 
-def _bound(replica: Replica, request: ListOffsetsRequest) -> int:
+def _bound(replica: Replica, request: list_request.ListOffsetsRequest) -> int:
     """Return the end of what the caller may know of."""
     log = replica.log
     if request.replica_id != CONSUMER:

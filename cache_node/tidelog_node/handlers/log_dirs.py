@@ -7,13 +7,8 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
-from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
-from kio.schema.describe_log_dirs.v5.response import (
-    DescribeLogDirsPartition,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
-)
+from kio.schema.describe_log_dirs.v5 import request as log_dirs_request
+from kio.schema.describe_log_dirs.v5 import response as log_dirs_response
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.handlers.turns import Turn
@@ -38,13 +33,13 @@ class LogDirsHandler:
         return [Route(API_KEY, 1, 5, self.handle)]
 
     async def handle(
-        self, request: DescribeLogDirsRequest, _: RequestContext
-    ) -> DescribeLogDirsResponse:
+        self, request: log_dirs_request.DescribeLogDirsRequest, _: RequestContext
+    ) -> log_dirs_response.DescribeLogDirsResponse:
         """Return the sizes of the partitions asked for, of all for a null list."""
         wanted: dict[str, set[int]] | None = None
         if request.topics is not None:
             wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
-        by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+        by_topic: dict[str, list[log_dirs_response.DescribeLogDirsPartition]] = defaultdict(list)
         turn = Turn()
         for replica in tuple(self._replicas.replicas()):
             topic, index = replica.partition
@@ -55,20 +50,24 @@ class LogDirsHandler:
                     by_topic[topic].append(described)
         disk = shutil.disk_usage(self._data_dir)
         result = build(
-            DescribeLogDirsResult,
+            log_dirs_response.DescribeLogDirsResult,
             error_code=ErrorCode.none,
             log_dir=str(self._data_dir),
             topics=tuple(
-                build(DescribeLogDirsTopic, name=topic, partitions=tuple(partitions))
+                build(
+                    log_dirs_response.DescribeLogDirsTopic, name=topic, partitions=tuple(partitions)
+                )
                 for topic, partitions in sorted(by_topic.items())
             ),
             total_bytes=disk.total,
             usable_bytes=disk.free,
         )
-        return build(DescribeLogDirsResponse, error_code=ErrorCode.none, results=(result,))
+        return build(
+            log_dirs_response.DescribeLogDirsResponse, error_code=ErrorCode.none, results=(result,)
+        )
 
 
-def _describe(replica: Replica) -> DescribeLogDirsPartition | None:
+def _describe(replica: Replica) -> log_dirs_response.DescribeLogDirsPartition | None:
     """Return the partition, or ``None`` where its log cannot be opened."""
     try:
         size_bytes = replica.log.size_bytes
@@ -79,7 +78,7 @@ def _describe(replica: Replica) -> DescribeLogDirsPartition | None:
         )
         return None
     return build(
-        DescribeLogDirsPartition,
+        log_dirs_response.DescribeLogDirsPartition,
         partition_index=replica.partition.partition,
         partition_size=size_bytes,
         offset_lag=0,  # the leader's own copy is never behind

@@ -8,17 +8,8 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from kio.schema.share_acknowledge.v2.request import (
-    AcknowledgementBatch,
-    ShareAcknowledgeRequest,
-)
-from kio.schema.share_acknowledge.v2.response import (
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    PartitionData,
-    ShareAcknowledgeResponse,
-    ShareAcknowledgeTopicResponse,
-)
+from kio.schema.share_acknowledge.v2 import request as acknowledge_request
+from kio.schema.share_acknowledge.v2 import response as acknowledge_response
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.leaders import CurrentLeader
@@ -45,8 +36,8 @@ class ShareAcknowledgeHandler:
         return [Route(API_KEY, 1, 2, self.handle)]
 
     async def handle(
-        self, request: ShareAcknowledgeRequest, _: RequestContext
-    ) -> ShareAcknowledgeResponse:
+        self, request: acknowledge_request.ShareAcknowledgeRequest, _: RequestContext
+    ) -> acknowledge_response.ShareAcknowledgeResponse:
         """Answer once what was said is stored."""
         service, group_id = self._service, request.group_id or ""
         said: dict[PartitionKey, list[Acknowledgement]] = {}
@@ -60,7 +51,11 @@ class ShareAcknowledgeHandler:
                 group_id, request.member_id or "", request.share_session_epoch
             )
         except TidelogError as error:
-            return build(ShareAcknowledgeResponse, error_code=error.code, error_message=str(error))
+            return build(
+                acknowledge_response.ShareAcknowledgeResponse,
+                error_code=error.code,
+                error_message=str(error),
+            )
         outcome = await service.acknowledge(session, said, may_renew=request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH:
             await service.end_session(session)
@@ -69,27 +64,33 @@ class ShareAcknowledgeHandler:
 
     def _response(
         self, outcome: dict[PartitionKey, TidelogError | None], lock_ms: int
-    ) -> ShareAcknowledgeResponse:
+    ) -> acknowledge_response.ShareAcknowledgeResponse:
         endpoints: dict[int, Endpoint] = {}
-        topics: dict[bytes, list[PartitionData]] = {}
+        topics: dict[bytes, list[acknowledge_response.PartitionData]] = {}
         for key, error in outcome.items():
             leader = self._service.leader_hint(key, error)
             if leader is not None and leader.endpoint is not None:
                 endpoints[leader.leader_id] = leader.endpoint
             topics.setdefault(key[0], []).append(_partition(key[1], error, leader))
         return build(
-            ShareAcknowledgeResponse,
+            acknowledge_response.ShareAcknowledgeResponse,
             error_code=ErrorCode.none,
             responses=tuple(
                 build(
-                    ShareAcknowledgeTopicResponse,
+                    acknowledge_response.ShareAcknowledgeTopicResponse,
                     topic_id=UUID(bytes=topic),
                     partitions=tuple(rows),
                 )
                 for topic, rows in topics.items()
             ),
             node_endpoints=tuple(
-                build(NodeEndpoint, node_id=e.broker_id, host=e.host, port=e.port, rack=e.rack)
+                build(
+                    acknowledge_response.NodeEndpoint,
+                    node_id=e.broker_id,
+                    host=e.host,
+                    port=e.port,
+                    rack=e.rack,
+                )
                 for e in endpoints.values()
             ),
             acquisition_lock_timeout=timedelta(milliseconds=lock_ms),
@@ -98,21 +99,21 @@ class ShareAcknowledgeHandler:
 
 def _partition(
     index: int, error: TidelogError | None, leader: CurrentLeader | None
-) -> PartitionData:
+) -> acknowledge_response.PartitionData:
     return build(
-        PartitionData,
+        acknowledge_response.PartitionData,
         partition_index=index,
         error_code=ErrorCode.none if error is None else error.code,
         error_message=None if error is None else str(error),
         current_leader=build(
-            LeaderIdAndEpoch,
+            acknowledge_response.LeaderIdAndEpoch,
             leader_id=-1 if leader is None else leader.leader_id,
             leader_epoch=-1 if leader is None else leader.leader_epoch,
         ),
     )
 
 
-def _read(batch: AcknowledgementBatch) -> Acknowledgement:
+def _read(batch: acknowledge_request.AcknowledgementBatch) -> Acknowledgement:
     # A type below 0 is none, as one above the last is.
     types = bytes(kind & 0xFF for kind in batch.acknowledge_types)
     return Acknowledgement(batch.first_offset, batch.last_offset, types)
