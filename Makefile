@@ -41,8 +41,8 @@ test: $(STAMP) $(TOOLS)  ## the default suite, under 15 minutes on 2 cores
 	$(MAKE) test-compiled
 
 test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled modules
-	PYTHONPATH=$(CURDIR)/$$($(BIN)/python -m tools.compiled) \
-		$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS) $(COMPILED_TESTS)
+	$(BIN)/python -m tools.compiled
+	PYTHONPATH=$(CURDIR)/.cache/compiled $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_FLAGS) $(COMPILED_TESTS)
 
 test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
