@@ -81,6 +81,7 @@ bench: $(STAMP) $(TOOLS)  ## what a node costs in every way, and the goals besid
 	$(BIN)/python -m bench.take_over
 	$(BIN)/python -m bench.cold_reads
 	$(BIN)/python -m bench.partitions
+	$(BIN)/python -m bench.spark_source
 	$(BIN)/python -m bench.peers --quick
 
 bench-peers: $(STAMP) $(TOOLS)  ## Tidelog beside Apache Kafka and Tansu in 25 minutes: tables, CSV, plots; PEERS_FLAGS='--only latency'
