@@ -30,14 +30,14 @@ class LedReplica(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch in which this node leads it."""
+        """The epoch that this node knows."""
 
     @property
     def log(self) -> UnifiedLog:
-        """The log."""
+        """The log, opened if it was not."""
 
     def note_unflushed(self) -> None:
-        """Have what was rolled flushed soon."""
+        """Have what was rolled flushed soon: only then is it copied, or counts as erased."""
 
 
 class CommittedEnds:

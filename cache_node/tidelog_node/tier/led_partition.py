@@ -13,26 +13,15 @@ from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.committed_ends import LedReplica
 from tidelog_node.tier.remote_log import RemoteLog
 from tidelog_node.tier.segment_catalog import Leadership
 
 NOT_LOOKED_AT = -1
 
 
-class TieredReplica(Protocol):
-    """What the tier needs of a node's replica."""
-
-    @property
-    def partition(self) -> TopicPartition:
-        """Which partition it is."""
-
-    @property
-    def topic_id(self) -> UUID:
-        """Of which topic."""
-
-    @property
-    def leader_epoch(self) -> int:
-        """The epoch that this node knows."""
+class TieredReplica(LedReplica, Protocol):
+    """What the tier needs of a node's replica, which it may or may not lead."""
 
     @property
     def is_leader(self) -> bool:
@@ -47,18 +36,11 @@ class TieredReplica(Protocol):
         """The topic's settings."""
 
     @property
-    def log(self) -> UnifiedLog:
-        """The log, opened if it was not."""
-
-    @property
     def opened_log(self) -> UnifiedLog | None:
         """The log if it is open."""
 
     def open(self) -> None:
         """Open the log if it is not. Blocks; for any thread."""
-
-    def note_unflushed(self) -> None:
-        """Have what was rolled flushed soon: only then is it copied."""
 
 
 class ReplicaSource(Protocol):

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
 
-from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
+from tidelog_core.errors import TidelogError, VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import ReplicaErasure
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import Item, MetadataStore
 from tidelog_core.retention.deletion import read_segments
 from tidelog_core.rewriting.erase import (
     ErasedSegment,
@@ -39,6 +39,7 @@ from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.rewriting.replica_erasure import (
     ReplicaProgress,
     end_replica_erasure,
+    put_request,
     replica_progress,
     request_replica_erasure,
 )
@@ -48,7 +49,6 @@ from tidelog_core.tier.keys import erasure_receipt_key
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.5  # between two looks at what replicas have done
-ATTEMPTS_MAX = 10
 FORMAT_VERSION = 1
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -198,17 +198,12 @@ async def _progress(tier: PartitionTier, key_sha256: str) -> ReplicaProgress:
 
 async def request_local_erasure(store: MetadataStore, topic_id: UUID, partition: int) -> None:
     """Have every replica let go of what it has locally now. Asked twice, it is done anew."""
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        item = await store.get(local_erasure_key(topic_id, partition))
+
+    def ask(item: Item | None) -> LocalErasure:
         before = 0 if item is None else item.version
-        request = LocalErasure(topic_id=topic_id, partition=partition, version=before)
-        try:
-            await store.commit([records.put(request)])
-        except (VersionConflict, OutcomeUnknown):
-            if attempt == ATTEMPTS_MAX:
-                raise
-        else:
-            return
+        return LocalErasure(topic_id=topic_id, partition=partition, version=before)
+
+    await put_request(store, local_erasure_key(topic_id, partition), ask)
 
 
 async def waiting_for(tier: PartitionTier) -> tuple[int | None, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from tidelog_core.errors import OutcomeUnknown, VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure, key_erasure_key
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 
 ATTEMPTS_MAX = 10
 
@@ -31,9 +32,22 @@ async def request_replica_erasure(
     Asked twice, it is done anew; what was replaced before stays named. Durable on return.
     """
     new = KeyErasure(topic_id=topic_id, partition=partition, key_sha256=key_sha256)
+
+    def ask(item: Item | None) -> KeyErasure:
+        return new if item is None else KeyErasure.from_item(item).asked_anew()
+
+    await put_request(store, new.item_id, ask)
+
+
+async def put_request(
+    store: MetadataStore, key: ItemKey, ask: Callable[[Item | None], records.Record]
+) -> None:
+    """Write the request that ``ask`` makes of what is there, anew where someone else was first.
+
+    Durable on return. Raises ``VersionConflict`` or ``OutcomeUnknown`` after ``ATTEMPTS_MAX``.
+    """
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        item = await store.get(new.item_id)
-        request = new if item is None else KeyErasure.from_item(item).asked_anew()
+        request = ask(await store.get(key))
         try:
             await store.commit([records.put(request)])
         except (VersionConflict, OutcomeUnknown):
