@@ -108,11 +108,10 @@ class OwedAnswer(OwedReply):
 
     def _on_flushed(self, done: asyncio.Future[list[BaseException | None]]) -> None:
         problem = next((result for result in done.result() if result is not None), None)
-        if problem is None:
-            self.settle_one()
-        elif not self.is_settled:
+        if problem is not None and not self.is_settled:
             # Nothing is known of the records: the producer sends them again.
             self.fail(CloseConnection(f"flush failed: {problem}"))
+        self.settle_one()
 
 
 class OwedAnswers:
