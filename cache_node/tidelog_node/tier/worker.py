@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -222,9 +223,9 @@ async def run_worker(settings: WorkerSettings) -> None:
         connections.add(task)
         task.add_done_callback(connections.discard)
 
-    settings.socket.unlink(missing_ok=True)  # A killed worker leaves its socket.
-    server = await asyncio.start_unix_server(accept, settings.socket, limit=SOCKET_READ_SIZE_BYTES)
-    settings.socket.chmod(0o600)
+    server = await asyncio.start_unix_server(
+        accept, sock=_private_socket(settings.socket), limit=SOCKET_READ_SIZE_BYTES
+    )
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -242,6 +243,18 @@ async def run_worker(settings: WorkerSettings) -> None:
         await asyncio.gather(*connections, return_exceptions=True)
         await worker.close()
         settings.socket.unlink(missing_ok=True)
+
+
+def _private_socket(path: Path) -> socket.socket:
+    """Bind a socket that only this user may connect to, and nobody before that is so.
+
+    It does not listen yet: until it does, connecting is refused.
+    """
+    path.unlink(missing_ok=True)  # A killed worker leaves its socket.
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound.bind(str(path))
+    path.chmod(0o600)
+    return bound
 
 
 def _end_at_eof(ended: asyncio.Event) -> None:
