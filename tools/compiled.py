@@ -7,8 +7,9 @@ would hide later edits. ``.cache/compiled`` holds copies of the packages with th
 modules beside them; who puts it first into ``PYTHONPATH`` runs those. A wheel gets them with
 ``HATCH_BUILD_HOOKS_ENABLE=1`` (``tools/wheel_hook.py``).
 
-Compiled code checks types where it is called, and an instance takes only the attributes that
-its class names; otherwise it does what the source says. ``make test`` asks both.
+Compiled code checks types where it is called, an instance takes only the attributes that its
+class names, and one of a frozen dataclass cannot be pickled: what goes to another process is a
+named tuple. Otherwise it does what the source says. ``make test`` asks both.
 """
 
 from __future__ import annotations

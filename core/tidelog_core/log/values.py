@@ -54,8 +54,7 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedTransaction:
+class AbortedTransaction(NamedTuple):
     """The offsets that an aborted transaction touched."""
 
     producer_id: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,7 @@ def test_aborted_transactions_are_the_same_at_the_leader_and_behind_it(tmp_path:
         assert log.last_stable_offset == stable
     for log in logs:
         read = log.read(0, max_bytes=2**20, up_to=26, include_aborted=True)
-        assert [astuple(aborted) for aborted in read.aborted_transactions] == [
+        assert list(read.aborted_transactions) == [
             (1, 0, 13, 8),
             (2, 8, 24, 20),
         ]
