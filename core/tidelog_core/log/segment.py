@@ -308,6 +308,24 @@ class LogSegment:
         located = self.locate(offset)
         return self.size_bytes if located is None else located[0]
 
+    def whole_below(self, offset: int) -> int:
+        """Return the end offset, exclusive, of the last batch that lies wholly below ``offset``.
+
+        The base offset if there is none. Where compaction has left a gap it is less than
+        ``offset``, and less than where the next batch begins.
+        """
+        position = self.indexes.offset.lookup(offset)
+        while True:
+            end_offset, start = self.base_offset, position
+            for span in self.spans(start):
+                if span.last_offset >= offset:
+                    break
+                end_offset = span.last_offset + 1
+            if end_offset > self.base_offset or start == 0:
+                return end_offset
+            # The batch of the index entry is not below: the one before it is what is asked for.
+            position = self.indexes.offset.lookup(next(self.spans(start)).base_offset - 1)
+
     def batch_size_bytes(self, position: int) -> int:
         """Return the size of the batch at ``position``."""
         return next(self.spans(position)).size_bytes
@@ -365,14 +383,16 @@ class LogSegment:
             segment_path(self.directory, self.base_offset, suffix).unlink(missing_ok=True)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the batches that end at or after ``offset``, durably. Raises ``OSError``."""
+        """Remove the batches that end at or after ``offset``, durably. Raises ``OSError``.
+
+        ``offset`` is one of ``whole_below``.
+        """
         indexes = self.indexes
         located = self.locate(offset)
         if located is None:
-            self.end_at(min(self.end_offset, offset))
+            self.end_at(offset)
             return
-        position, base_offset = located
-        offset = min(offset, base_offset)
+        position, _ = located
         self._cut_file(position)
         indexes.offset.truncate_to(offset)
         indexes.time.truncate_to(offset)

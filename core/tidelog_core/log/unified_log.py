@@ -584,8 +584,10 @@ class UnifiedLog:
     def truncate_to(self, offset: int) -> None:
         """Remove the batches that reach ``offset`` or lie above it. Durable on return.
 
-        The log ends at ``offset``, or before it if a batch spans it. Leader epochs that
-        start at ``offset`` or above go too, also where they have no batch.
+        The log ends where the last batch does that is left: before ``offset`` if a batch
+        spans it, or if compaction has left a gap there. A log that ended in the gap could not
+        be told, after a crash, from one that has lost a batch. Leader epochs that start at the
+        end or above go too, also where they have no batch.
         """
         local = self._local
         local.check_online()
@@ -601,7 +603,7 @@ class UnifiedLog:
             return
         self._cleaning.settle()
         with self._truncating():
-            offset = self._truncation_point(offset)
+            offset = local.segments[local.floor_index(offset)].whole_below(offset)
             # Also if it does not change: this makes the removal of the clean-shutdown
             # file durable.
             self._durability.set_recovery_point(min(self.recovery_point, offset))
@@ -627,10 +629,6 @@ class UnifiedLog:
         except StorageError:
             self._local.go_offline()
             raise
-
-    def _truncation_point(self, offset: int) -> int:
-        located = self._local.segments[self._local.floor_index(offset)].locate(offset)
-        return offset if located is None else min(offset, located[1])
 
     def truncate_fully_and_start_at(
         self,

@@ -224,6 +224,45 @@ def test_a_cut_below_what_is_compacted_makes_it_dirty_again(tmp_path: Path) -> N
     log.close()
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    operations=OPERATIONS,
+    data=st.data(),
+    interval_bytes=st.sampled_from((0, 200, 4096)),
+    is_flushed=st.booleans(),
+)
+def test_a_log_cut_anywhere_opens_after_a_crash_and_goes_on(
+    operations: list[tuple[object, ...]], data: st.DataObject, interval_bytes: int, is_flushed: bool
+) -> None:
+    config = {**SETTINGS, "index_interval_bytes": interval_bytes}
+    random_log = RandomLog()
+    apply(random_log, operations)
+    with tempfile.TemporaryDirectory() as temporary:
+        log = open_log(Path(temporary) / "log", **config)
+        append_batches(log, random_log.batches)
+        log.roll()
+        log.flush()
+        clean(log)
+        before = batches_of(log)
+        offset = data.draw(st.integers(log.log_start_offset, log.log_end_offset))
+        log.truncate_to(offset)
+        left = [batch for batch in before if parse_header(batch).last_offset < offset]
+        end_offset = log.log_end_offset
+        assert end_offset <= offset
+        if is_flushed:
+            log.flush()
+        crashed = open_log(copy_of(log.directory, Path(temporary) / "crashed"), **config)
+        assert crashed.log_end_offset == end_offset
+        assert batches_of(crashed) == left
+        if missing := b"".join(before[len(left) :]):
+            crashed.append_as_follower(bytearray(missing))
+        crashed.flush()
+        again = open_log(copy_of(crashed.directory, Path(temporary) / "again"), **config)
+        assert batches_of(again) == before
+        for one in (log, crashed, again):
+            one.close()
+
+
 def test_damage_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     log = sealed_log(tmp_path / "log", keyed(*[b"a"] * 20).batches)
     path = log.sealed_segments()[1].path
