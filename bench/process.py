@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +11,7 @@ from pathlib import Path
 
 from bench import usage
 from tools.installed import installed_python
+from tools.server_process import free_ports, running
 
 START_SECONDS_MAX = 20.0
 
@@ -52,26 +50,13 @@ def running_node(data_dir: Path, *arguments: str, is_compiled: bool = True) -> I
     """
     python = str(installed_python()) if is_compiled else sys.executable
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    started_at = time.perf_counter()
+    (port,) = free_ports(1)
     command = [python, "-m", "tidelog_node", "--data-dir", data_dir, "--port", str(port)]
-    process = subprocess.Popen([*command, *arguments], env=environment)
-    try:
-        _wait_for_port(port, process)
-        yield Node(pid=process.pid, port=port, started_at=started_at)
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.perf_counter() + START_SECONDS_MAX
-    while time.perf_counter() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"the node ended with exit code {process.returncode}")
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.005)
-    raise RuntimeError(f"the node did not listen within {START_SECONDS_MAX} s")
+    with running(
+        "the node",
+        [*command, *arguments],
+        port=port,
+        start_seconds_max=START_SECONDS_MAX,
+        environment=environment,
+    ) as server:
+        yield Node(server.pid, server.port, server.started_at)

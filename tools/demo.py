@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from tools.content import Content
 from tools.demo_spark import read_with_spark
 from tools.places import ROOT
+from tools.server_process import free_ports
 
 TOPIC = "flights"
 PARTITION_COUNT = 6
@@ -113,8 +113,7 @@ def _content_of(records: list[tuple[bytes | None, bytes]]) -> Content:
 @contextmanager
 def _cluster() -> Iterator[str]:
     """Run ``tidelog up`` on the demo's data directory and yield its address."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     tidelog = Path(sys.executable).with_name("tidelog")
     process = subprocess.Popen(
         [tidelog, "up", "--port", str(port), "--data-dir", DATA_DIR, "--log-level", "ERROR"],

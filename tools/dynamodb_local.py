@@ -22,13 +22,12 @@ import struct
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tools.places import ROOT, TOOLS_DIR, ToolAbsent, require, run
+from tools.server_process import answers_http
 
 VERSION = "10.3.0"
 START_TIMEOUT = 60.0  # seconds
@@ -56,7 +55,7 @@ def serve() -> Iterator[str]:
         raise ToolAbsent("DynamoDB Local is not installed: run `make tools`")
     require("java")
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        port = listener.getsockname()[1]
         command = [*_unshare(), sys.executable, "-m", "tools.dynamodb_local"]
         process = subprocess.Popen(
             [*command, str(listener.fileno()), str(folder)],
@@ -66,8 +65,8 @@ def serve() -> Iterator[str]:
         )
     assert process.stdin is not None
     try:
-        _await_answer(url, process)
-        yield url
+        _await_answer(port, process)
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.stdin.close()
         try:
@@ -93,21 +92,14 @@ def _unshare() -> list[str]:
     raise ToolAbsent("this machine does not let us make a network namespace")
 
 
-def _await_answer(url: str, process: subprocess.Popen[bytes]) -> None:
+def _await_answer(port: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline:
+    while not answers_http(port):  # It refuses a request without a signature: that will do.
         if process.poll() is not None:
             raise RuntimeError(f"DynamoDB Local ended with exit code {process.returncode}")
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except urllib.error.HTTPError as error:
-            error.close()  # Any answer will do; it refuses a request without a signature.
-            return
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.05)
-        else:
-            return
-    raise RuntimeError(f"DynamoDB Local did not answer within {START_TIMEOUT} s")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"DynamoDB Local did not answer within {START_TIMEOUT} s")
+        time.sleep(0.05)
 
 
 async def _serve_inside(listener: socket.socket, folder: Path) -> None:

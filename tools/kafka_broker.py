@@ -6,27 +6,20 @@ that started it.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import shutil
-import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tools import maven
 from tools.places import TOOLS_DIR, ToolAbsent, require, run
+from tools.server_process import ServerProcess, free_ports, running
 
 VERSION = "4.1.0"
-START_TIMEOUT = 60.0  # seconds
-STOP_TIMEOUT = 30.0  # seconds
+START_SECONDS_MAX = 60.0
 BROKER_ID = 1
 _CLUSTER_ID = "dGlkZWxvZy1jb21wYXJlZA"  # any 16 bytes in base64
-_PR_SET_PDEATHSIG = 1
 _ROOT = TOOLS_DIR / "kafka-broker"
 _PROPERTIES = "server.properties"
 _PORT = "port"
@@ -64,15 +57,6 @@ def class_path() -> str | None:
     return maven.class_path(_ROOT, f"kafka_2.13-{VERSION}.jar", f"kafka-tools-{VERSION}.jar")
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """A running broker."""
-
-    pid: int
-    port: int
-    started_at: float  # time.perf_counter when the process was started
-
-
 @contextmanager
 def serve(
     folder: Path,
@@ -102,7 +86,7 @@ def format_storage(
     """Prepare an empty broker below ``folder``; the arguments are those of ``serve``."""
     java = _java()
     folder.mkdir(parents=True, exist_ok=True)
-    port, controller_port = _free_ports(2)
+    port, controller_port = free_ports(2)
     properties = folder / _PROPERTIES
     lines = _properties(folder / "data", port, controller_port)
     if second_listener is not None:
@@ -121,34 +105,20 @@ def format_storage(
     (folder / _PORT).write_text(str(port))
 
 
-@contextmanager
-def run_formatted(folder: Path, java_options: Sequence[str] = _JAVA_OPTIONS) -> Iterator[Broker]:
+def run_formatted(
+    folder: Path, java_options: Sequence[str] = _JAVA_OPTIONS
+) -> AbstractContextManager[ServerProcess]:
     """Run the broker that ``format_storage`` prepared, with what it has kept since.
 
     Raises ``ToolAbsent``.
     """
-    java = _java(java_options)
-    port = int((folder / _PORT).read_text())
-    log_path = folder / "broker.log"
-    with log_path.open("wb") as log:
-        started_at = time.perf_counter()
-        process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(folder / _PROPERTIES)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 — it only makes one system call
-        )
-    try:
-        _await_port(port, process, log_path)
-        yield Broker(process.pid, port, started_at)
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    return running(
+        "Apache Kafka",
+        [*_java(java_options), "kafka.Kafka", str(folder / _PROPERTIES)],
+        port=int((folder / _PORT).read_text()),
+        start_seconds_max=START_SECONDS_MAX,
+        log_path=folder / "broker.log",
+    )
 
 
 def run_tool(main_class: str, *arguments: str, timeout: float = 60.0) -> str:
@@ -195,32 +165,3 @@ def _properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
         "share.coordinator.state.topic.min.isr": "1",
         "log.cleaner.dedupe.buffer.size": "16777216",
     }
-
-
-def _free_ports(count: int) -> list[int]:
-    with_all_open = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(listener.getsockname()[1]) for listener in with_all_open]
-    for listener in with_all_open:
-        listener.close()
-    return ports
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:  # the parent was faster
-        os._exit(1)
-
-
-def _await_port(port: int, process: subprocess.Popen[bytes], log_path: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            words = log_path.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"the broker ended with exit code {process.returncode}: {words}")
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
-    raise RuntimeError(f"the broker did not listen within {START_TIMEOUT} s")

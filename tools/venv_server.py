@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.places import TOOLS_DIR, ToolAbsent, run
+from tools.server_process import answers_http, free_ports, running
 
-START_TIMEOUT = 60.0  # seconds
-STOP_TIMEOUT = 20.0  # seconds
+START_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,50 +56,21 @@ class VenvServer:
         """
         if not self._stamp.exists():
             raise ToolAbsent(f"{self.name} is not installed: run `make tools`")
-        port = _free_port()
-        url = f"http://127.0.0.1:{port}"
+        (port,) = free_ports(1)
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(directory),
             "TMPDIR": str(directory),
             **{name: value.format(port=port) for name, value in self.environment.items()},
         }
-        log_path = directory / f"{self.name}.log"
-        command = [str(self._venv / "bin" / "python"), *self.arguments]
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                command, cwd=directory, env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
-        try:
-            self._await_answer(url, process, log_path)
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-    def _await_answer(self, url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                words = log.read_text(errors="replace")[-2000:]
-                raise RuntimeError(f"{self.name} ended with {process.returncode}: {words}")
-            try:
-                urllib.request.urlopen(url, timeout=5).close()
-            except urllib.error.HTTPError as error:
-                error.close()  # Any answer will do.
-                return
-            except (OSError, urllib.error.URLError):
-                time.sleep(0.05)
-            else:
-                return
-        raise RuntimeError(f"{self.name} did not answer within {START_TIMEOUT} s")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+        with running(
+            self.name,
+            [self._venv / "bin" / "python", *self.arguments],
+            port=port,
+            start_seconds_max=START_SECONDS_MAX,
+            log_path=directory / f"{self.name}.log",
+            environment=environment,
+            directory=directory,
+            serves=answers_http,
+        ):
+            yield f"http://127.0.0.1:{port}"

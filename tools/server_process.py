@@ -1,0 +1,108 @@
+"""A server of another make as a child process: a port, a wait until it serves, an orderly end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+STOP_SECONDS_MAX = 120.0  # Kafka, with thousands of partitions, takes one of them
+_RETRY_SECONDS = 0.005
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """A running server on 127.0.0.1."""
+
+    pid: int
+    port: int
+    started_at: float  # time.perf_counter when the process was started
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of 127.0.0.1 that nobody listens on now."""
+    with_all_open = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(listener.getsockname()[1]) for listener in with_all_open]
+    for listener in with_all_open:
+        listener.close()
+    return ports
+
+
+def is_listening(port: int) -> bool:
+    """Return whether somebody accepts connections there."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def answers_http(port: int) -> bool:
+    """Return whether there is an answer, whatever it says."""
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+    except (OSError, urllib.error.URLError):
+        return False
+    return True
+
+
+@contextmanager
+def running(
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    port: int,
+    start_seconds_max: float,
+    log_path: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    serves: Callable[[int], bool] = is_listening,
+) -> Iterator[ServerProcess]:
+    """Run the command until the end of the block; it is to serve on the port.
+
+    What it prints is appended to ``log_path``, if one is given. It is ended with SIGTERM, killed if
+    that does not do within ``STOP_SECONDS_MAX``, and dies with this process.
+    Raises ``RuntimeError`` where it ends, or does not serve within ``start_seconds_max``.
+    """
+    with nullcontext() if log_path is None else log_path.open("ab") as log:
+        started_at = time.perf_counter()
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=directory,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 — it only makes one system call
+        )
+    try:
+        while not serves(port):
+            if process.poll() is not None:
+                words = log_path.read_text(errors="replace")[-2000:] if log_path else ""
+                raise RuntimeError(f"{name} ended with exit code {process.returncode}: {words}")
+            if time.perf_counter() > started_at + start_seconds_max:
+                raise RuntimeError(f"{name} did not serve within {start_seconds_max} s")
+            time.sleep(_RETRY_SECONDS)
+        yield ServerProcess(process.pid, port, started_at)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:  # the parent was faster
+        os._exit(1)
