@@ -29,6 +29,7 @@ GC_THRESHOLDS = (50_000, 20, 50)
 
 def main() -> int:
     """Run the node that the arguments and the environment describe."""
+    gc.disable()  # until the node serves: a start makes classes by the thousand, and no garbage
     try:
         settings = parse_settings(sys.argv[1:])
     except InvalidConfig as error:
@@ -67,6 +68,7 @@ async def _serve(settings: NodeSettings) -> None:
 
     def announce(port: int) -> None:
         gc.freeze()
+        gc.enable()
         gc.set_threshold(*GC_THRESHOLDS)
         host = settings.client_host
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

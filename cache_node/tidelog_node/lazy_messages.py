@@ -17,7 +17,7 @@ from importlib.util import LazyLoader
 from types import ModuleType
 
 _VERSION = re.compile(r"kio\.schema\.(?!\w+_header\.)\w+\.v\d+")  # headers are everyone's
-_MESSAGE = re.compile(_VERSION.pattern + r"\.(request|response)")
+_MESSAGE = re.compile(_VERSION.pattern + r"\.(request|response|data)")
 
 
 def install() -> None:
@@ -42,7 +42,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Nothing(Loader):
-    """Leaves a version's package empty: its own code imports both of its messages."""
+    """Leaves a version's package empty: its own code imports all of its messages."""
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Take the ordinary kind of module."""

@@ -15,7 +15,7 @@ import base64
 import logging
 from uuid import UUID, uuid4
 
-from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v1 import request as describe_cluster
 from tidelog.wire.connection import Address, open_connection
 from tidelog.wire.requests import DESCRIBE_CLUSTER
 from tidelog_core.errors import ErrorCode, StorageError, TidelogError, VersionConflict
@@ -106,7 +106,7 @@ async def require_gone(image: ClusterImage, broker_id: int) -> None:
     if registered is None:
         return
     address = Address(registered.host, registered.port)
-    request = build(DescribeClusterRequest)
+    request = build(describe_cluster.DescribeClusterRequest)
     try:
         connection = await open_connection(
             address, client_id=f"node-{broker_id}", timeout_s=ANSWER_SECONDS_MAX

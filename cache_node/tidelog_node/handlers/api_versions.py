@@ -5,13 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from kio.schema.api_versions.v4.request import ApiVersionsRequest
-from kio.schema.api_versions.v4.response import (
-    ApiVersion,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-    SupportedFeatureKey,
-)
+from kio.schema.api_versions.v4 import request as wire_request
+from kio.schema.api_versions.v4 import response as wire_response
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.dispatch import API_VERSIONS_KEY
@@ -39,25 +34,25 @@ class ApiVersionsHandler:
         return [Route(API_VERSIONS_KEY, 0, 4, self.handle)]
 
     async def handle(
-        self, request: ApiVersionsRequest, context: RequestContext
-    ) -> ApiVersionsResponse:
+        self, request: wire_request.ApiVersionsRequest, context: RequestContext
+    ) -> wire_response.ApiVersionsResponse:
         """Return the table."""
         is_valid = context.api_version < SOFTWARE_FROM or (
             _SOFTWARE.fullmatch(request.client_software_name)
             and _SOFTWARE.fullmatch(request.client_software_version)
         )
         if not is_valid:
-            return build(ApiVersionsResponse, error_code=ErrorCode.invalid_request)
+            return build(wire_response.ApiVersionsResponse, error_code=ErrorCode.invalid_request)
         return build(
-            ApiVersionsResponse,
+            wire_response.ApiVersionsResponse,
             error_code=ErrorCode.none,
             api_keys=tuple(
-                build(ApiVersion, api_key=api_key, min_version=low, max_version=high)
+                build(wire_response.ApiVersion, api_key=api_key, min_version=low, max_version=high)
                 for api_key, low, high in self._advertised()
             ),
             supported_features=(
                 build(
-                    SupportedFeatureKey,
+                    wire_response.SupportedFeatureKey,
                     name=TRANSACTION_VERSION,
                     min_version=0 if context.api_version >= ZERO_LEVEL_FROM else 1,
                     max_version=TRANSACTION_VERSION_LEVEL,
@@ -66,7 +61,7 @@ class ApiVersionsHandler:
             finalized_features_epoch=FEATURES_EPOCH,
             finalized_features=(
                 build(
-                    FinalizedFeatureKey,
+                    wire_response.FinalizedFeatureKey,
                     name=TRANSACTION_VERSION,
                     max_version_level=TRANSACTION_VERSION_LEVEL,
                     min_version_level=TRANSACTION_VERSION_LEVEL,

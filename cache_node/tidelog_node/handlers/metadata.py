@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 from uuid import UUID
 
 from kio.schema.describe_topic_partitions.v0 import request as describe_request
@@ -49,7 +50,7 @@ DESCRIBE_TOPIC_PARTITIONS_KEY = 75
 CACHED_RESPONSES_SIZE_BYTES_MAX = 32 * 1024 * 1024
 DESCRIBED_PARTITIONS_MAX = 2000  # max.request.partition.size.limit of Kafka
 
-MetadataRequest = request_v10.MetadataRequest | request_v13.MetadataRequest
+MetadataRequest: TypeAlias = "request_v10.MetadataRequest | request_v13.MetadataRequest"
 # What decides how an encoded response looks, besides the image: the API version, the
 # flags for authorized operations, and the topics by name; None is all topics.
 CacheKey = tuple[int, bool, bool, tuple[str, ...] | None]

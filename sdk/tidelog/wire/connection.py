@@ -16,7 +16,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.api_versions.v3 import request as api_versions
 from kio.schema.errors import ErrorCode
 from tidelog_core.wire_messages import build
 
@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
     async def negotiate(self, *, timeout_s: float) -> None:
         """Learn the node's versions. Raises if the node does not answer sensibly."""
         request = build(
-            ApiVersionsRequest,
+            api_versions.ApiVersionsRequest,
             client_software_name=SOFTWARE_NAME,
             client_software_version=SOFTWARE_VERSION,
         )
