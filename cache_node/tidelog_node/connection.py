@@ -487,7 +487,12 @@ class Connection:
                     if slice_bytes >= SLICE_BYTES_PER_TURN:
                         self._await_writable()
                         return
-                    slice_bytes += self._send_slice(head)
+                    sent = self._send_slice(head)
+                    if self._sent_of_slice and sent < SLICE_BYTES_PER_TURN:
+                        # Less than asked for: it is full, there is no need to be told so again.
+                        self._await_writable()
+                        return
+                    slice_bytes += sent
                 elif len(unsent) == 1:
                     assert not isinstance(head, FileSlice)
                     sent = self._socket.send(head)
