@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
-from typing import Any
-from uuid import UUID, uuid4
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from uuid import uuid4
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
@@ -22,47 +20,30 @@ from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
-from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.background import Background
 from tidelog_node.compaction.key_eraser import KeyEraser
 from tidelog_node.compaction.log_cleaner import LogCleaner
+from tidelog_node.control_routes import control_routes
 from tidelog_node.coordinator.coordinator import GroupCoordinator
-from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.flushing import Flusher
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetcher import FollowerFetchers
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
-from tidelog_node.handlers.cluster import ClusterHandlers
-from tidelog_node.handlers.configs import ConfigHandlers
-from tidelog_node.handlers.delete_records import DeleteRecordsHandler
-from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.fetch import FetchHandler
-from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
-from tidelog_node.handlers.groups import GroupHandlers
-from tidelog_node.handlers.leader_epoch import LeaderEpochHandler
-from tidelog_node.handlers.list_offsets import ListOffsetsHandler
-from tidelog_node.handlers.log_dirs import LogDirsHandler
-from tidelog_node.handlers.metadata import MetadataHandlers
-from tidelog_node.handlers.offsets import OffsetHandlers
 from tidelog_node.handlers.produce import ProduceHandler
-from tidelog_node.handlers.producer_ids import ProducerIdHandlers
-from tidelog_node.handlers.producers import ProducersHandler
-from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
-from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
-from tidelog_node.handlers.topics import TopicHandlers
-from tidelog_node.handlers.transactions import TransactionHandlers
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.membership.member import ClusterMember
+from tidelog_node.parts import ClusterParts, DataParts, TransactionParts
 from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
-from tidelog_node.restore import Unrestored, restore_logs
-from tidelog_node.routes import Route
+from tidelog_node.restore import restore_logs
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.share.partitions import SharePartitions
@@ -105,41 +86,6 @@ async def run_node(
     logger.info("node stopped")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
-    """The cluster as this node sees it, and what it keeps of it on its disk."""
-
-    static_config: NodeConfig
-    node_config: Callable[[], NodeConfig]
-    directories: LogDirectories
-    store: MetadataStore
-    view: ClusterView
-    member: ClusterMember
-    incarnation: UUID
-    unrestored: Unrestored
-
-
-@dataclass(frozen=True, slots=True)
-class _Data:
-    """The logs, and what looks after them."""
-
-    replicas: ReplicaManager
-    flusher: Flusher
-    tier: TierService
-    executor: Executor  # for what waits for the disk
-
-
-@dataclass(frozen=True, slots=True)
-class _Transactions:
-    """The node's part in transactions: as coordinator, as leader, and for groups."""
-
-    producer_ids: ProducerIds
-    coordinator: TransactionCoordinator
-    verifier: TransactionVerifier
-    writer: MarkerWriter
-    offsets: TransactionalOffsets
-
-
 async def _start(
     settings: NodeSettings,
     stack: AsyncExitStack,
@@ -180,7 +126,7 @@ async def _start(
     share_fetch = ShareFetchHandler(
         service=share_service, node_config=cluster.node_config, tier=data.tier
     )
-    control = _control_routes(settings, cluster, data, coordinator, transactions)
+    control = control_routes(settings, cluster, data, coordinator, transactions)
     control += ShareAcknowledgeHandler(service=share_service).routes()
     control += ApiVersionsHandler(lambda: dispatch.advertised()).routes()  # noqa: PLW0108
     hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
@@ -194,7 +140,7 @@ async def _start(
     )
     # The lease goes when nobody is answered any more, and before logs take time to close.
     stack.push_async_callback(member.leave)
-    lease_tasks = _Background(stop)
+    lease_tasks = Background(stop)
     stack.push_async_callback(lease_tasks.close)
     stack.push_async_callback(server.close, grace_seconds=SHUTDOWN_GRACE_SECONDS)
     # Those who wait are answered first, so that the server has nothing to wait for.
@@ -204,7 +150,7 @@ async def _start(
     stack.push_async_callback(share_fetch.close)
     stack.callback(produce.close)
     stack.callback(server.stop_accepting)
-    tasks = _Background(stop)
+    tasks = Background(stop)
     stack.push_async_callback(tasks.close)
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
     tasks.add(data.flusher.run(data.replicas))
@@ -217,7 +163,7 @@ async def _start(
     await member.enter(data.replicas, lease_tasks.add)
     # Leaderships go first, while clients are still told where they are now.
     stack.push_async_callback(member.drain, drains)
-    leading = _Background(stop)
+    leading = Background(stop)
     stack.push_async_callback(leading.close)
     member.begin_leading(leading.add)
     # Not before: a client that is told of a cluster without nodes waits long to ask again.
@@ -226,7 +172,7 @@ async def _start(
     return port
 
 
-async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> _Cluster:
+async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> ClusterParts:
     """Open directory and stores; on return no other process of this broker id acts."""
     static_config = parse_config(NodeConfig, settings.config_overrides)
     directories = LogDirectories(settings.data_dir)
@@ -267,12 +213,14 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> _Clust
         broker_id=settings.broker_id,
         objects_url=settings.object_store_url,
     )
-    return _Cluster(
+    return ClusterParts(
         static_config, node_config, directories, store, view, member, incarnation, unrestored
     )
 
 
-async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cluster) -> _Data:
+async def _open_logs(
+    settings: NodeSettings, stack: AsyncExitStack, cluster: ClusterParts
+) -> DataParts:
     """Recover the logs and start what works on them."""
     executor = ThreadPoolExecutor(cluster.static_config.background_threads, "tidelog-files")
     stack.callback(executor.shutdown)
@@ -308,7 +256,7 @@ async def _open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: _Cl
     )
     await tier.start()
     stack.push_async_callback(tier.close)
-    return _Data(replicas, flusher, tier, executor)
+    return DataParts(replicas, flusher, tier, executor)
 
 
 def _open_files_max(config: NodeConfig) -> int:
@@ -318,7 +266,7 @@ def _open_files_max(config: NodeConfig) -> int:
 
 
 async def _start_rewriting(
-    settings: NodeSettings, cluster: _Cluster, data: _Data, tasks: _Background
+    settings: NodeSettings, cluster: ClusterParts, data: DataParts, tasks: Background
 ) -> None:
     """Start what replaces segments of this node's logs: compaction, and erasing of keys."""
     busy: set[Replica] = set()
@@ -350,9 +298,9 @@ async def _start_rewriting(
 def _start_replication(
     settings: NodeSettings,
     stack: AsyncExitStack,
-    cluster: _Cluster,
-    data: _Data,
-    tasks: _Background,
+    cluster: ClusterParts,
+    data: DataParts,
+    tasks: Background,
 ) -> None:
     """Start to follow other leaders, and to write what this node's leaders decide."""
     config = cluster.static_config
@@ -388,10 +336,10 @@ def _start_replication(
 async def _start_transactions(
     settings: NodeSettings,
     stack: AsyncExitStack,
-    cluster: _Cluster,
-    data: _Data,
+    cluster: ClusterParts,
+    data: DataParts,
     groups: GroupCoordinator,
-) -> _Transactions:
+) -> TransactionParts:
     """Start to coordinate transactions."""
     membership, view = cluster.member.membership, cluster.view
     producer_ids = ProducerIds(cluster.store)
@@ -430,10 +378,12 @@ async def _start_transactions(
     target.own = writer
     await coordinator.start()
     stack.push_async_callback(coordinator.close)
-    return _Transactions(producer_ids, coordinator, verifier, writer, offsets)
+    return TransactionParts(producer_ids, coordinator, verifier, writer, offsets)
 
 
-def _start_share_service(stack: AsyncExitStack, cluster: _Cluster, data: _Data) -> ShareService:
+def _start_share_service(
+    stack: AsyncExitStack, cluster: ClusterParts, data: DataParts
+) -> ShareService:
     """Start to keep what share groups do with the partitions that this node leads."""
     partitions = SharePartitions(
         store=cluster.store,
@@ -454,68 +404,7 @@ def _start_share_service(stack: AsyncExitStack, cluster: _Cluster, data: _Data) 
     return service
 
 
-def _control_routes(
-    settings: NodeSettings,
-    cluster: _Cluster,
-    data: _Data,
-    coordinator: GroupCoordinator,
-    transactions: _Transactions,
-) -> list[Route]:
-    """Return the routes of everything but Produce, Fetch and ApiVersions."""
-    can_serve = cluster.member.membership.can_serve
-    parts: dict[str, Any] = {
-        "view": cluster.view,
-        "store": cluster.store,
-        "node_config": cluster.node_config,
-        "broker_id": settings.broker_id,
-        "clock_ms": wall_clock_ms,
-    }
-    member = cluster.member
-    live: dict[str, Any] = {
-        "live_brokers": member.membership.live_brokers,
-        "see_peers": member.see_peers,
-    }
-    static: dict[str, Any] = {"static_config": cluster.static_config}
-    replicas, store = data.replicas, cluster.store
-    find_coordinator = FindCoordinatorHandlers(**parts, **live)
-    return [
-        *MetadataHandlers(**parts, **live).routes(),
-        *TopicHandlers(**parts, **live, **static).routes(),
-        *ConfigHandlers(**parts, **static).routes(),
-        *ClusterHandlers(**parts, live_brokers=member.membership.live_brokers).routes(),
-        *find_coordinator.routes(),
-        *GroupHandlers(coordinator=coordinator).routes(),
-        *ShareOffsetHandlers(
-            offsets=ShareOffsets(store=store, view=cluster.view, coordinator=coordinator),
-            view=cluster.view,
-        ).routes(),
-        *OffsetHandlers(
-            coordinator=coordinator,
-            transactional=transactions.offsets,
-            view=cluster.view,
-            node_config=cluster.node_config,
-        ).routes(),
-        *ElectionHandlers(view=cluster.view, store=store, peers=member.membership.peers).routes(),
-        *ReassignmentHandlers(view=cluster.view, store=store).routes(),
-        *ProducerIdHandlers(
-            producer_ids=transactions.producer_ids, coordinator=transactions.coordinator
-        ).routes(),
-        *TransactionHandlers(
-            coordinator=transactions.coordinator,
-            writer=transactions.writer,
-            view=cluster.view,
-            clock_ms=wall_clock_ms,
-            ensure_shards=find_coordinator.ensure_shards,
-        ).routes(),
-        *ProducersHandler(replicas=replicas, can_serve=can_serve).routes(),
-        *ListOffsetsHandler(replicas=replicas, tier=data.tier, can_serve=can_serve).routes(),
-        *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
-        *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir).routes(),
-        *DeleteRecordsHandler(replicas=replicas, store=store, can_serve=can_serve).routes(),
-    ]
-
-
-async def _register(settings: NodeSettings, cluster: _Cluster, port: int) -> None:
+async def _register(settings: NodeSettings, cluster: ClusterParts, port: int) -> None:
     """Make this process known to the cluster, and see it in the view."""
     await register_broker(
         cluster.store,
@@ -526,29 +415,3 @@ async def _register(settings: NodeSettings, cluster: _Cluster, port: int) -> Non
         rack=settings.rack,
     )
     await cluster.view.refresh()
-
-
-class _Background:
-    """Tasks that must never end before the node does."""
-
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def add(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    async def close(self) -> None:
-        """Cancel the tasks. Raises what broke one of them."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            logger.error("background task ended", exc_info=task.exception())
-            self._stop.set()

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+import pytest
 from tidelog_core.compaction.cleaner import build_offset_map, clean_groups, plan_cleaning
 from tidelog_core.compaction.rewrite import DeleteRule
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import Record, decode_records, iter_headers
 
-from tests.core.log.building import NOW_MS, content_of
+from tests.core.log.building import NOW_MS, content_of, open_log
 
 AMPLE_BYTES = 2**20
+SETTINGS = {"segment_bytes": 400, "cleanup_policy": ("compact",), "index_interval_bytes": 0}
+
+
+def sealed_log(directory: Path, batches: list[bytes]) -> UnifiedLog:
+    """Return a log of the batches with everything sealed and flushed."""
+    log = open_log(directory, **SETTINGS)
+    append_batches(log, batches)
+    log.roll()
+    log.flush()
+    return log
 
 
 def append_batches(log: UnifiedLog, batches: Iterable[bytes]) -> None:
@@ -61,6 +74,11 @@ def batches_of(log: UnifiedLog) -> list[bytes]:
     ]
 
 
+def offsets_of(log: UnifiedLog) -> list[int]:
+    """Return the offsets of all local records."""
+    return [record.offset for batch in batches_of(log) for record in decode_records(batch)]
+
+
 def committed_records_of(log: UnifiedLog) -> list[Record]:
     """Return what a ``read_committed`` consumer gets, by the aborted transactions it is told."""
     records: list[Record] = []
@@ -81,3 +99,27 @@ def committed_records_of(log: UnifiedLog) -> list[Record]:
             if not header.is_control and not is_aborted:
                 records += decode_records(content, position)
     return records
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> Iterator[None]:
+    """Call ``before`` ahead of everything that changes a name or makes something durable."""
+    is_inside = False
+
+    def watch(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*arguments: object, **named: object) -> object:
+            nonlocal is_inside
+            if not is_inside:
+                is_inside = True
+                before()
+                is_inside = False
+            return real(*arguments, **named)
+
+        patch.setattr(os, name, call)
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "unlink", "fsync", "ftruncate", "mkdir", "pwrite"):
+            watch(name)
+        yield

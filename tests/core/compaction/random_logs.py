@@ -101,6 +101,14 @@ _END = st.tuples(st.sampled_from(TRANSACTIONAL_PRODUCERS), st.sampled_from(Contr
 OPERATIONS = st.lists(_APPEND | _END, min_size=1, max_size=25)
 
 
+def keyed(*keys: bytes) -> RandomLog:
+    """Return a log of one batch for every key, each with the offset as its value."""
+    log = RandomLog()
+    for offset, key in enumerate(keys):
+        log.append([(key, b"%d" % offset)], -1, CompressionType.NONE)
+    return log
+
+
 def apply(log: RandomLog, operations: Iterable[tuple[object, ...]]) -> None:
     """Append what the drawn operations say, and end every transaction."""
     for operation in operations:

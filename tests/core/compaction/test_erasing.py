@@ -16,7 +16,15 @@ from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import BatchHeader, CompressionType, Record, parse_header
 
-from tests.core.compaction.local_logs import append_batches, batches_of, clean, committed_records_of
+from tests.core.compaction.local_logs import (
+    SETTINGS,
+    append_batches,
+    batches_of,
+    clean,
+    committed_records_of,
+    sealed_log,
+    watched,
+)
 from tests.core.compaction.random_logs import (
     KEYS,
     OPERATIONS,
@@ -26,7 +34,6 @@ from tests.core.compaction.random_logs import (
     oracle,
     producers_of,
 )
-from tests.core.compaction.test_local_logs import SETTINGS, sealed_log, watched
 from tests.core.log.building import copy_of, open_log
 
 KEY = KEYS[3]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,18 @@ from hypothesis import strategies as st
 from tidelog_core.compaction.cleaner import build_offset_map, clean_groups, plan_cleaning
 from tidelog_core.errors import CorruptRecordBatch, StorageError
 from tidelog_core.log.cleaned import SegmentsChanged
-from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.records.batch import CompressionType, decode_records, parse_header
+from tidelog_core.records.batch import CompressionType, parse_header
 
 from tests.core.compaction.local_logs import (
     AMPLE_BYTES,
+    SETTINGS,
     append_batches,
     batches_of,
     clean,
     committed_records_of,
+    offsets_of,
+    sealed_log,
+    watched,
 )
 from tests.core.compaction.random_logs import (
     IDEMPOTENT_PRODUCER,
@@ -31,33 +33,11 @@ from tests.core.compaction.random_logs import (
     RandomLog,
     apply,
     committed_records,
+    keyed,
     oracle,
     producers_of,
 )
 from tests.core.log.building import copy_of, open_log
-
-SETTINGS = {"segment_bytes": 400, "cleanup_policy": ("compact",), "index_interval_bytes": 0}
-
-
-def sealed_log(directory: Path, batches: list[bytes]) -> UnifiedLog:
-    """Return a log of the batches with everything sealed and flushed."""
-    log = open_log(directory, **SETTINGS)
-    append_batches(log, batches)
-    log.roll()
-    log.flush()
-    return log
-
-
-def keyed(*keys: bytes) -> RandomLog:
-    """Return a log of one batch for every key, each with the offset as its value."""
-    log = RandomLog()
-    for offset, key in enumerate(keys):
-        log.append([(key, b"%d" % offset)], -1, CompressionType.NONE)
-    return log
-
-
-def offsets_of(log: UnifiedLog) -> list[int]:
-    return [record.offset for batch in batches_of(log) for record in decode_records(batch)]
 
 
 @settings(max_examples=15, deadline=None)
@@ -277,30 +257,6 @@ def test_damage_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordBatch):
         clean(log)
     log.close()
-
-
-@contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> Iterator[None]:
-    """Call ``before`` ahead of everything that changes a name or makes something durable."""
-    is_inside = False
-
-    def watch(name: str) -> None:
-        real = getattr(os, name)
-
-        def call(*arguments: object, **named: object) -> object:
-            nonlocal is_inside
-            if not is_inside:
-                is_inside = True
-                before()
-                is_inside = False
-            return real(*arguments, **named)
-
-        patch.setattr(os, name, call)
-
-    with monkeypatch.context() as patch:
-        for name in ("rename", "unlink", "fsync", "ftruncate", "mkdir", "pwrite"):
-            watch(name)
-        yield
 
 
 @pytest.mark.parametrize("is_twice", [False, True])

@@ -16,12 +16,15 @@ from tidelog_core.log.unified_log import UnifiedLog
 
 from tests.core.compaction.local_logs import (
     AMPLE_BYTES,
+    SETTINGS,
     append_batches,
     batches_of,
     clean,
     committed_records_of,
+    offsets_of,
+    sealed_log,
 )
-from tests.core.compaction.test_local_logs import SETTINGS, keyed, offsets_of, sealed_log
+from tests.core.compaction.random_logs import keyed
 from tests.core.log.building import copy_of, open_log
 
 KEYS = [b"z", *[b"a"] * 19, b"b"]

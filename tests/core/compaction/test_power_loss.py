@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.compaction.local_logs import clean, committed_records_of
-from tests.core.compaction.random_logs import committed_records, oracle
-from tests.core.compaction.test_local_logs import SETTINGS, keyed, sealed_log
+from tests.core.compaction.local_logs import SETTINGS, clean, committed_records_of, sealed_log
+from tests.core.compaction.random_logs import committed_records, keyed, oracle
 from tests.core.log.building import open_log
 from tests.core.log.test_power_loss import Disk, watched
 

@@ -1,0 +1,59 @@
+"""What a node is put together from, by what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.store import MetadataStore
+
+from tidelog_node.flushing import Flusher
+from tidelog_node.log_directories import LogDirectories
+from tidelog_node.membership.member import ClusterMember
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.restore import Unrestored
+from tidelog_node.tier.service import TierService
+from tidelog_node.transactions.coordinator import TransactionCoordinator
+from tidelog_node.transactions.group_offsets import TransactionalOffsets
+from tidelog_node.transactions.marker_writer import MarkerWriter
+from tidelog_node.transactions.producer_ids import ProducerIds
+from tidelog_node.transactions.verifier import TransactionVerifier
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterParts:
+    """The cluster as this node sees it, and what it keeps of it on its disk."""
+
+    static_config: NodeConfig
+    node_config: Callable[[], NodeConfig]
+    directories: LogDirectories
+    store: MetadataStore
+    view: ClusterView
+    member: ClusterMember
+    incarnation: UUID
+    unrestored: Unrestored
+
+
+@dataclass(frozen=True, slots=True)
+class DataParts:
+    """The logs, and what looks after them."""
+
+    replicas: ReplicaManager
+    flusher: Flusher
+    tier: TierService
+    executor: Executor  # for what waits for the disk
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionParts:
+    """The node's part in transactions: as coordinator, as leader, and for groups."""
+
+    producer_ids: ProducerIds
+    coordinator: TransactionCoordinator
+    verifier: TransactionVerifier
+    writer: MarkerWriter
+    offsets: TransactionalOffsets
