@@ -11,8 +11,9 @@ is made), or later (long polls, acks that wait), or by a call that must be run
 (control requests: one after the other per connection, as clients expect of their own
 requests, and only while the answers before are out). An answer that is ready waits for
 those before it. Answers are written by this object alone: bytes gathered into one send,
-file slices with ``sendfile``; where the socket is full it waits to be writable. While too
-many requests or answers wait, nothing more is read.
+file slices with ``sendfile``; where the socket is full it waits to be writable, and where a
+slice is on the disk alone, for another thread to read it. While too many requests or answers
+wait, nothing more is read.
 
 Requests that came in whole are carried out even if the client has left meanwhile: who
 sends LeaveGroup and hangs up means it.
@@ -27,11 +28,13 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidelog_core.model import FileSlice
 
+from tidelog_node import page_cache
 from tidelog_node.owed_reply import OwedReply, Reply, Segment
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,8 @@ QUEUED_CONTROL_BYTES_MAX = 1_048_576  # of requests that wait for those before t
 UNSENT_SEGMENTS_MAX = 128  # more than this, and no further request is read
 GATHER_SEGMENTS_MAX = 64
 SLICE_BYTES_PER_TURN = 1_048_576  # of a file, before the loop's other connections have theirs
+SLICE_BYTES_READ_IN = 2_097_152  # of a file on the disk, at a time
+DISK_THREADS = 4  # that read slices from the disk
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
 
 _SIZE = struct.Struct(">i")
@@ -107,10 +112,11 @@ class FrameHandler(Protocol):
 class LoopBuffers:
     """What the connections of one loop share."""
 
-    __slots__ = ("queued_requests_max", "request_bytes_max", "scratch")
+    __slots__ = ("disk", "queued_requests_max", "request_bytes_max", "scratch")
 
     def __init__(self, *, request_bytes_max: int, queued_requests_max: int) -> None:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.disk = ThreadPoolExecutor(DISK_THREADS, "tidelog-disk")
         self.request_bytes_max = request_bytes_max
         self.queued_requests_max = queued_requests_max
 
@@ -120,6 +126,7 @@ class Connection:
 
     __slots__ = (
         "_buffers",
+        "_checked_of_slice",
         "_control",
         "_control_bytes",
         "_fd",
@@ -173,7 +180,9 @@ class Connection:
         self._is_running_control = False
         self._unsent: deque[Segment] = deque()
         self._sent_of_slice = 0  # bytes of the first unsent slice that are out already
-        self._is_writing = False  # whether the loop watches for writability
+        self._checked_of_slice = 0  # bytes of it that are in memory, or were a moment ago
+        # Whether sending goes on by itself: the loop watches for writability, or a thread reads.
+        self._is_writing = False
         self._is_closed = False
         self._is_reading = True
         self._is_leaving = False  # never reads again
@@ -487,9 +496,12 @@ class Connection:
                     if slice_bytes >= SLICE_BYTES_PER_TURN:
                         self._await_writable()
                         return
-                    sent = self._send_slice(head)
-                    if self._sent_of_slice and sent < SLICE_BYTES_PER_TURN:
-                        # Less than asked for: it is full, there is no need to be told so again.
+                    ready_bytes = self._ready_bytes(head)
+                    if not ready_bytes:
+                        return
+                    sent = self._send_slice(head, ready_bytes)
+                    if sent < ready_bytes:
+                        # It is full: there is no need to be told so by another call.
                         self._await_writable()
                         return
                     slice_bytes += sent
@@ -517,15 +529,47 @@ class Connection:
             self._is_writing = True
             self._loop.add_writer(self._fd, self._on_writable)
 
-    def _send_slice(self, head: FileSlice) -> int:
+    def _ready_bytes(self, head: FileSlice) -> int:
+        """Return how much of what is next of the slice may be sent now.
+
+        0 if it is on the disk alone: another thread reads it then. That one only reads from the
+        file, which it holds, so the connection may be closed meanwhile. A small slice is not
+        looked at: it is nearly always what was appended last.
+        """
         done = self._sent_of_slice
-        size_bytes = min(head.size_bytes - done, SLICE_BYTES_PER_TURN)
+        left_bytes = head.size_bytes - done
+        if head.size_bytes < SCRATCH_BYTES:
+            return left_bytes
+        if done == self._checked_of_slice:
+            size_bytes = min(left_bytes, SLICE_BYTES_READ_IN)
+            self._checked_of_slice = done + size_bytes
+            position = head.position + done
+            if not page_cache.is_in_memory(head.file, position, size_bytes):
+                if self._is_writing:
+                    self._loop.remove_writer(self._fd)
+                self._is_writing = True
+                reading = self._loop.run_in_executor(
+                    self._buffers.disk, page_cache.read_in, head.file, position, size_bytes
+                )
+                reading.add_done_callback(self._on_read_in)
+                return 0
+        return min(self._checked_of_slice - done, SLICE_BYTES_PER_TURN)
+
+    def _on_read_in(self, reading: asyncio.Future[None]) -> None:
+        if not reading.cancelled():
+            reading.exception()  # What is wrong with the disk shows in sending.
+        if not self._is_closed:
+            self._is_writing = False
+            self._on_writable()
+
+    def _send_slice(self, head: FileSlice, size_bytes: int) -> int:
+        done = self._sent_of_slice
         sent = os.sendfile(self._fd, head.file.fileno(), head.position + done, size_bytes)
         if sent == 0:
             raise OSError(f"{head.file.path} ends before byte {head.position + done}")
         if done + sent == head.size_bytes:
             self._unsent.popleft()
-            self._sent_of_slice = 0
+            self._sent_of_slice = self._checked_of_slice = 0
         else:
             self._sent_of_slice = done + sent
         return sent

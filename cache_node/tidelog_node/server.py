@@ -93,6 +93,7 @@ class Server:
             await asyncio.sleep(0.01)  # only here: the node is leaving, nothing waits on it
         for connection in list(self._connections):
             connection.close("node shuts down")
+        self._buffers.disk.shutdown(wait=False, cancel_futures=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

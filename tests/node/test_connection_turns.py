@@ -25,6 +25,8 @@ from tidelog_node.connection import (
 )
 from tidelog_node.owed_reply import OwedReply, Reply
 
+from tests.node.cold_files import write_cold
+
 SLICE_BYTES = 300_000
 TURN_BYTES = 65_536
 SOCKET_BUFFER_BYTES = 1 << 20  # the system gives less, and more than a slice takes
@@ -102,6 +104,61 @@ def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
             open_socket.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: Path) -> None:
+    data = os.urandom(2 * connection.SLICE_BYTES_READ_IN + SLICE_BYTES)
+    write_cold(tmp_path / "log", data)
+
+    def answer(_: memoryview, __: Peer) -> Reply:
+        return [b"head", FileSlice(ReadableFile(tmp_path / "log"), 0, len(data)), b"tail"]
+
+    async def received_by(client: socket.socket) -> bytes:
+        client.setblocking(False)
+        received = bytearray()
+        while len(received) < len(data) + 8:
+            received += await asyncio.get_running_loop().sock_recv(client, SLICE_BYTES)
+        return bytes(received)
+
+    async def run() -> None:
+        client, served = connect(answer)
+        assert disk_threads(served) == 0
+        client.sendall(REQUEST)
+        assert await received_by(client) == b"head" + data + b"tail"
+        assert disk_threads(served) > 0
+        again, served_again = connect(answer)
+        again.sendall(REQUEST)
+        assert await received_by(again) == b"head" + data + b"tail"
+        assert disk_threads(served_again) == 0  # It is in memory now.
+        for open_socket in (client, served, again, served_again):
+            open_socket.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_connection_may_be_closed_while_its_slice_is_read(tmp_path: Path) -> None:
+    data = os.urandom(connection.SLICE_BYTES_READ_IN)
+    write_cold(tmp_path / "log", data)
+
+    async def run() -> None:
+        client, served = connect(
+            lambda _, __: [FileSlice(ReadableFile(tmp_path / "log"), 0, len(data))]
+        )
+        client.sendall(REQUEST)
+        while disk_threads(served) == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        served.close()
+        assert client.recv(1) == b""
+        served._buffers.disk.shutdown(wait=True)
+        await asyncio.sleep(0.01)  # What the thread calls when it has read does nothing.
+        client.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def disk_threads(served: Connection) -> int:
+    """Return how many threads have been started to read for the connection's loop."""
+    return len(served._buffers.disk._threads)
 
 
 def test_owed_replies_leave_together_and_in_the_order_of_their_requests() -> None:

@@ -1,0 +1,50 @@
+"""Whether bytes of a file are in memory, and getting them there on a thread that may wait.
+
+``sendfile`` of what is on the disk alone keeps its caller waiting, and on the event loop's
+thread every other client of the node with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tidelog_core.model import ReadableFile
+
+CHUNK_BYTES = 262_144
+
+
+def is_in_memory(file: ReadableFile, position: int, size_bytes: int) -> bool:
+    """Return whether the first and the last byte are, for one at least.
+
+    What lies between them is, too, but for rare cases: files are read and forgotten in runs.
+    Also ``True`` where the system or the file system cannot tell. To be asked may make the
+    system begin to read.
+    """
+    if sys.platform != "linux":
+        return True
+    probe = [bytearray(1)]
+    try:
+        os.preadv(file.fileno(), probe, position, os.RWF_NOWAIT)
+        os.preadv(file.fileno(), probe, position + size_bytes - 1, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def read_in(file: ReadableFile, position: int, size_bytes: int) -> None:
+    """Read the bytes, so that they are in memory, and have the system begin with the next ones.
+
+    Raises ``OSError``. To be called where waiting for the disk keeps nobody else waiting.
+    """
+    descriptor, end = file.fileno(), position + size_bytes
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, size_bytes)))
+    while position < end:
+        count = os.preadv(descriptor, [buffer[: end - position]], position)
+        if count == 0:
+            return  # The file is shorter than it was: whoever sends it will see that.
+        position += count
+    if sys.platform == "linux":
+        os.posix_fadvise(descriptor, end, size_bytes, os.POSIX_FADV_WILLNEED)

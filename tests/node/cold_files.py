@@ -1,0 +1,20 @@
+"""Files that are on the disk alone, for tests of who waits for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tidelog_core.model import ReadableFile
+from tidelog_node.page_cache import is_in_memory
+
+
+def write_cold(path: Path, data: bytes) -> None:
+    """Write a file and have the system forget its pages; skip the test where it cannot."""
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())  # What is not on the disk yet cannot be forgotten.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if is_in_memory(ReadableFile(path), 0, len(data)):
+        pytest.skip("the file system keeps its files in memory")
