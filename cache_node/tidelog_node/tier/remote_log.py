@@ -69,22 +69,26 @@ class OpenChunk:
 class OpenChunks:
     """The chunks that readers are in the middle of. Bounded, the least used go.
 
-    The worker may evict such a file: it is kept here until its reader is through with it.
+    The worker may evict such a file: it is kept here until its reader is through with it, or has
+    not gone on between two calls of ``drop_unused``.
     """
 
     def __init__(self, count_max: int = OPEN_CHUNKS_MAX) -> None:
         self._count_max = count_max
         self._chunks: OrderedDict[ByteRange, OpenChunk] = OrderedDict()
+        self._used: set[ByteRange] = set()  # since the last drop of what was not
 
     def get(self, where: ByteRange) -> OpenChunk | None:
         """Return the chunk, if it is here."""
         chunk = self._chunks.get(where)
         if chunk is not None:
+            self._used.add(where)
             self._chunks.move_to_end(where)
         return chunk
 
     def put(self, chunk: OpenChunk) -> None:
         """Keep the chunk's file open."""
+        self._used.add(chunk.where)
         self._chunks[chunk.where] = chunk
         self._chunks.move_to_end(chunk.where)
         while len(self._chunks) > self._count_max:
@@ -93,6 +97,12 @@ class OpenChunks:
     def drop(self, where: ByteRange) -> None:
         """Let the chunk's file go: a reader is through with it."""
         self._chunks.pop(where, None)
+
+    def drop_unused(self) -> None:
+        """Let the files go that nobody has read since the last call: readers may have left."""
+        for where in self._chunks.keys() - self._used:
+            del self._chunks[where]
+        self._used.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

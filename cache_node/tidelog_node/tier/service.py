@@ -431,6 +431,7 @@ class TierService:
 
     async def apply_retention(self) -> float:
         """Do what retention has to do now; return in how many seconds there may be more."""
+        self._open_chunks.drop_unused()
         slots = asyncio.Semaphore(RETENTION_CONCURRENCY)
         loop = asyncio.get_running_loop()
 

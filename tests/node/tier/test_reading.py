@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -220,6 +221,28 @@ def test_the_node_keeps_few_chunks_open(tmp_path: Path) -> None:
                 await node.tier.read(replica.topic_id, replica.partition, offset, max_bytes=1)
             chunks = files_open_in(tmp_path / "cache")
             assert len(chunks) == OPEN_CHUNKS_MAX
+
+    asyncio.run(run())
+
+
+def test_the_node_lets_go_of_the_chunks_of_readers_that_have_left(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, remote_chunk_bytes=2000)
+
+    async def run() -> None:
+        async with running_node(tmp_path, config) as node:
+            replica, _ = await evicted(node, 2)
+            read = partial(node.tier.read, replica.topic_id, replica.partition, max_bytes=1)
+            await read(0)
+            await read(300)
+            assert len(files_open_in(tmp_path / "cache")) == 2
+            await node.tier.apply_retention()
+            await read(10)
+            assert len(files_open_in(tmp_path / "cache")) == 2
+            await node.tier.apply_retention()
+            assert len(files_open_in(tmp_path / "cache")) == 1
+            await node.tier.apply_retention()
+            assert files_open_in(tmp_path / "cache") == []
+            assert (await read(20)).start_offset == 20
 
     asyncio.run(run())
 
