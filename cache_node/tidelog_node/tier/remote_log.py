@@ -76,19 +76,19 @@ class OpenChunks:
     def __init__(self, count_max: int = OPEN_CHUNKS_MAX) -> None:
         self._count_max = count_max
         self._chunks: OrderedDict[ByteRange, OpenChunk] = OrderedDict()
-        self._used: set[ByteRange] = set()  # since the last drop of what was not
+        self._unused: set[ByteRange] = set()  # since the last ``drop_unused``, of what was here
 
     def get(self, where: ByteRange) -> OpenChunk | None:
         """Return the chunk, if it is here."""
         chunk = self._chunks.get(where)
         if chunk is not None:
-            self._used.add(where)
+            self._unused.discard(where)
             self._chunks.move_to_end(where)
         return chunk
 
     def put(self, chunk: OpenChunk) -> None:
         """Keep the chunk's file open."""
-        self._used.add(chunk.where)
+        self._unused.discard(chunk.where)
         self._chunks[chunk.where] = chunk
         self._chunks.move_to_end(chunk.where)
         while len(self._chunks) > self._count_max:
@@ -100,9 +100,9 @@ class OpenChunks:
 
     def drop_unused(self) -> None:
         """Let the files go that nobody has read since the last call: readers may have left."""
-        for where in self._chunks.keys() - self._used:
-            del self._chunks[where]
-        self._used.clear()
+        for where in self._unused:
+            self.drop(where)
+        self._unused = set(self._chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
