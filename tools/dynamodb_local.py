@@ -21,16 +21,15 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tools.places import ROOT, TOOLS_DIR, ToolAbsent, require, run
-from tools.server_process import answers_http
+from tools.server_process import answers_http, await_serving
 
 VERSION = "10.3.0"
-START_TIMEOUT = 60.0  # seconds
+START_SECONDS_MAX = 60.0
 _ROOT = TOOLS_DIR / "dynamodb-local"
 _PORT_INSIDE = 8000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
@@ -65,7 +64,8 @@ def serve() -> Iterator[str]:
         )
     assert process.stdin is not None
     try:
-        _await_answer(port, process)
+        # It refuses a request without a signature: any answer will do.
+        await_serving("DynamoDB Local", process, port, START_SECONDS_MAX, serves=answers_http)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.stdin.close()
@@ -90,16 +90,6 @@ def _unshare() -> list[str]:
         if done.returncode == 0:
             return [program, *options]
     raise ToolAbsent("this machine does not let us make a network namespace")
-
-
-def _await_answer(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT
-    while not answers_http(port):  # It refuses a request without a signature: that will do.
-        if process.poll() is not None:
-            raise RuntimeError(f"DynamoDB Local ended with exit code {process.returncode}")
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"DynamoDB Local did not answer within {START_TIMEOUT} s")
-        time.sleep(0.05)
 
 
 async def _serve_inside(listener: socket.socket, folder: Path) -> None:

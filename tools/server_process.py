@@ -85,13 +85,7 @@ def running(
             preexec_fn=_die_with_parent,  # noqa: PLW1509 — it only makes one system call
         )
     try:
-        while not serves(port):
-            if process.poll() is not None:
-                words = log_path.read_text(errors="replace")[-2000:] if log_path else ""
-                raise RuntimeError(f"{name} ended with exit code {process.returncode}: {words}")
-            if time.perf_counter() > started_at + start_seconds_max:
-                raise RuntimeError(f"{name} did not serve within {start_seconds_max} s")
-            time.sleep(_RETRY_SECONDS)
+        await_serving(name, process, port, start_seconds_max, log_path=log_path, serves=serves)
         yield ServerProcess(process.pid, port, started_at)
     finally:
         process.terminate()
@@ -100,6 +94,29 @@ def running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def await_serving(
+    name: str,
+    process: subprocess.Popen[bytes],
+    port: int,
+    seconds_max: float,
+    *,
+    log_path: Path | None = None,
+    serves: Callable[[int], bool] = is_listening,
+) -> None:
+    """Return once the process serves on the port.
+
+    Raises ``RuntimeError`` where it ends instead, with the end of its log, or takes too long.
+    """
+    deadline = time.perf_counter() + seconds_max
+    while not serves(port):
+        if process.poll() is not None:
+            words = log_path.read_text(errors="replace")[-2000:] if log_path else ""
+            raise RuntimeError(f"{name} ended with exit code {process.returncode}: {words}")
+        if time.perf_counter() > deadline:
+            raise RuntimeError(f"{name} did not serve within {seconds_max} s")
+        time.sleep(_RETRY_SECONDS)
 
 
 def _die_with_parent() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.peers import clients, topics
@@ -17,6 +17,7 @@ from bench.peers.clients import Load
 from bench.peers.figures import Case
 from bench.peers.peer import Peer
 from bench.peers.throughput import measured
+from tests.node.cold_files import forget_pages
 
 WORKLOAD = "cold reads"
 NAME = "1 KB, from disk"
@@ -34,7 +35,8 @@ def _run(arena: Arena, peer: Peer) -> Mapping[str, float]:
     node = arena.node(peer)
     with topics.fresh_topic(node, peer) as topic:
         clients.produce(node, topic, _LOAD)
-        _drop_from_cache(arena.folder(peer).rglob("*.log"))
+        for log in arena.folder(peer).rglob("*.log"):
+            forget_pages(log)
         fetch = lambda: clients.fetch(node, topic, _LOAD)  # noqa: E731
         return measured("fetch", node, _LOAD.size_bytes, fetch)
 
@@ -44,7 +46,7 @@ def _bare(_: Arena) -> Mapping[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
         path.write_bytes(os.urandom(_LOAD.size_bytes))
-        _drop_from_cache([path])
+        forget_pages(path)
         started, cpu_before = time.perf_counter(), time.thread_time()
         with path.open("rb", buffering=0) as file:
             while file.read(1 << 20):
@@ -54,10 +56,3 @@ def _bare(_: Arena) -> Mapping[str, float]:
         "fetch_mb_per_s": _LOAD.size_bytes / wall / 1e6,
         "fetch_cpu_s_per_gb": cpu / _LOAD.size_bytes * 1e9,
     }
-
-
-def _drop_from_cache(files: Iterable[Path]) -> None:
-    for path in files:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())  # What is not on the disk yet cannot be dropped.
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

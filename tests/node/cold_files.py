@@ -1,4 +1,4 @@
-"""Files that are on the disk alone, for tests of who waits for it."""
+"""Files that are on the disk alone, for who asks what waiting for it costs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from tidelog_node.page_cache import is_in_memory
 def write_cold(path: Path, data: bytes) -> None:
     """Write a file and have the system forget its pages; skip the test where it cannot."""
     path.write_bytes(data)
+    forget_pages(path)
+    if is_in_memory(ReadableFile(path), 0, len(data)):
+        pytest.skip("the file system keeps its files in memory")
+
+
+def forget_pages(path: Path) -> None:
+    """Have the system forget what it holds of the file in memory, where it can."""
     with path.open("rb") as file:
         os.fsync(file.fileno())  # What is not on the disk yet cannot be forgotten.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if is_in_memory(ReadableFile(path), 0, len(data)):
-        pytest.skip("the file system keeps its files in memory")
