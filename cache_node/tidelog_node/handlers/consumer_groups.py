@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from functools import cache
 from uuid import UUID
 
 from kio.schema.consumer_group_describe.v1 import request as describe_request
@@ -48,6 +47,11 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 _MILLISECOND = timedelta(milliseconds=1)
 
+_HEARTBEAT = HeartbeatMessages(
+    heartbeat_response, lambda: heartbeat_response.ConsumerGroupHeartbeatResponse
+)
+_DESCRIPTION = DescriptionMessages(describe_response)
+
 
 class ConsumerGroupHandlers:
     """Serves members of consumer groups and those who look at them."""
@@ -68,10 +72,10 @@ class ConsumerGroupHandlers:
         """Renew the member's session and tell it what it is to have."""
         problem = next(_problems(request, context.api_version), None)
         if problem is not None:
-            return _heartbeat_messages().refused(ErrorCode.invalid_request, problem)
+            return _HEARTBEAT.refused(ErrorCode.invalid_request, problem)
         assignors = self._coordinator.assignors
         if request.server_assignor is not None and request.server_assignor not in assignors:
-            return _heartbeat_messages().refused(
+            return _HEARTBEAT.refused(
                 ErrorCode.unsupported_assignor,
                 f"ServerAssignor {request.server_assignor} is not supported. Supported assignors:"
                 f" {', '.join(assignors)}.",
@@ -81,8 +85,8 @@ class ConsumerGroupHandlers:
                 request.group_id, self._heartbeat(request, context)
             )
         except TidelogError as error:
-            return _heartbeat_messages().refused(error_code(error), str(error))
-        return _heartbeat_messages().answered(answer)
+            return _HEARTBEAT.refused(error_code(error), str(error))
+        return _HEARTBEAT.answered(answer)
 
     async def describe(
         self, request: describe_request.ConsumerGroupDescribeRequest, _: RequestContext
@@ -116,13 +120,13 @@ class ConsumerGroupHandlers:
         try:
             group = await self._coordinator.describe(group_id)
         except TidelogError as error:
-            return _description_messages().not_described(group_id, error_code(error), str(error))
+            return _DESCRIPTION.not_described(group_id, error_code(error), str(error))
         if group is None:
-            return _description_messages().not_described(
+            return _DESCRIPTION.not_described(
                 group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found."
             )
         if not isinstance(group, ConsumerGroup):
-            return _description_messages().not_described(
+            return _DESCRIPTION.not_described(
                 group_id,
                 ErrorCode.group_id_not_found,
                 f"Group {group_id} is not a consumer group.",
@@ -139,7 +143,6 @@ class ConsumerGroupHandlers:
         )
 
     def _member(self, member: ConsumerMember) -> describe_response.Member:
-        messages = _description_messages()
         return build(
             describe_response.Member,
             member_id=member.member_id,
@@ -150,8 +153,8 @@ class ConsumerGroupHandlers:
             client_host=member.client_host,
             subscribed_topic_names=member.subscribed_topics,
             subscribed_topic_regex=member.subscribed_pattern or None,
-            assignment=messages.assigned(member.assigned, self._coordinator.topic_name),
-            target_assignment=messages.assigned(member.target, self._coordinator.topic_name),
+            assignment=_DESCRIPTION.assigned(member.assigned, self._coordinator.topic_name),
+            target_assignment=_DESCRIPTION.assigned(member.target, self._coordinator.topic_name),
             member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )
 
@@ -197,24 +200,4 @@ def _owned(
         TopicIdPartition(topic.topic_id or UUID(int=0), partition)
         for topic in topics
         for partition in topic.partitions
-    )
-
-
-@cache  # and not a constant: the classes are made when the first request comes
-def _heartbeat_messages() -> HeartbeatMessages[heartbeat_response.ConsumerGroupHeartbeatResponse]:
-    return HeartbeatMessages(
-        heartbeat_response.ConsumerGroupHeartbeatResponse,
-        heartbeat_response.Assignment,
-        heartbeat_response.TopicPartitions,
-    )
-
-
-@cache
-def _description_messages() -> DescriptionMessages[
-    describe_response.DescribedGroup, describe_response.Assignment
-]:
-    return DescriptionMessages(
-        describe_response.DescribedGroup,
-        describe_response.Assignment,
-        describe_response.TopicPartitions,
     )

@@ -1,7 +1,7 @@
 """What the requests and answers of KIP-848 and KIP-932 have in common.
 
 Both have classes of their own for the same fields, so whoever builds an answer is given the
-classes.
+module that has them. Nothing is taken from it before the first answer: ``lazy_messages``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
 from tidelog_core.errors import ErrorCode
@@ -22,6 +22,8 @@ from tidelog_node.wire.messages import build
 Response = TypeVar("Response")
 Group = TypeVar("Group")
 Assignment = TypeVar("Assignment")
+Group_co = TypeVar("Group_co", covariant=True)
+Assignment_co = TypeVar("Assignment_co", covariant=True)
 
 
 def is_blank(text: str) -> bool:
@@ -29,17 +31,36 @@ def is_blank(text: str) -> bool:
     return not text.strip()
 
 
+class AssignmentModule(Protocol[Assignment_co]):
+    """Has the classes of what a member is assigned."""
+
+    @property
+    def Assignment(self) -> type[Assignment_co]:
+        """All of it."""
+
+    @property
+    def TopicPartitions(self) -> type[object]:
+        """What is of one topic."""
+
+
+class DescriptionModule(AssignmentModule[Assignment_co], Protocol[Group_co, Assignment_co]):
+    """Has the classes of a group's description, too."""
+
+    @property
+    def DescribedGroup(self) -> type[Group_co]:
+        """One group."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatMessages(Generic[Response]):
-    """The classes of a heartbeat's answer."""
+    """A heartbeat's answer."""
 
-    response: type[Response]
-    assignment: type[object]
-    topic_partitions: type[object]
+    module: AssignmentModule[object]
+    response: Callable[[], type[Response]]  # its name differs
 
     def refused(self, error: ErrorCode, message: str | None) -> Response:
         """Return the answer to a heartbeat that changed nothing."""
-        return build(self.response, error_code=error, error_message=message)
+        return build(self.response(), error_code=error, error_message=message)
 
     def answered(self, answer: HeartbeatAnswer) -> Response:
         """Return what the group has answered."""
@@ -48,12 +69,12 @@ class HeartbeatMessages(Generic[Response]):
         assignment = None
         if answer.assigned is not None:
             topics = tuple(
-                build(self.topic_partitions, topic_id=topic_id, partitions=numbers)
+                build(self.module.TopicPartitions, topic_id=topic_id, partitions=numbers)
                 for topic_id, numbers in _by_topic_id(answer.assigned)
             )
-            assignment = build(self.assignment, topic_partitions=topics)
+            assignment = build(self.module.Assignment, topic_partitions=topics)
         return build(
-            self.response,
+            self.response(),
             member_id=answer.member_id,
             member_epoch=answer.member_epoch,
             heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
@@ -63,16 +84,14 @@ class HeartbeatMessages(Generic[Response]):
 
 @dataclass(frozen=True, slots=True)
 class DescriptionMessages(Generic[Group, Assignment]):
-    """The classes of a group's description."""
+    """A group's description."""
 
-    group: type[Group]
-    assignment: type[Assignment]
-    topic_partitions: type[object]
+    module: DescriptionModule[Group, Assignment]
 
     def not_described(self, group_id: str, error: ErrorCode, message: str) -> Group:
         """Return the answer for a group of which nothing can be told."""
         return build(
-            self.group,
+            self.module.DescribedGroup,
             group_id=group_id,
             error_code=error,
             error_message=message,
@@ -84,11 +103,13 @@ class DescriptionMessages(Generic[Group, Assignment]):
     ) -> Assignment:
         """Return the partitions by topic, without topics that are gone (``None``)."""
         named = tuple(
-            build(self.topic_partitions, topic_id=topic_id, topic_name=name, partitions=numbers)
+            build(
+                self.module.TopicPartitions, topic_id=topic_id, topic_name=name, partitions=numbers
+            )
             for topic_id, numbers in _by_topic_id(partitions)
             if (name := topic_name(topic_id)) is not None
         )
-        return build(self.assignment, topic_partitions=named)
+        return build(self.module.Assignment, topic_partitions=named)
 
 
 def _by_topic_id(

@@ -7,7 +7,6 @@ These check what a request says of itself and translate; what happens is decided
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 from kio.schema.share_group_describe.v1 import request as describe_request
 from kio.schema.share_group_describe.v1 import response as describe_response
@@ -34,6 +33,11 @@ from tidelog_node.wire.messages import build
 SHARE_GROUP_HEARTBEAT_KEY = 76
 SHARE_GROUP_DESCRIBE_KEY = 77
 
+_HEARTBEAT = HeartbeatMessages(
+    heartbeat_response, lambda: heartbeat_response.ShareGroupHeartbeatResponse
+)
+_DESCRIPTION = DescriptionMessages(describe_response)
+
 
 class ShareGroupHandlers:
     """Serves members of share groups and those who look at them."""
@@ -54,7 +58,7 @@ class ShareGroupHandlers:
         """Renew the member's session and tell it what it may read."""
         problem = next(_problems(request), None)
         if problem is not None:
-            return _heartbeat_messages().refused(ErrorCode.invalid_request, problem)
+            return _HEARTBEAT.refused(ErrorCode.invalid_request, problem)
         names = request.subscribed_topic_names
         heartbeat = ShareHeartbeat(
             member_id=request.member_id,
@@ -67,8 +71,8 @@ class ShareGroupHandlers:
         try:
             answer = await self._coordinator.share_heartbeat(request.group_id, heartbeat)
         except TidelogError as error:
-            return _heartbeat_messages().refused(error_code(error), str(error))
-        return _heartbeat_messages().answered(answer)
+            return _HEARTBEAT.refused(error_code(error), str(error))
+        return _HEARTBEAT.answered(answer)
 
     async def describe(
         self, request: describe_request.ShareGroupDescribeRequest, _: RequestContext
@@ -82,10 +86,10 @@ class ShareGroupHandlers:
         try:
             group = await self._coordinator.describe(group_id)
         except TidelogError as error:
-            return _description_messages().not_described(group_id, error_code(error), str(error))
+            return _DESCRIPTION.not_described(group_id, error_code(error), str(error))
         if not isinstance(group, ShareGroup):
             problem = "not found" if group is None else "is not a share group"
-            return _description_messages().not_described(
+            return _DESCRIPTION.not_described(
                 group_id, ErrorCode.group_id_not_found, f"Group {group_id} {problem}."
             )
         return build(
@@ -100,7 +104,6 @@ class ShareGroupHandlers:
         )
 
     def _member(self, member: ShareMember) -> describe_response.Member:
-        messages = _description_messages()
         return build(
             describe_response.Member,
             member_id=member.member_id,
@@ -109,7 +112,7 @@ class ShareGroupHandlers:
             client_id=member.client_id,
             client_host=member.client_host,
             subscribed_topic_names=member.subscribed_topics,
-            assignment=messages.assigned(member.assigned, self._coordinator.topic_name),
+            assignment=_DESCRIPTION.assigned(member.assigned, self._coordinator.topic_name),
         )
 
 
@@ -125,23 +128,3 @@ def _problems(request: heartbeat_request.ShareGroupHeartbeatRequest) -> Iterator
         yield "MemberEpoch is invalid."
     if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
         yield "SubscribedTopicNames must be set in first request."
-
-
-@cache  # and not a constant: the classes are made when the first request comes
-def _heartbeat_messages() -> HeartbeatMessages[heartbeat_response.ShareGroupHeartbeatResponse]:
-    return HeartbeatMessages(
-        heartbeat_response.ShareGroupHeartbeatResponse,
-        heartbeat_response.Assignment,
-        heartbeat_response.TopicPartitions,
-    )
-
-
-@cache
-def _description_messages() -> DescriptionMessages[
-    describe_response.DescribedGroup, describe_response.Assignment
-]:
-    return DescriptionMessages(
-        describe_response.DescribedGroup,
-        describe_response.Assignment,
-        describe_response.TopicPartitions,
-    )
