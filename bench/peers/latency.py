@@ -48,9 +48,8 @@ class _Work:
     counted_ticks: int = 5000
 
     def __call__(self, arena: Arena, peer: Peer) -> Mapping[str, float]:
-        node = arena.node(peer)
         batch_records = max(1, self.megabytes_per_second * 1000 // RECORD_SIZE_BYTES)
-        with topics.fresh_topic(node, peer) as topic:
+        with arena.alone(peer) as node, topics.fresh_topic(node, peer) as topic:
             cpu_before, started = node.cpu_seconds(), time.perf_counter()
             latencies = list(
                 _paced(node.port, topic, batch_records, _SETTLING_TICKS + self.counted_ticks)

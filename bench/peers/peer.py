@@ -11,6 +11,10 @@ from bench.process import Node, running_node
 from tools import kafka_broker, tansu
 from tools.installed import installed_python
 
+SESSION_MS = 120_000
+"""How long a broker may be silent before it loses its partitions: longer than any is stopped."""
+_SESSION = "broker.session.timeout.ms"
+
 
 class Peer(Protocol):
     """One kind of broker. Its processes take the CPU affinity of the thread that starts them."""
@@ -56,7 +60,8 @@ class Tidelog:
 
     def run(self, folder: Path) -> AbstractContextManager[Node]:
         """Start a node; at the end stop it cleanly."""
-        return running_node(folder, "--log-level", "WARNING")
+        session = f"{_SESSION}={SESSION_MS}"
+        return running_node(folder, "--log-level", "WARNING", "--set", session)
 
 
 class Kafka:
@@ -78,7 +83,7 @@ class Kafka:
 
     def prepare(self, folder: Path) -> None:
         """Format the storage."""
-        kafka_broker.format_storage(folder)
+        kafka_broker.format_storage(folder, {_SESSION: str(SESSION_MS)})
 
     @contextmanager
     def run(self, folder: Path) -> Iterator[Node]:
