@@ -11,18 +11,15 @@ from pathlib import Path
 
 from bench import usage
 from tools.installed import installed_python
-from tools.server_process import free_ports, running
+from tools.ports import free_port
+from tools.server_process import ServerProcess, running
 
 START_SECONDS_MAX = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A running node."""
-
-    pid: int
-    port: int
-    started_at: float  # time.perf_counter when the process was started
+class Node(ServerProcess):
+    """A running node, or a broker it is compared with, and what the kernel says of it."""
 
     @property
     def bootstrap(self) -> str:
@@ -50,7 +47,7 @@ def running_node(data_dir: Path, *arguments: str, is_compiled: bool = True) -> I
     """
     python = str(installed_python()) if is_compiled else sys.executable
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    (port,) = free_ports(1)
+    port = free_port()
     command = [python, "-m", "tidelog_node", "--data-dir", data_dir, "--port", str(port)]
     with running(
         "the node",

@@ -30,7 +30,7 @@ from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from tools.content import Content
 from tools.demo_spark import read_with_spark
 from tools.places import ROOT
-from tools.server_process import free_ports
+from tools.ports import free_port
 
 TOPIC = "flights"
 PARTITION_COUNT = 6
@@ -113,7 +113,7 @@ def _content_of(records: list[tuple[bytes | None, bytes]]) -> Content:
 @contextmanager
 def _cluster() -> Iterator[str]:
     """Run ``tidelog up`` on the demo's data directory and yield its address."""
-    (port,) = free_ports(1)
+    port = free_port()
     tidelog = Path(sys.executable).with_name("tidelog")
     process = subprocess.Popen(
         [tidelog, "up", "--port", str(port), "--data-dir", DATA_DIR, "--log-level", "ERROR"],

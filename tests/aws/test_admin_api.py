@@ -7,7 +7,7 @@ import pytest
 from tests.aws.test_dynamodb_store import new_table
 from tests.functions.admin.calling import Api, an_event, open_api, register_brokers
 from tests.functions.admin.test_operations import put_group
-from tests.ports import free_port
+from tools.ports import free_port
 
 
 @pytest.mark.usefixtures("aws_credentials")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.ports import free_ports
+from tools.ports import free_ports
 
 NODE_COUNT = 3
 SECONDS_MAX = 40.0

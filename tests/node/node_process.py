@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from tests.ports import free_port
+from tools.ports import free_port
 
 READY_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0

@@ -25,7 +25,7 @@ from tests.node.cluster_process import (
     is_running,
     running_cluster,
 )
-from tests.ports import free_ports
+from tools.ports import free_ports
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tests.ports import free_port
+from tools.ports import free_port
 
 Rule = Callable[[int, bytes], bool]
 

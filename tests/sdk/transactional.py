@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.node.node_process import NodeProcess
-from tests.ports import free_port
 from tools import kafka_broker
+from tools.ports import free_port
 
 # Members of consumer groups hear soon of what the others do, and dead ones are soon missed.
 QUICK_CONSUMER_GROUPS = {

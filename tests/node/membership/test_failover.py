@@ -28,7 +28,7 @@ from tests.node.replication.replicated_cluster import (
     stopped,
 )
 from tests.node.wire_client import WireClient, a_batch, frame, produce_body
-from tests.ports import free_port
+from tools.ports import free_port
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_ports
 from tests.sdk.cli.command import COMMAND, environment, tidelog
+from tools.ports import free_ports
 
 READY_SECONDS_MAX = 60
 

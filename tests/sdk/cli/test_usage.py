@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
 from tests.sdk.cli.command import called, tidelog
+from tools.ports import free_port
 
 
 def test_help_names_every_command() -> None:
