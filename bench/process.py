@@ -48,7 +48,7 @@ def running_node(data_dir: Path, *arguments: str, is_compiled: bool = True) -> I
     python = str(installed_python()) if is_compiled else sys.executable
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     port = free_port()
-    command = [python, "-m", "tidelog_node", "--data-dir", data_dir, "--port", str(port)]
+    command = [python, "-m", "tidelog_node", "--data-dir", str(data_dir), "--port", str(port)]
     with running(
         "the node",
         [*command, *arguments],

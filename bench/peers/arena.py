@@ -23,7 +23,7 @@ class Arena:
     """One server of each peer at most; those that are not measured idle on the same core.
 
     A virtual machine that idles still wakes up for some 25 ms of every second. That is nobody's
-    processor time but its own, and in everybody's latency: ``alone`` keeps it out.
+    processor time but its own, and in everybody's latency: ``stopped_except`` keeps it out.
     """
 
     def __init__(self, folder: Path, server_core: int, client_core: int) -> None:
@@ -61,17 +61,17 @@ class Arena:
         return self._running[peer.name][1]
 
     @contextmanager
-    def alone(self, peer: Peer) -> Iterator[Node]:
-        """Give the peer's server while the others' processes are stopped.
+    def stopped_except(self, peer: Peer | None) -> Iterator[None]:
+        """Stop the processes of all servers but the peer's; at the end let them go on and settle.
 
         They have to bear it for as long as the block takes: see ``SESSION_MS`` in ``peer``.
         """
-        node = self.node(peer)
-        others = [one for name, (one, _, _) in self._running.items() if name != peer.name]
+        own_name = None if peer is None else peer.name
+        others = [one for name, (one, _, _) in self._running.items() if name != own_name]
         pids = [pid for other in others if _is_alive(other) for pid in process_tree(other.pid)]
         try:
             _send(pids, signal.SIGSTOP)
-            yield node
+            yield
         finally:
             _send(pids, signal.SIGCONT)
             time.sleep(_SETTLING_SECONDS)

@@ -65,7 +65,8 @@ def _throughput(arena: Arena, peer: Peer) -> Mapping[str, float]:
 
 
 def _latency(arena: Arena, peer: Peer) -> Mapping[str, float]:
-    with arena.alone(peer) as node, topics.fresh_topic(node, peer) as topic:
+    node = arena.node(peer)
+    with arena.stopped_except(peer), topics.fresh_topic(node, peer) as topic:
         arguments = f"{node.bootstrap} {topic} {_LATENCY_RECORD_COUNT} 1 {_RECORD_SIZE_BYTES}"
         output = _run("EndToEndLatency", arguments)
     [average] = re.findall(r"Avg latency: ([\d.]+) ms", output)

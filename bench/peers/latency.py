@@ -11,20 +11,30 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bench.peers import topics
+from bench.peers import bare_relay, topics
 from bench.peers.arena import Arena
+from bench.peers.cores import pinned_to
 from bench.peers.figures import Case
+from bench.peers.frames import Frames
 from bench.peers.peer import Peer
 from tests.node.wire_client import a_batch, fetch_body, frame, produce_body
+from tools.ports import free_port
+from tools.server_process import running
 
 WORKLOAD = "latency"
 RECORD_SIZE_BYTES = 1024
 _TICK_SECONDS = 0.001
 _SETTLING_TICKS = 1000  # not counted
+_COUNTED_TICKS = 5000
+_START_SECONDS_MAX = 20.0
+_WARM_UP_ROUNDS = (
+    3  # A virtual machine compiles for as long; before, its p99 is four times as much.
+)
 _LAG_SECONDS_MAX = 15.0  # after the last request was due
 _FETCH = 1, 11  # key and version of the requests that ``fetch_body`` writes
 _FETCH_WAIT_MS = 500
@@ -34,7 +44,10 @@ _FETCH_BYTES_MAX = 16_000_000
 def cases(*, is_quick: bool) -> list[Case]:
     """Return a cell a pace; the quick one is that of the goal."""
     paces = (10,) if is_quick else (1, 10, 50)
-    return [Case(WORKLOAD, name_of(pace), _Work(pace)) for pace in paces]
+    return [
+        Case(WORKLOAD, name_of(pace), work, bare=work.bare, warm_up_rounds=_WARM_UP_ROUNDS)
+        for pace, work in ((pace, _Work(pace)) for pace in paces)
+    ]
 
 
 def name_of(megabytes_per_second: int) -> str:
@@ -45,23 +58,36 @@ def name_of(megabytes_per_second: int) -> str:
 @dataclass(frozen=True, slots=True)
 class _Work:
     megabytes_per_second: int
-    counted_ticks: int = 5000
 
     def __call__(self, arena: Arena, peer: Peer) -> Mapping[str, float]:
-        batch_records = max(1, self.megabytes_per_second * 1000 // RECORD_SIZE_BYTES)
-        with arena.alone(peer) as node, topics.fresh_topic(node, peer) as topic:
+        node = arena.node(peer)
+        with arena.stopped_except(peer), topics.fresh_topic(node, peer) as topic:
             cpu_before, started = node.cpu_seconds(), time.perf_counter()
-            latencies = list(
-                _paced(node.port, topic, batch_records, _SETTLING_TICKS + self.counted_ticks)
-            )
+            figures = _percentiles(node.port, topic, self.megabytes_per_second)
             cpu, wall = node.cpu_seconds() - cpu_before, time.perf_counter() - started
-        counted = sorted(latencies[_SETTLING_TICKS:])
-        return {
-            "p50_ms": _percentile(counted, 50) * 1000,
-            "p99_ms": _percentile(counted, 99) * 1000,
-            "p99.9_ms": _percentile(counted, 99.9) * 1000,
-            "cores_used": cpu / wall,
-        }
+        return {**figures, "cores_used": cpu / wall}
+
+    def bare(self, arena: Arena) -> Mapping[str, float]:
+        """Return what it takes where the server does nothing but what every broker has to."""
+        port, topic = free_port(), bare_relay.TOPIC
+        command = [sys.executable, "-m", bare_relay.__name__, str(port)]
+        with (
+            arena.stopped_except(None),
+            running("the bare relay", command, port=port, start_seconds_max=_START_SECONDS_MAX),
+            pinned_to(arena.client_core),
+        ):
+            return _percentiles(port, topic, self.megabytes_per_second)
+
+
+def _percentiles(port: int, topic: str, megabytes_per_second: int) -> dict[str, float]:
+    batch_records = max(1, megabytes_per_second * 1000 // RECORD_SIZE_BYTES)
+    latencies = list(_paced(port, topic, batch_records, _SETTLING_TICKS + _COUNTED_TICKS))
+    counted = sorted(latencies[_SETTLING_TICKS:])
+    return {
+        "p50_ms": _percentile(counted, 50) * 1000,
+        "p99_ms": _percentile(counted, 99) * 1000,
+        "p99.9_ms": _percentile(counted, 99.9) * 1000,
+    }
 
 
 def _percentile(ordered: list[float], percent: float) -> float:
@@ -77,7 +103,7 @@ def _paced(port: int, topic: str, batch_records: int, tick_count: int) -> Iterat
     body = produce_body(topic, batch)
     request = frame(*topics.PRODUCE, 1, body, tags=b"")
     with _connect(port) as producer, _connect(port) as consumer:
-        acknowledged, fetched = _Answers(producer), _Answers(consumer)
+        acknowledged, fetched = Frames(producer), Frames(consumer)
         sent = received = next_offset = 0
         consumer.sendall(_fetch_frame(topic, next_offset))
         start = time.perf_counter()
@@ -92,10 +118,10 @@ def _paced(port: int, topic: str, batch_records: int, tick_count: int) -> Iterat
             due_in = start + sent * _TICK_SECONDS - now if sent < tick_count else 0.1
             readable, _, _ = select.select([producer, consumer], [], [], due_in)
             if producer in readable:
-                for answer in acknowledged.read():
+                for answer in acknowledged.receive():
                     topics.check_produced(answer, topic)
             if consumer in readable:
-                for answer in fetched.read():
+                for answer in fetched.receive():
                     now = time.perf_counter()
                     next_offset = max(next_offset, _end_offset(answer, topic))
                     consumer.sendall(_fetch_frame(topic, next_offset))
@@ -108,29 +134,6 @@ def _connect(port: int) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), 10)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return client
-
-
-class _Answers:
-    """Cuts what a socket receives into answers."""
-
-    def __init__(self, source: socket.socket) -> None:
-        self._source = source
-        self._data = bytearray()
-
-    def read(self) -> list[bytes]:
-        """Receive once and return the answers that are complete, without their sizes."""
-        received = self._source.recv(1 << 20)
-        if not received:
-            raise RuntimeError("the server closed the connection")
-        self._data += received
-        answers = []
-        while len(self._data) >= 4:
-            (size,) = struct.unpack_from(">i", self._data)
-            if len(self._data) < 4 + size:
-                break
-            answers.append(bytes(self._data[4 : 4 + size]))
-            del self._data[: 4 + size]
-        return answers
 
 
 def _fetch_frame(topic: str, offset: int) -> bytes:

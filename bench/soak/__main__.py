@@ -333,6 +333,10 @@ def _rates(before: Row, row: Row) -> Row:
         "produced MB/s": rate("produced bytes") / 1e6,
         "consumed MB/s": rate("consumed bytes") / 1e6,
         "cold MB/s": rate("cold bytes") / 1e6,
+        "machine cores": rate("machine CPU s"),
+        "stolen cores": rate("stolen CPU s"),
+        "waiting for the disk": rate("disk wait s"),
+        "node queued": rate("node queued s"),
     }
     if "worker CPU s" in row and "worker CPU s" in before:
         made["worker cores"] = rate("worker CPU s")

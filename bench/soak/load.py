@@ -2,7 +2,8 @@
 
 Orders: ``pace <bytes a second>``, ``pace max``, ``pace 0``. With a pace every record has a
 time when it is due, and its latency counts from then: a node that stalls cannot hide behind
-a client that waits for it.
+a client that waits for it. How late this process itself was is told too: that part of the
+latency is the machine's.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class Load:
         due = int((time.monotonic() - self._began_s) * rate) - self._paced
         for _ in range(min(due, BURST_MAX)):
             self._paced += 1
-            self._send(int((self._began_s + self._paced / rate) * 1e9))
+            due_ns = int((self._began_s + self._paced / rate) * 1e9)
+            self._reporter.note("load late", (time.monotonic_ns() - due_ns) / 1e6)
+            self._send(due_ns)
         return due > BURST_MAX
 
     def _send(self, due_ns: int) -> None:

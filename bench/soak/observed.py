@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Watched:
                 row |= _process(worker, "worker")
         except (ProcessLookupError, FileNotFoundError) as error:
             raise RuntimeError("the node has ended, or its worker") from error
-        return row | self._disk() | self._metadata()
+        return row | self._disk() | self._metadata() | _machine()
 
     def worker_pid(self) -> int | None:
         """Return the tier worker's process id, ``None`` while there is none."""
@@ -117,6 +118,27 @@ def _process(pid: int, name: str) -> Row:
         f"{name} descriptors": sum(1 for _ in (root / "fd").iterdir()),
         f"{name} threads": int(status["Threads"]),
         f"{name} CPU s": sum(map(int, fields[11:15])) / _TICKS_PER_SECOND,
+        f"{name} queued s": _queued_seconds(root),
+    }
+
+
+def _queued_seconds(root: Path) -> float:
+    """Return how long the process's threads of now have been ready and without a core."""
+    queued_ns = 0
+    for thread in (root / "task").iterdir():
+        with suppress(FileNotFoundError):  # It ended just now.
+            queued_ns += int((thread / "schedstat").read_text().split()[1])
+    return queued_ns / 1e9
+
+
+def _machine() -> Row:
+    """Return what all processes have used so far, the host's share, and waits for the disk."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+    user, nice, system, _, io_wait, irq, soft_irq, stolen = fields[:8]
+    return {
+        "machine CPU s": (user + nice + system + irq + soft_irq) / _TICKS_PER_SECOND,
+        "stolen CPU s": stolen / _TICKS_PER_SECOND,
+        "disk wait s": io_wait / _TICKS_PER_SECOND,
     }
 
 
