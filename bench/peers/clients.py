@@ -105,7 +105,9 @@ def fetch(
                     "enable.auto.commit": False,
                     "fetch.message.max.bytes": fetch_size_bytes,
                     "fetch.max.bytes": 50_000_000,
-                    "queued.max.messages.kbytes": 200_000,
+                    # A consumer whose queue is full asks for nothing for a whole second.
+                    "queued.min.messages": 10_000_000,
+                    "queued.max.messages.kbytes": 2_000_000,
                     "check.crcs": False,
                 },
             )
