@@ -9,10 +9,10 @@ from bench.soak.observed import Row
 
 PANELS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Memory", "MB", ("node RSS MB", "node USS MB", "worker RSS MB", "worker USS MB")),
-    ("Produce latency", "ms", ("produce p50 ms", "produce p99 ms")),
+    ("Produce latency", "ms", ("produce p50 ms", "produce p99 ms", "load late p99 ms")),
     ("End to end", "ms", ("end to end p50 ms", "end to end p99 ms")),
     ("Descriptors, threads", "", ("node descriptors", "worker descriptors", "node threads")),
-    ("Processor", "cores", ("node cores", "worker cores")),
+    ("Processor", "cores", ("node cores", "worker cores", "machine cores")),
     ("Throughput", "MB/s", ("produced MB/s", "consumed MB/s", "cold MB/s")),
     ("Disk", "MB", ("disk MB", "objects MB", "log MB")),
     ("Metadata", "MB", ("sqlite MB", "sqlite wal MB")),
