@@ -11,8 +11,6 @@ import sys
 
 from tidelog_core.model import ReadableFile
 
-CHUNK_BYTES = 262_144
-
 
 def is_in_memory(file: ReadableFile, position: int, size_bytes: int) -> bool:
     """Return whether the first and the last byte are, for one at least.
@@ -35,16 +33,20 @@ def is_in_memory(file: ReadableFile, position: int, size_bytes: int) -> bool:
 
 
 def read_in(file: ReadableFile, position: int, size_bytes: int) -> None:
-    """Read the bytes, so that they are in memory, and have the system begin with the next ones.
+    """Get the bytes into memory, and have the system begin with the next ones; copy none.
 
-    Raises ``OSError``. To be called where waiting for the disk keeps nobody else waiting.
+    Raises ``OSError``. To be called where waiting for the disk keeps nobody else waiting, and
+    of what is not in memory, so on Linux alone: others cannot send to the null device.
     """
     descriptor, end = file.fileno(), position + size_bytes
-    buffer = memoryview(bytearray(min(CHUNK_BYTES, size_bytes)))
-    while position < end:
-        count = os.preadv(descriptor, [buffer[: end - position]], position)
-        if count == 0:
-            return  # The file is shorter than it was: whoever sends it will see that.
-        position += count
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        while position < end:
+            count = os.sendfile(nowhere, descriptor, position, end - position)
+            if count == 0:
+                return  # The file is shorter than it was: whoever sends it will see that.
+            position += count
+    finally:
+        os.close(nowhere)
     if sys.platform == "linux":
         os.posix_fadvise(descriptor, end, size_bytes, os.POSIX_FADV_WILLNEED)

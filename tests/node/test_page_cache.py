@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.model import ReadableFile
-from tidelog_node.page_cache import CHUNK_BYTES, is_in_memory, read_in
+from tidelog_node.page_cache import is_in_memory, read_in
 
 from tests.node.cold_files import write_cold
 
-SIZE_BYTES = 8 * CHUNK_BYTES
+SIZE_BYTES = 2_097_152
 
 
 def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
@@ -22,8 +22,8 @@ def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
 def test_what_was_read_in_is_in_memory_and_the_rest_of_the_file_is_not(tmp_path: Path) -> None:
     write_cold(tmp_path / "log", os.urandom(4 * SIZE_BYTES))
     file = ReadableFile(tmp_path / "log")
-    read_in(file, SIZE_BYTES - 1, CHUNK_BYTES + 2)
-    assert is_in_memory(file, SIZE_BYTES - 1, CHUNK_BYTES + 2)
+    read_in(file, SIZE_BYTES - 1, 262_146)
+    assert is_in_memory(file, SIZE_BYTES - 1, 262_146)
     assert not is_in_memory(file, SIZE_BYTES, 3 * SIZE_BYTES)
 
 
