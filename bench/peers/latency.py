@@ -32,9 +32,8 @@ _TICK_SECONDS = 0.001
 _SETTLING_TICKS = 1000  # not counted
 _COUNTED_TICKS = 5000
 _START_SECONDS_MAX = 20.0
-_WARM_UP_ROUNDS = (
-    3  # A virtual machine compiles for as long; before, its p99 is four times as much.
-)
+# A virtual machine compiles for as long; before, its p99 is four times as much.
+_WARM_UP_ROUNDS = 3
 _LAG_SECONDS_MAX = 15.0  # after the last request was due
 _FETCH = 1, 11  # key and version of the requests that ``fetch_body`` writes
 _FETCH_WAIT_MS = 500
