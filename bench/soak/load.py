@@ -74,15 +74,15 @@ class Load:
         due = int((time.monotonic() - self._began_s) * rate) - self._paced
         for _ in range(min(due, BURST_MAX)):
             self._paced += 1
-            due_ns = int((self._began_s + self._paced / rate) * 1e9)
-            self._reporter.note("load late", (time.monotonic_ns() - due_ns) / 1e6)
-            self._send(due_ns)
+            self._send(int((self._began_s + self._paced / rate) * 1e9))
         return due > BURST_MAX
 
     def _send(self, due_ns: int) -> None:
         number, partition = divmod(self._sent, TAIL_PARTITIONS)
         value = make_value(number, due_ns, TAIL_RECORD_BYTES)
         is_measured = number % MEASURED_EVERY == 0
+        if is_measured:
+            self._reporter.note("load late", (time.monotonic_ns() - due_ns) / 1e6)
         noted = partial(self._on_delivery, due_ns if is_measured else None)
         while True:
             try:
