@@ -48,5 +48,4 @@ def read_in(file: ReadableFile, position: int, size_bytes: int) -> None:
             position += count
     finally:
         os.close(nowhere)
-    if sys.platform == "linux":
-        os.posix_fadvise(descriptor, end, size_bytes, os.POSIX_FADV_WILLNEED)
+    os.posix_fadvise(descriptor, end, size_bytes, os.POSIX_FADV_WILLNEED)
