@@ -21,6 +21,11 @@ START_SECONDS_MAX = 20.0
 class Node(ServerProcess):
     """A running node, or a broker it is compared with, and what the kernel says of it."""
 
+    @classmethod
+    def of(cls, server: ServerProcess) -> Node:
+        """Return the same server, to be asked what it uses."""
+        return cls(server.pid, server.port, server.started_at)
+
     @property
     def bootstrap(self) -> str:
         """What a client calls bootstrap.servers."""
@@ -56,4 +61,4 @@ def running_node(data_dir: Path, *arguments: str, is_compiled: bool = True) -> I
         start_seconds_max=START_SECONDS_MAX,
         environment=environment,
     ) as server:
-        yield Node(server.pid, server.port, server.started_at)
+        yield Node.of(server)

@@ -29,6 +29,14 @@ class ServerProcess:
     started_at: float  # time.perf_counter when the process was started
 
 
+def is_running(pid: int) -> bool:
+    """Return whether there is such a process, and not only its exit code for who waits."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def is_listening(port: int) -> bool:
     """Return whether somebody accepts connections there."""
     with socket.socket() as client:

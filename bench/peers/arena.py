@@ -15,6 +15,7 @@ from bench.peers.cores import pinned_to
 from bench.peers.peer import Peer
 from bench.process import Node
 from bench.usage import process_tree
+from tools.server_process import is_running
 
 _SETTLING_SECONDS = 1.5  # heartbeats that are overdue, timers, what a deleted topic leaves
 
@@ -47,7 +48,7 @@ class Arena:
 
     def node(self, peer: Peer) -> Node:
         """Return the peer's server, a new and empty one where it has died."""
-        if peer.name in self._running and not _is_alive(self._running[peer.name][0]):
+        if peer.name in self._running and not is_running(self._running[peer.name][0].pid):
             self._stop(peer.name)
         if peer.name not in self._running:
             folder = self.fresh_folder(peer)
@@ -68,7 +69,7 @@ class Arena:
         """
         own_name = None if peer is None else peer.name
         others = [one for name, (one, _, _) in self._running.items() if name != own_name]
-        pids = [pid for other in others if _is_alive(other) for pid in process_tree(other.pid)]
+        pids = [pid for other in others if is_running(other.pid) for pid in process_tree(other.pid)]
         try:
             _send(pids, signal.SIGSTOP)
             yield
@@ -99,10 +100,3 @@ def _send(pids: list[int], signal_number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):  # a child that has ended meanwhile
             os.kill(pid, signal_number)
-
-
-def _is_alive(node: Node) -> bool:
-    try:
-        return Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

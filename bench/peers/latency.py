@@ -43,9 +43,10 @@ _FETCH_BYTES_MAX = 16_000_000
 def cases(*, is_quick: bool) -> list[Case]:
     """Return a cell a pace; the quick one is that of the goal."""
     paces = (10,) if is_quick else (1, 10, 50)
+    works = {name_of(pace): _Work(pace) for pace in paces}
     return [
-        Case(WORKLOAD, name_of(pace), work, bare=work.bare, warm_up_rounds=_WARM_UP_ROUNDS)
-        for pace, work in ((pace, _Work(pace)) for pace in paces)
+        Case(WORKLOAD, name, work, bare=work.bare, warm_up_rounds=_WARM_UP_ROUNDS)
+        for name, work in works.items()
     ]
 
 

@@ -90,7 +90,7 @@ class Kafka:
         """Start the broker; at the end stop it cleanly."""
         options = kafka_broker.SERVER_JAVA_OPTIONS
         with kafka_broker.run_formatted(folder, options) as broker:
-            yield Node(broker.pid, broker.port, broker.started_at)
+            yield Node.of(broker)
 
 
 class Tansu:
@@ -116,7 +116,7 @@ class Tansu:
     def run(self, folder: Path) -> Iterator[Node]:
         """Start the broker, which is empty each time."""
         with tansu.serve(folder) as broker:
-            yield Node(broker.pid, broker.port, broker.started_at)
+            yield Node.of(broker)
 
 
 PEERS: tuple[Peer, ...] = (Tidelog(), Kafka(), Tansu())

@@ -67,10 +67,3 @@ def running_cluster(data_dir: Path) -> Iterator[Cluster]:
         running.process.wait(SECONDS_MAX)
         assert running.process.stdout is not None
         running.process.stdout.close()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

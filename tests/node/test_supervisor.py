@@ -22,10 +22,10 @@ from tests.node.cluster_process import (
     NODE_COUNT,
     SECONDS_MAX,
     Cluster,
-    is_running,
     running_cluster,
 )
 from tools.ports import free_ports
+from tools.server_process import is_running
 
 
 @pytest.fixture

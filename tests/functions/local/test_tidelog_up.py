@@ -16,7 +16,8 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
-from tests.node.cluster_process import Cluster, is_running, running_cluster
+from tests.node.cluster_process import Cluster, running_cluster
+from tools.server_process import is_running
 
 SECONDS_MAX = 60.0
 CONFIGS = {"retention.ms": "1000", "file.delete.delay.ms": "0", "segment.bytes": "4000"}

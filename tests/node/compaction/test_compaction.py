@@ -28,6 +28,7 @@ from tests.node.compaction.compacted import (
     wait_compacted,
 )
 from tests.node.node_process import NodeProcess
+from tools.server_process import is_running
 
 CONFIG = {
     "log.cleaner.backoff.ms": "100",
@@ -251,11 +252,4 @@ def rewriters_of(node: NodeProcess) -> list[int]:
 
 
 def wait_gone(pid: int) -> None:
-    eventually(lambda: not is_alive(pid), lambda: "the process goes on")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    eventually(lambda: not is_running(pid), lambda: "the process goes on")
