@@ -9,8 +9,8 @@ from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.model import TopicPartition
+from tidelog_core.turns import Turn
 
-from tidelog_node.handlers.turns import Turn
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build

@@ -24,8 +24,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
+from tidelog_core.turns import Turn
 
-from tidelog_node.handlers.turns import Turn
 from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route

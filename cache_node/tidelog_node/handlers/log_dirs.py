@@ -10,8 +10,8 @@ from pathlib import Path
 from kio.schema.describe_log_dirs.v5 import request as log_dirs_request
 from kio.schema.describe_log_dirs.v5 import response as log_dirs_response
 from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.turns import Turn
 
-from tidelog_node.handlers.turns import Turn
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
