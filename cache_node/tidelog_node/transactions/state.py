@@ -30,7 +30,8 @@ EPOCH_GIVEN_MAX = EPOCH_MAX - 1
 TIMEOUT_UNLIMITED_MS = 2**31 - 1  # of a transaction of two phases; never aborted here
 BUMPS_EPOCH_FROM = 2  # transaction version
 
-IDLE = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_ENDED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+IDLE = (TransactionState.EMPTY, *_ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,11 @@ def init_producer_id(  # noqa: PLR0911 — one a case of Kafka's table
             timeout_ms=request.timeout_ms,
             updated_ms=now_ms,
         )
+    if record.state.is_prepared:
+        return Decision(ErrorCode.concurrent_transactions)
     expected = request.expected
     if expected is not None and not _may_continue(record, expected):
         return Decision(ErrorCode.producer_fenced)
-    if record.state.is_prepared:
-        return Decision(ErrorCode.concurrent_transactions)
     if record.state is TransactionState.ONGOING:
         return Decision(ErrorCode.concurrent_transactions, after=_fence(record, now_ms))
     epoch = record.producer_epoch
@@ -128,6 +129,8 @@ def add_partitions(
     now_ms: int,
 ) -> Decision:
     """Make the partitions part of the transaction, and begin it if none is open."""
+    if record is not None and record.state.is_prepared:
+        return Decision(ErrorCode.concurrent_transactions)
     error = _refusal(record, producer_id, producer_epoch)
     if error is not ErrorCode.none or record is None:
         return Decision(error)
@@ -153,6 +156,8 @@ def verify_partitions(
 ) -> dict[TopicPartition, ErrorCode]:
     """Return whether each partition is part of the open transaction."""
     error = _refusal(record, producer_id, producer_epoch)
+    if error is ErrorCode.none and record is not None and record.state.is_prepared:
+        error = ErrorCode.concurrent_transactions
     if error is not ErrorCode.none or record is None:
         return dict.fromkeys(partitions, error)
     return {
@@ -178,6 +183,8 @@ def end_transaction(  # noqa: PLR0911 — one a case of Kafka's table
         return Decision(ErrorCode.invalid_producer_id_mapping)
     if client_version < BUMPS_EPOCH_FROM:
         return _end_plain(record, producer_id, producer_epoch, is_commit=is_commit, now_ms=now_ms)
+    if record.state.is_prepared:
+        return Decision(ErrorCode.concurrent_transactions)
     # The request was sent before, took effect, and its answer was lost.
     is_after_overflow = (
         record.previous_producer_id == producer_id
@@ -188,19 +195,13 @@ def end_transaction(  # noqa: PLR0911 — one a case of Kafka's table
     is_current = record.producer_epoch == producer_epoch
     if record.producer_id != producer_id and not is_after_overflow:
         return Decision(ErrorCode.invalid_producer_id_mapping)
-    match record.state:
-        case TransactionState.PREPARE_COMMIT | TransactionState.PREPARE_ABORT:
-            is_valid = is_retry and not is_after_overflow
-        case TransactionState.COMPLETE_COMMIT | TransactionState.COMPLETE_ABORT:
-            is_valid = is_retry or is_current
-        case _:
-            is_valid = is_current
-    if not is_valid:
+    is_ended = record.state in _ENDED
+    if not is_current and not (is_retry and is_ended):
         return Decision(ErrorCode.producer_fenced)
     if record.state is TransactionState.ONGOING:
         return _prepare(record, is_commit=is_commit, now_ms=now_ms, fresh_id=fresh_id)
-    error = _after_end(record.state, is_commit=is_commit)
-    if record.state.is_prepared or (is_retry and record.state is not TransactionState.EMPTY):
+    if is_retry:
+        error = _after_end(record.state, is_commit=is_commit)
         if error is not ErrorCode.none:
             return Decision(error)
         return Decision(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
@@ -259,8 +260,6 @@ def _refusal(record: TransactionRecord | None, producer_id: int, producer_epoch:
         return ErrorCode.invalid_producer_id_mapping
     if record.producer_epoch != producer_epoch:
         return ErrorCode.producer_fenced
-    if record.state.is_prepared:
-        return ErrorCode.concurrent_transactions
     return ErrorCode.none
 
 
@@ -286,6 +285,8 @@ def _end_plain(
         return Decision(ErrorCode.invalid_producer_id_mapping)
     if record.producer_epoch != producer_epoch:
         return Decision(ErrorCode.producer_fenced)
+    if record.state.is_prepared:
+        return Decision(ErrorCode.concurrent_transactions)
     if record.state is not TransactionState.ONGOING:
         return Decision(_after_end(record.state, is_commit=is_commit))
     after = _changed(record, now_ms, state=_prepared(is_commit=is_commit), client_version=0)
@@ -293,16 +294,9 @@ def _end_plain(
 
 
 def _after_end(state: TransactionState, *, is_commit: bool) -> ErrorCode:
-    """Return the answer to a request to end a transaction that is ended already."""
-    is_same = {
-        TransactionState.COMPLETE_COMMIT: is_commit,
-        TransactionState.PREPARE_COMMIT: is_commit,
-        TransactionState.COMPLETE_ABORT: not is_commit,
-        TransactionState.PREPARE_ABORT: not is_commit,
-    }.get(state, False)
-    if not is_same:
-        return ErrorCode.invalid_txn_state
-    return ErrorCode.concurrent_transactions if state.is_prepared else ErrorCode.none
+    """Return the answer to a request to end a transaction again, or one that never began."""
+    asked = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+    return ErrorCode.none if state is asked else ErrorCode.invalid_txn_state
 
 
 def _prepare(

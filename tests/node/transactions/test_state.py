@@ -168,8 +168,20 @@ def test_more_partitions_join_the_open_transaction() -> None:
 
 
 @pytest.mark.parametrize("what", _PREPARED)
-def test_nothing_joins_a_transaction_that_is_being_ended(what: TransactionState) -> None:
-    assert add(record(what), T0) == Decision(CONCURRENT)
+def test_everyone_waits_for_a_transaction_that_is_being_ended(what: TransactionState) -> None:
+    """Also who would be refused after it: an id may be about to change with its end."""
+    assert init(record(what), (6, 4)) == Decision(CONCURRENT)
+    for producer_id, epoch in ((5, 4), (5, 3), (5, 5), (FRESH_ID, 0)):
+        assert add(record(what), T0, producer_id=producer_id, producer_epoch=epoch) == Decision(
+            CONCURRENT
+        )
+        for is_commit in (True, False):
+            decision = end(record(what), epoch, is_commit=is_commit, producer_id=producer_id)
+            assert decision == Decision(CONCURRENT)
+
+
+@pytest.mark.parametrize("what", _PREPARED)
+def test_nothing_is_verified_in_a_transaction_that_is_being_ended(what: TransactionState) -> None:
     verified = state.verify_partitions(record(what), 5, 4, [T0])
     assert verified == {T0: CONCURRENT}
 
@@ -195,8 +207,8 @@ KIP_890 = {
     S.EMPTY: (FENCED, BUMP, FENCED, INVALID),
     S.COMPLETE_ABORT: (NONE, BUMP, INVALID, INVALID),
     S.COMPLETE_COMMIT: (INVALID, BUMP, NONE, INVALID),
-    S.PREPARE_ABORT: (CONCURRENT, FENCED, INVALID, FENCED),
-    S.PREPARE_COMMIT: (INVALID, FENCED, CONCURRENT, FENCED),
+    S.PREPARE_ABORT: (CONCURRENT, CONCURRENT, CONCURRENT, CONCURRENT),
+    S.PREPARE_COMMIT: (CONCURRENT, CONCURRENT, CONCURRENT, CONCURRENT),
     S.ONGOING: (FENCED, BUMP, FENCED, BUMP),
 }
 
@@ -226,8 +238,8 @@ PLAIN = {
     S.EMPTY: (INVALID, INVALID),
     S.COMPLETE_ABORT: (NONE, INVALID),
     S.COMPLETE_COMMIT: (INVALID, NONE),
-    S.PREPARE_ABORT: (CONCURRENT, INVALID),
-    S.PREPARE_COMMIT: (INVALID, CONCURRENT),
+    S.PREPARE_ABORT: (CONCURRENT, CONCURRENT),
+    S.PREPARE_COMMIT: (CONCURRENT, CONCURRENT),
 }
 
 
@@ -258,6 +270,9 @@ def test_an_end_that_uses_the_epochs_up_changes_the_producer_id() -> None:
     # The markers carry the old id, in the epoch that nobody is given.
     assert (prepared.producer_id, prepared.producer_epoch) == (5, EPOCH_MAX)
     assert end(prepared, EPOCH_GIVEN_MAX) == Decision(CONCURRENT)
+    # The producer goes on with what it was told, which the record has only once it is ended.
+    assert end(prepared, 0, producer_id=FRESH_ID) == Decision(CONCURRENT)
+    assert add(prepared, T0, producer_id=FRESH_ID, producer_epoch=0) == Decision(CONCURRENT)
     done = state.complete(prepared, now_ms=NOW_MS)
     assert (done.producer_id, done.producer_epoch, done.next_producer_id) == (FRESH_ID, 0, -1)
     again = end(done, EPOCH_GIVEN_MAX)
