@@ -27,11 +27,12 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.metadata.transactions import (
     TransactionRecord,
     TransactionState,
     shard_of_transaction,
+    transaction_collection,
 )
 from tidelog_core.model import TRANSACTION_STATE_TOPIC, TopicPartition
 
@@ -49,6 +50,9 @@ T = TypeVar("T")
 FIND_ATTEMPTS_MAX = 5
 STORE_RETRY_SECONDS = 0.5
 TRANSACTIONAL_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
+# What a partition may be said to be without another look: the log asks again, or lets the
+# next marker void what it was told.
+NOT_FINAL = frozenset({ErrorCode.none, ErrorCode.concurrent_transactions})
 
 
 class TransactionCoordinator:
@@ -162,8 +166,16 @@ class TransactionCoordinator:
         """Return whether each partition is part of the open transaction."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.invalid_request)
-        record = await self._use(transactional_id, lambda loaded: loaded.claim())
-        return state.verify_partitions(record, producer_id, producer_epoch, partitions)
+
+        async def verify(loaded: LoadedTransaction) -> dict[TopicPartition, ErrorCode]:
+            given = producer_id, producer_epoch, partitions
+            codes = state.verify_partitions(await loaded.claim(), *given)
+            if any(code not in NOT_FINAL for code in codes.values()):
+                # Not part of a transaction, it may be of one that another node has begun.
+                codes = state.verify_partitions(await loaded.confirm(), *given)
+            return codes
+
+        return await self._use(transactional_id, verify)
 
     async def end_transaction(
         self,
@@ -227,6 +239,10 @@ class TransactionCoordinator:
                 result = await use(loaded)
             except Unloaded:
                 continue
+            except VersionConflict:
+                # Another node has written it: it coordinates the id now, most probably.
+                await self._view.refresh()
+                raise
             finally:
                 if loaded.is_vacant:
                     shard.forget(loaded, is_stored=False)
@@ -259,7 +275,7 @@ class TransactionCoordinator:
         self, shard: TransactionShard, transactional_id: str, record: TransactionRecord | None
     ) -> LoadedTransaction:
         return LoadedTransaction(
-            transactional_id,
+            ItemKey(transaction_collection(shard.index), transactional_id),
             record,
             store=self._store,
             take_producer_id=self._take_producer_id,
@@ -274,7 +290,7 @@ class TransactionCoordinator:
     def _changed(self, shard: TransactionShard, loaded: LoadedTransaction) -> None:
         record = loaded.record
         if loaded.is_unloaded:
-            shard.forget(loaded, is_stored=record is not None)
+            shard.forget(loaded, is_stored=not loaded.is_deleted)
             ending = self._endings.get(loaded)
             if ending is not None and ending is not asyncio.current_task():
                 ending.cancel()

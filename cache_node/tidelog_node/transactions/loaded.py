@@ -1,9 +1,12 @@
 """One transactional id in memory: its record as it is stored, and who may change it now.
 
 Events are decided one after the other, each on what the one before has stored. A decision
-that changes the record is told to nobody before the store has it. If the store refuses, or
-nobody knows whether it took it, the transaction is unloaded: the next request reads what is
-there. Whatever was begun ends, also if the request that began it goes away.
+that changes the record is told to nobody before the store has it. One that changes nothing
+is told only once the store has been seen to hold the very record that it rests on: another
+node may coordinate the id by now, without this one having heard of it, and «committed» or
+INVALID_TXN_STATE would be about the transaction before. If the store refuses, or nobody knows
+whether it took it, the transaction is unloaded: the next request reads what is there. Whatever
+was begun ends, also if the request that began it goes away.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from kio.schema.errors import ErrorCode
 from tidelog_core.errors import NotCoordinator, OutcomeUnknown, VersionConflict
 from tidelog_core.metadata.records import delete, put
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import ABSENT, ItemKey, MetadataStore
 from tidelog_core.metadata.transactions import TransactionRecord
 
 from tidelog_node.transactions.state import Decide, Decision, is_expired
@@ -35,20 +39,22 @@ class LoadedTransaction:
 
     def __init__(
         self,
-        transactional_id: str,
+        key: ItemKey,
         record: TransactionRecord | None,
         *,
         store: MetadataStore,
         take_producer_id: Callable[[], Awaitable[int]],
         on_change: Callable[[LoadedTransaction], None],
     ) -> None:
-        """``record`` is the item as it was read, ``None`` where there is none.
+        """``record`` is the item of ``key`` as it was read, ``None`` where there is none.
 
         ``on_change`` is called after every write, and when the transaction is unloaded.
         """
-        self.transactional_id = transactional_id
+        self.transactional_id = key.key
         self.record = record
         self.is_unloaded = False
+        self.is_deleted = False  # the item, by the last write; unloaded then
+        self._key = key
         self._store = store
         self._take_producer_id = take_producer_id
         self._on_change = on_change
@@ -79,6 +85,17 @@ class LoadedTransaction:
 
         return await self._finish(claim())
 
+    async def confirm(self) -> TransactionRecord | None:
+        """Return the record, seen in the store just now. Raises as ``apply``."""
+
+        async def confirm() -> TransactionRecord | None:
+            async with self._lock:
+                if not await self._claim():
+                    await self._confirm()
+                return self.record
+
+        return await self._finish(confirm())
+
     async def expire(self, *, now_ms: int, expiration_ms: int) -> bool:
         """Delete the item if it has not been used for so long. Raises as ``apply``."""
 
@@ -95,6 +112,7 @@ class LoadedTransaction:
                     self.unload()
                     raise
                 self.record = None
+                self.is_deleted = True
                 self.unload()
                 return True
 
@@ -124,19 +142,34 @@ class LoadedTransaction:
 
     async def _apply(self, decide: Decide) -> Decision:
         async with self._lock:
-            await self._claim()
+            is_confirmed = await self._claim()
             decision = decide(self.record, None)
             if decision.needs_producer_id:
                 decision = decide(self.record, await self._take_producer_id())
                 assert not decision.needs_producer_id
             if decision.after is not None:
                 await self._put(decision.after)
+            # Whoever hears that a transaction is being ended asks again anyway.
+            elif not is_confirmed and decision.error is not ErrorCode.concurrent_transactions:
+                await self._confirm()
             return decision
 
-    async def _claim(self) -> None:
+    async def _claim(self) -> bool:
+        """Write the item if a coordinator of before may still write it. Returns whether it did."""
         record = self._current()
-        if not self._is_claimed and record is not None:
-            await self._put(record)
+        if self._is_claimed or record is None:
+            return False
+        await self._put(record)
+        return True
+
+    async def _confirm(self) -> None:
+        """Raise ``VersionConflict`` if somebody else has written the item."""
+        item = await self._store.get(self._key)
+        record = self._current()
+        known = ABSENT if record is None else record.version
+        if known != (ABSENT if item is None else item.version):
+            self.unload()
+            raise VersionConflict([(self._key.collection, self._key.key)])
 
     async def _put(self, record: TransactionRecord) -> None:
         self._current()

@@ -63,7 +63,7 @@ class TransactionShard(LedShard):
         return self._take(transactional_id, None) if found is None else found
 
     def forget(self, transaction: LoadedTransaction, *, is_stored: bool) -> None:
-        """Drop one that was unloaded; ``is_stored`` has it read again when needed."""
+        """Drop one that was unloaded; ``is_stored`` has it looked up again when needed."""
         transactional_id = transaction.transactional_id
         if self.transactions.get(transactional_id) is transaction:
             del self.transactions[transactional_id]
@@ -74,7 +74,10 @@ class TransactionShard(LedShard):
         """Read what had to be unloaded: there may be an outcome to carry out."""
         for transactional_id in tuple(self._stale):
             try:
-                await (await self.find(transactional_id)).claim()
+                found = await self.find(transactional_id)
+                await found.claim()
+                if found.is_vacant:
+                    self.forget(found, is_stored=False)
             except (TidelogError, Unloaded) as error:
                 logger.warning(
                     "transaction is not read again",

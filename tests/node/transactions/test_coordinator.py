@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import InvalidRequest, NotCoordinator, OutcomeUnknown, StoreUnavailable
+from tidelog_core.errors import (
+    InvalidRequest,
+    NotCoordinator,
+    OutcomeUnknown,
+    StoreUnavailable,
+    VersionConflict,
+)
+from tidelog_core.metadata.store import Write
 from tidelog_core.metadata.transactions import TransactionState
+from tidelog_node.transactions.coordinator import TransactionCoordinator
 
 from tests.node.coordinator.virtual_time import run
 from tests.node.transactions.world import PARTITIONS, TXN, Client, Strike, a_world
@@ -116,5 +125,114 @@ def test_ids_of_other_nodes_and_impossible_ids_are_refused(tmp_path: Path) -> No
             ]
             with pytest.raises(InvalidRequest):
                 await transactions.describe("x" * 1001)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_first_write_of_which_nobody_knows_is_looked_up(tmp_path: Path, is_written: bool) -> None:
+    """The id is not known yet: whether it is now, only the store can say."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            failure = OutcomeUnknown if is_written else StoreUnavailable
+            failures = [failure("the connection broke")]
+
+            def on_commit(writes: Sequence[Write]) -> Exception | None:
+                return failures.pop() if failures and writes[0].id.key == TXN else None
+
+            world.store.on_commit = on_commit
+            async with asyncio.timeout(10):
+                assert await client.init() is ErrorCode.none
+            assert not failures
+            assert await client.write("one", PARTITIONS) is ErrorCode.none
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("was_commit", [True, False])
+def test_a_coordinator_that_has_not_heard_of_the_next_one_ends_nothing_from_memory(
+    tmp_path: Path, was_commit: bool, is_commit: bool
+) -> None:
+    """It remembers the end of the transaction before; the next one is open elsewhere.
+
+    Neither «it is committed» nor INVALID_TXN_STATE would be true.
+    """
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            old = world.node.transactions
+            client = Client(world, version=0)
+            await client.init()
+            await client.write("one", PARTITIONS)
+            await client.end(is_commit=was_commit)
+            await world.settle()
+            await world.take_over()
+            assert await client.write("two", PARTITIONS) is ErrorCode.none
+            with pytest.raises(VersionConflict):
+                await old.end_transaction(
+                    TXN, client.producer_id, client.epoch, is_commit=is_commit, client_version=0
+                )
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert world.outcomes()["two"] == {"committed"}
+
+    run(main())
+
+
+REFUSED: dict[str, Callable[[TransactionCoordinator, int, int], Awaitable[object]]] = {
+    "add": lambda old, *who: old.add_partitions(TXN, *who, PARTITIONS, client_version=0),
+    "verify": lambda old, *who: old.verify_partitions(TXN, *who, PARTITIONS[:1]),
+    "end": lambda old, *who: old.end_transaction(TXN, *who, is_commit=True, client_version=0),
+}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("request_name", REFUSED)
+def test_a_coordinator_that_has_not_heard_of_the_next_one_refuses_nothing_from_memory(
+    tmp_path: Path, request_name: str, is_known: bool
+) -> None:
+    """Its refusals would make the producer give its transaction up, or itself."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            old = world.node.transactions
+            if is_known:
+                await Client(world, version=0).init()
+            assert (await old.describe(TXN) is not None) is is_known
+            await world.take_over()
+            client = Client(world, version=0)
+            await client.init()
+            assert await client.write("one", PARTITIONS[:1]) is ErrorCode.none
+            with pytest.raises(VersionConflict):
+                await REFUSED[request_name](old, client.producer_id, client.epoch)
+            # It has looked who coordinates the id, and does not take it from that node.
+            with pytest.raises(NotCoordinator):
+                await REFUSED[request_name](old, client.producer_id, client.epoch)
+            assert await client.write("one", PARTITIONS[1:]) is ErrorCode.none
+            assert await client.end(is_commit=True) is ErrorCode.none
+            await world.settle()
+            assert world.outcomes() == {"one": {"committed"}}
+
+    run(main())
+
+
+def test_partitions_are_not_added_to_a_transaction_that_another_coordinator_has_ended(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            old = world.node.transactions
+            client = Client(world, version=0)
+            await client.init()
+            await client.write("one", PARTITIONS)
+            await world.take_over()
+            await client.end(is_commit=True)
+            await world.settle()
+            who = (TXN, client.producer_id, client.epoch)
+            with pytest.raises(VersionConflict):
+                await old.add_partitions(*who, PARTITIONS, client_version=0)
 
     run(main())
