@@ -13,6 +13,7 @@ from tidelog_core.compaction.rewrite import DeleteRule
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import Record, decode_records, iter_headers
+from tidelog_core.records.control import ControlType, parse_control_type
 
 from tests.core.log.building import NOW_MS, content_of, open_log
 
@@ -80,7 +81,11 @@ def offsets_of(log: UnifiedLog) -> list[int]:
 
 
 def committed_records_of(log: UnifiedLog) -> list[Record]:
-    """Return what a ``read_committed`` consumer gets, by the aborted transactions it is told."""
+    """Return what a ``read_committed`` consumer gets.
+
+    It goes by the aborted transactions it is told as Kafka's clients do: each begins at its
+    first offset and lasts until an abort marker of its producer comes.
+    """
     records: list[Record] = []
     offset = log.local_log_start_offset
     while offset < log.last_stable_offset:
@@ -89,16 +94,26 @@ def committed_records_of(log: UnifiedLog) -> list[Record]:
             break
         part = read.slice
         content = os.pread(part.file.fileno(), part.size_bytes, part.position)
+        to_begin = sorted(read.aborted_transactions, key=lambda one: one.first_offset)
+        aborting: set[int] = set()  # producers
         for position, header in iter_headers(content):
             offset = header.next_offset
-            is_aborted = header.is_transactional and any(
-                one.producer_id == header.producer_id
-                and one.first_offset <= header.base_offset <= one.last_offset
-                for one in read.aborted_transactions
-            )
-            if not header.is_control and not is_aborted:
+            while to_begin and to_begin[0].first_offset <= header.last_offset:
+                aborting.add(to_begin.pop(0).producer_id)
+            if header.is_control:
+                if is_abort_marker(content, position):
+                    aborting.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborting):
                 records += decode_records(content, position)
     return records
+
+
+def is_abort_marker(content: bytes, position: int) -> bool:
+    """Whether the control batch ends a transaction that was aborted."""
+    return any(
+        parse_control_type(record.key) is ControlType.ABORT
+        for record in decode_records(content, position)
+    )
 
 
 @contextmanager
