@@ -97,7 +97,8 @@ class Cluster:
     async def start(self, *, auto_create_topics: bool = False) -> None:
         """Reach one node and learn the others.
 
-        Raises the last failure if none answers within the request timeout.
+        Raises the last failure if none answers within the request timeout. Failed or
+        cancelled it leaves no connection open, and may be tried again.
         """
         if self._keeper is not None:
             return
@@ -115,11 +116,11 @@ class Cluster:
                             raise
                         await asyncio.sleep(backoff.next_s())
         except TimeoutError:
-            await self.close()
+            await self._disconnect()
             servers = ", ".join(map(str, self._options.bootstrap))
             raise ConnectionFailed(f"no node answers at {servers}: {self.last_error}") from None
         except BaseException:
-            await self.close()
+            await self._disconnect()
             raise
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
@@ -129,6 +130,10 @@ class Cluster:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._disconnect()
+        self._tell()
+
+    async def _disconnect(self) -> None:
         lines = list(self._lines.values())
         self._lines.clear()
         for line in lines:
@@ -137,7 +142,6 @@ class Cluster:
                 await asyncio.gather(line.opening, return_exceptions=True)
         open_ones = [line.connection for line in lines if line.connection is not None]
         await asyncio.gather(*(connection.close() for connection in open_ones))
-        self._tell()
 
     @property
     def request_timeout_s(self) -> float:

@@ -1,13 +1,21 @@
-"""A TCP proxy that loses connections at the worst moments, for tests of retries."""
+"""A TCP proxy that loses connections, or keeps answers back, at the worst moments."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum
 
 from tools.ports import free_port
 
 Rule = Callable[[int, bytes], bool]
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Fate(Enum):
+    PASSES = "passes"
+    KEPT_BACK = "kept back"
+    LOST = "lost"  # with its connection
 
 
 class FlakyProxy:
@@ -27,7 +35,9 @@ class FlakyProxy:
         self.port = free_port() if port is None else port
         self.loses_answer = loses_answer
         self.lost_count = 0
+        self.kept_back_count = 0
         self.is_down = False  # refuses connections
+        self.keeps_back: int | None = None  # an API: where it was asked for, no answer comes back
         self._target_port = target_port
         self._answer_count = 0
         self._server: asyncio.Server | None = None
@@ -61,10 +71,7 @@ class FlakyProxy:
             up, down = await asyncio.open_connection("127.0.0.1", self._target_port)
             self._writers.add(down)
             try:
-                await asyncio.gather(
-                    self._pump(reader, down, lambda _: False),
-                    self._pump(up, writer, self._is_lost),
-                )
+                await self._forward((reader, writer), (up, down))
             finally:
                 down.transport.abort()
                 self._writers.discard(down)
@@ -74,6 +81,23 @@ class FlakyProxy:
             writer.transport.abort()
             self._writers.discard(writer)
             self._tasks.discard(task)
+
+    async def _forward(self, client: _Streams, node: _Streams) -> None:
+        apis: set[int] = set()  # of this connection's requests
+
+        def on_request(frame: bytes) -> _Fate:
+            apis.add(int.from_bytes(frame[:2], "big"))
+            return _Fate.PASSES
+
+        def on_answer(frame: bytes) -> _Fate:
+            if self.keeps_back in apis:
+                self.kept_back_count += 1
+                return _Fate.KEPT_BACK
+            return _Fate.LOST if self._is_lost(frame) else _Fate.PASSES
+
+        await asyncio.gather(
+            self._pump(client[0], node[1], on_request), self._pump(node[0], client[1], on_answer)
+        )
 
     def _is_lost(self, frame: bytes) -> bool:
         self._answer_count += 1
@@ -85,12 +109,15 @@ class FlakyProxy:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        is_lost: Callable[[bytes], bool],
+        decide: Callable[[bytes], _Fate],
     ) -> None:
         while True:
             size = await reader.readexactly(4)
             frame = await reader.readexactly(int.from_bytes(size, "big"))
-            if is_lost(frame):
+            fate = decide(frame)
+            if fate is _Fate.LOST:
                 raise ConnectionResetError
+            if fate is _Fate.KEPT_BACK:
+                continue
             writer.write(size + frame)
             await writer.drain()

@@ -15,7 +15,7 @@ from tidelog.producing.encoded import EncodedRecords
 from tidelog.producing.prepared import PreparedTransaction
 from tidelog_core.records.batch import HEADER_SIZE, CompressionType, Record, build_batch
 
-from tests.sdk.test_transactions import read_all
+from tests.sdk.committed_records import read_all
 from tests.sdk.transactional import TransactionalBroker, on_every_broker
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tidelog import (
-    Admin,
     Consumer,
     ConsumerRecord,
     Delivery,
@@ -30,16 +29,16 @@ from tidelog.errors import (
     TransactionOutcomeUnknown,
 )
 
+from tests.sdk.committed_records import (
+    await_markers,
+    make_topic,
+    make_topics,
+    read_all,
+    read_to_end,
+    values,
+)
 from tests.sdk.flaky_proxy import FlakyProxy
-from tests.sdk.transactional import ProxiedBroker, TransactionalBroker, on_every_broker
-
-Broker = TransactionalBroker | ProxiedBroker
-QUICK: dict[str, Any] = {
-    "retry_backoff_ms": 10,
-    "retry_backoff_max_ms": 50,
-    "reconnect_backoff_ms": 5,
-    "reconnect_backoff_max_ms": 20,
-}
+from tests.sdk.transactional import QUICK, ProxiedBroker, TransactionalBroker, on_every_broker
 
 
 @pytest.fixture
@@ -56,61 +55,6 @@ def topic(broker: TransactionalBroker, name: str) -> str:
 @pytest.fixture
 def other_topic(broker: TransactionalBroker, name: str) -> str:
     return make_topic(broker, f"{name}-other")
-
-
-def make_topic(broker: TransactionalBroker, topic: str, **configs: str) -> str:
-    asyncio.run(make_topics(broker, topic, **configs))
-    return topic
-
-
-async def make_topics(broker: Broker, *topics: str, **configs: str) -> tuple[str, ...]:
-    async with Admin(broker.address) as admin:
-        for topic in topics:
-            await admin.create_topic(topic, partition_count=2, configs=configs)
-    return topics
-
-
-async def await_markers(broker: Broker, topic: str) -> None:
-    """Return when no transaction is open: a commit returns before the markers are written."""
-    partitions = [(topic, 0), (topic, 1)]
-    async with (
-        Consumer(broker.address, isolation_level="read_committed") as committed,
-        Consumer(broker.address) as uncommitted,
-        asyncio.timeout(20),
-    ):
-        while True:
-            stable = await committed.end_offsets(partitions)
-            if stable == await uncommitted.end_offsets(partitions):
-                return
-            await asyncio.sleep(0.02)
-
-
-async def read_all(broker: Broker, topic: str, **options: Any) -> list[ConsumerRecord]:
-    """Return every committed record of the topic, once no transaction is open."""
-    await await_markers(broker, topic)
-    return await read_to_end(broker, topic, **options)
-
-
-async def read_to_end(
-    broker: Broker, topic: str, *, is_committed: bool = True, **options: Any
-) -> list[ConsumerRecord]:
-    """Return every record of the topic up to the end that the isolation level gives."""
-    level: Any = "read_committed" if is_committed else "read_uncommitted"
-    records: list[ConsumerRecord] = []
-    async with Consumer(
-        broker.address, isolation_level=level, fetch_max_wait_ms=100, **options
-    ) as consumer:
-        partitions = [(topic, 0), (topic, 1)]
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        while any([await consumer.position(p) < end for p, end in ends.items()]):
-            records += await consumer.poll(timeout_ms=500, max_records=100_000)
-    return records
-
-
-def values(records: list[ConsumerRecord]) -> list[str]:
-    return sorted((record.value or b"").decode() for record in records)
 
 
 # -- committing and aborting
@@ -287,33 +231,6 @@ def test_cancelled_transaction_is_aborted(
             async with producer.transaction():
                 await producer.send(topic, b"v", partition=0)
         assert values(await read_all(broker, topic)) == ["v"]
-
-    asyncio.run(main())
-
-
-@on_every_broker
-def test_commit_that_is_cancelled_commits_all_or_nothing(
-    broker: TransactionalBroker, topic: str, name: str
-) -> None:
-    async def main() -> None:
-        waits_s = [n * 0.001 for n in range(20)]
-        async with Producer(broker.address, transactional_id=name) as producer:
-
-            async def transact(turn: int) -> None:
-                async with producer.transaction():
-                    for n in range(4):
-                        await producer.send(topic, b"%d" % turn, partition=n % 2)
-
-            for turn, wait_s in enumerate(waits_s):
-                task = asyncio.create_task(transact(turn))
-                await asyncio.sleep(wait_s)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            async with producer.transaction():
-                await producer.send(topic, b"last", partition=0)
-        counts = Counter(values(await read_all(broker, topic)))
-        assert counts.pop("last") == 1
-        assert set(counts.values()) <= {4}
 
     asyncio.run(main())
 

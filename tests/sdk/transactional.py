@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,14 @@ QUICK_CONSUMER_GROUPS = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.session.timeout.ms": "3000",
     "group.consumer.min.session.timeout.ms": "3000",
+}
+
+# Of a producer: what is lost is soon asked for again.
+QUICK: dict[str, Any] = {
+    "retry_backoff_ms": 10,
+    "retry_backoff_max_ms": 50,
+    "reconnect_backoff_ms": 5,
+    "reconnect_backoff_max_ms": 20,
 }
 
 KAFKA_CONFIG = {

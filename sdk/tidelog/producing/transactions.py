@@ -166,6 +166,10 @@ class Transactions:
             raise InvalidRequest("the producer has a transaction open; it has one at a time")
         self._state = _State.BEGINNING
         try:
+            # An abort that was cancelled leaves batches under way: one that fails from here on
+            # would be taken for the new transaction's, and sent again in it.
+            await self._accumulator.wait_until_answered()
+            self._check_alive()
             await self.init()
         except BaseException:
             self._state = _State.IDLE
@@ -313,7 +317,7 @@ class Transactions:
 
     def _add(self, partition: TopicPartition) -> None:
         self._to_add.add(partition)
-        if self._adding is None:
+        if self._adding is None or self._adding.done():
             self._has_begun = True
             self._adding = asyncio.get_running_loop().create_task(self._add_all())
 
@@ -327,16 +331,17 @@ class Transactions:
         except TidelogError as error:
             self._to_add.clear()
             self.fail(error)
-        finally:
-            self._adding = None
         self._wake()
 
     async def _stop_adding(self) -> None:
-        if self._adding is not None:
+        # It is nobody's from here on, even where this wait is cancelled: the next transaction
+        # adds what it writes to by a task of its own.
+        adding, self._adding = self._adding, None
+        if adding is not None:
             # What the coordinator makes of the request, it has made of it before the end,
             # which follows on the same connection.
-            self._adding.cancel()
-            await asyncio.gather(self._adding, return_exceptions=True)
+            adding.cancel()
+            await asyncio.gather(adding, return_exceptions=True)
 
     async def close(self) -> None:
         """Abort what is open, as far as that can be done."""
