@@ -18,6 +18,7 @@ from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.membership.peer_watch import PeerWatch
 
 from bench.day.measure_world import (
@@ -54,7 +55,7 @@ class Brokers:
         keeper = LeaseKeeper(
             membership=membership,
             store=self._world.store,
-            read_cluster=lambda: asyncio.sleep(0),
+            node_loop=NodeLoop(membership, read_cluster=lambda: asyncio.sleep(0)),
             incarnation=identity(LEADER),
             found=dataclasses.replace(others[LEADER - 100], version=1),
         )

@@ -36,6 +36,7 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
 from tidelog_node.log_directories import LogDirectories
+from tidelog_node.membership.lease_thread import LeaseThread
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.parts import ClusterParts, DataParts, TransactionParts
 from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
@@ -179,9 +180,14 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluste
     stack.callback(directories.close)
     store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(store.close)
-    # Of their own: renewals must not queue behind whatever else is asked of the store.
+    # Of their own: readings of leases must not queue behind whatever else is asked of the
+    # store, and renewals must not wait for this loop.
     lease_store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(lease_store.close)
+    renewal_store = open_metadata_store(settings.metadata_store_url)
+    lease_thread = LeaseThread()
+    stack.push_async_callback(lease_thread.close)
+    stack.push_async_callback(lambda: lease_thread.run(renewal_store.close()))
     known = await ensure_cluster(store, may_create=directories.is_new)
     directories.take_possession(known.cluster_id, settings.broker_id)
     view = ClusterView(store)
@@ -202,6 +208,8 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluste
         incarnation=incarnation,
         store=store,
         lease_store=lease_store,
+        renewal_store=renewal_store,
+        run_renewals=lease_thread.run,
         view=view,
         node_config=node_config,
     )

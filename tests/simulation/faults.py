@@ -18,6 +18,7 @@ KINDS = {
     "power-loss": 8,
     "disk-loss": 3,
     "pause": 12,
+    "stall": 12,
     "isolate": 10,
     "isolate-one-way": 8,
     "cut-link": 8,
@@ -41,6 +42,7 @@ CASCADE_KINDS = {
     "crash": 10,
     "power-loss": 8,
     "pause": 8,
+    "stall": 6,
     "isolate": 4,
     "cut-link": 8,
     "cut-store": 8,
@@ -141,6 +143,19 @@ PATTERNS: Mapping[str, Pattern] = {
             Step("store-slow", Target.PLACE, (0, 0), (300, 600)),
             Step("pause", Target.LEADER, (20, 200), (200, 800)),
             Step("cut-store", Target.LEADER, (0, 100), _LONG),
+        ),
+    ),
+    "stands still until it is not renewed any more": Pattern(
+        (
+            Step("stall", Target.LEADER, (0, 0), (1_100, 2_400)),
+            Step("store-slow", Target.PLACE, (200, 900), (200, 500)),
+        ),
+    ),
+    "is stopped while it stands still": Pattern(
+        (
+            Step("stall", Target.LEADER, (0, 0), (700, 1_700)),
+            Step("pause", Target.LEADER, (20, 600), (200, 1_100)),
+            Step("cut-store", Target.LEADER, (0, 500), (200, 900)),
         ),
     ),
     "renews while it is being replaced": Pattern(

@@ -145,7 +145,7 @@ class NeverFencesItself(OwnLease):
     """A broker that goes on when it cannot renew."""
 
     def may_act(self, now_ms: float) -> bool:
-        return self._valid_until_ms is not None
+        return self._grant is not None
 
 
 class CountsFromTheAnswer(OwnLease):
@@ -161,7 +161,7 @@ class ResumesWithoutReading(OwnLease):
 
     def on_renewed(self, record: BrokerLease, *, started_ms: float, now_ms: float) -> bool:
         super().on_renewed(record, started_ms=started_ms, now_ms=now_ms)
-        self._is_fenced = self.is_superseded
+        self._ended_fence = self._fence_count
         return False
 
 

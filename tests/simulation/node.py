@@ -3,6 +3,8 @@
 The shell does what the node will do: it reads and writes the store, sends fetches, appends,
 and keeps its clock and its lease in mind. Its rules:
 
+- the lease is renewed by another thread than everything else: a node whose loop is stalled
+  renews on, until the loop has stood still for too long;
 - a new process registers first, then reads, then leaves the ISRs if its disk may have lost
   a tail, and only then renews its lease;
 - whoever is answered is answered only while the lease allows it;
@@ -139,6 +141,18 @@ class _WaitingFetch:
     deadline_ms: float
 
 
+class _LeaseThread:
+    """Takes what concerns the renewals, also while the node's loop is stalled."""
+
+    def __init__(self, node: SimNode) -> None:
+        self.broker_id = node.broker_id
+        self._node = node
+
+    def deliver(self, handler: Handler, args: tuple[Any, ...]) -> None:
+        """Take an answer or a timer."""
+        self._node.deliver_to_thread(handler, args)
+
+
 class SimNode:
     """One broker over all its lives."""
 
@@ -152,7 +166,10 @@ class SimNode:
         self.is_ready = False  # registered and, where needed, out of the ISRs
         self.is_draining = False
         self._is_tainted = False  # the disk may have lost a tail
+        # What waits until the process goes on, and until its loop does.
         self._paused: list[tuple[Handler, tuple[Any, ...]]] | None = None
+        self._stalled: list[tuple[Handler, tuple[Any, ...]]] | None = None
+        self._thread = _LeaseThread(self)
         self.peers: dict[int, SimNode] = {}
 
     # -- lives --
@@ -180,15 +197,17 @@ class SimNode:
         self._fetch_from_ms = 0.0
         self._next_poll_ms = 0.0
         self._next_flush_ms = 0.0
+        self._turned_ms = self.now()
         self._register()
         self._tick(self.incarnation)
+        self._tick_of_thread(self.incarnation)
 
     def crash(self, loss: Loss) -> None:
         """End this life without a word."""
         if not self.is_up:
             return
         self.is_up = self.is_ready = False
-        self._paused = None
+        self._paused = self._stalled = None
         low, high = self.log.flushed_offset, self.log.log_end_offset
         match loss:
             case Loss.NOTHING:
@@ -208,20 +227,43 @@ class SimNode:
     def resume(self) -> None:
         """Let the process go on; what has come meanwhile comes all at once."""
         waiting, self._paused = self._paused, None
-        if waiting:
-            self._s.random.shuffle(waiting)  # Sockets and timers have no common order.
-        for handler, args in waiting or ():
-            if self.is_up:
-                handler(*args)
+        self._hand_out(waiting)
+
+    def stall(self) -> None:
+        """Keep the loop busy with something that does not end."""
+        if self.is_up and self._stalled is None:
+            self._stalled = []
+
+    def end_stall(self) -> None:
+        """Let the loop go on; what has come meanwhile comes all at once."""
+        waiting, self._stalled = self._stalled, None
+        self._hand_out([(self.deliver, entry) for entry in waiting or ()])
 
     def deliver(self, handler: Handler, args: tuple[Any, ...]) -> None:
         """Take a message, an answer or a timer."""
         if not self.is_up:
             return
         if self._paused is not None:
-            self._paused.append((handler, args))
+            self._paused.append((self.deliver, (handler, args)))
+        elif self._stalled is not None:
+            self._stalled.append((handler, args))
+        else:
+            handler(*args)
+
+    def deliver_to_thread(self, handler: Handler, args: tuple[Any, ...]) -> None:
+        """Take what concerns the renewals."""
+        if not self.is_up:
             return
-        handler(*args)
+        if self._paused is not None:
+            self._paused.append((self.deliver_to_thread, (handler, args)))
+        else:
+            handler(*args)
+
+    def _hand_out(self, waiting: list[tuple[Handler, tuple[Any, ...]]] | None) -> None:
+        if waiting:
+            self._s.random.shuffle(waiting)  # Sockets and timers have no common order.
+        for handler, args in waiting or ():
+            handler(*args)
 
     def now(self) -> float:
         """Return the time on this broker's clock."""
@@ -298,18 +340,64 @@ class SimNode:
         assert partition is not None
         return partition, own
 
-    # -- the tick: renew, poll, decide, fetch --
+    # -- the thread's tick: renew --
+
+    def _tick_of_thread(self, incarnation: int) -> None:
+        if incarnation != self.incarnation:
+            return
+        self._s.world.after(TICK_MS, self._thread.deliver, self._tick_of_thread, (incarnation,))
+        now_ms = self.now()
+        if self.lease is None or self._renewal_busy or not self.lease.is_renewal_due(now_ms):
+            return
+        if not TIMES.can_renew(turned_ms=self._turned_ms, now_ms=now_ms):
+            return
+        self._renewal_busy = True
+        if self.lease.needs_read:
+            self._s.store.read(self._thread, self._on_lease_read, incarnation)
+            return
+        record = self.lease.begin_renewal(now_ms)
+        self._s.store.commit(
+            self._thread, [record], (), self._on_renewed, record, now_ms, incarnation
+        )
+
+    def _on_lease_read(self, outcome: Outcome, found: list[Record], incarnation: int) -> None:
+        if incarnation != self.incarnation or self.lease is None:
+            return
+        self._renewal_busy = False
+        if outcome != "ok":
+            self.lease.on_unknown(self.now())
+            return
+        leases = [record for record in found if isinstance(record, BrokerLease)]
+        self.lease.on_read(next((r for r in leases if r.broker_id == self.broker_id), None))
+
+    def _on_renewed(
+        self, outcome: Outcome, _: None, record: BrokerLease, started_ms: float, incarnation: int
+    ) -> None:
+        if incarnation != self.incarnation or self.lease is None:
+            return
+        self._renewal_busy = False
+        now_ms = self.now()
+        if outcome == "ok":
+            if self.lease.on_renewed(record, started_ms=started_ms, now_ms=now_ms):
+                self._s.world.after(0, self.deliver, self._poll_at_once, (incarnation,))
+        elif outcome == "refused":
+            self.lease.on_refused(now_ms)
+        else:
+            self.lease.on_unknown(now_ms)
+
+    def _poll_at_once(self, incarnation: int) -> None:
+        if incarnation == self.incarnation:
+            self._next_poll_ms = 0.0
+
+    # -- the loop's tick: poll, decide, fetch --
 
     def _tick(self, incarnation: int) -> None:
         if incarnation != self.incarnation:
             return
         self._s.world.after(TICK_MS, self.deliver, self._tick, (incarnation,))
+        now_ms = self._turned_ms = self.now()
         if not self.is_ready or self.lease is None:
             return
-        now_ms = self.now()
-        can_renew = not self._renewal_busy and not self.lease.needs_read
-        if can_renew and self.lease.is_renewal_due(now_ms):
-            self._renew(now_ms)
         if not self._poll_busy and now_ms >= self._next_poll_ms:
             self._poll(now_ms)
         if now_ms >= self._next_flush_ms:
@@ -321,33 +409,10 @@ class SimNode:
             self._decide(now_ms)
         self._maybe_fetch(now_ms)
 
-    def _renew(self, now_ms: float) -> None:
-        assert self.lease is not None
-        self._renewal_busy = True
-        record = self.lease.begin_renewal(now_ms)
-        self._s.store.commit(self, [record], (), self._on_renewed, record, now_ms, self.incarnation)
-
-    def _on_renewed(
-        self, outcome: Outcome, _: None, record: BrokerLease, started_ms: float, incarnation: int
-    ) -> None:
-        if incarnation != self.incarnation or self.lease is None:
-            return
-        self._renewal_busy = False
-        now_ms = self.now()
-        if outcome == "ok":
-            self.lease.on_renewed(record, started_ms=started_ms, now_ms=now_ms)
-            if not self.lease.may_act(now_ms):
-                self._next_poll_ms = 0.0
-        elif outcome == "refused":
-            self.lease.on_refused(now_ms)
-        else:
-            self.lease.on_unknown(now_ms)
-
     def _poll(self, now_ms: float) -> None:
         self._poll_busy = True
         self._next_poll_ms = now_ms + POLL_MS
-        assert self.lease is not None
-        self._s.store.read(self, self._on_polled, now_ms, self.incarnation, self.lease.needs_read)
+        self._s.store.read(self, self._on_polled, now_ms, self.incarnation)
 
     def _on_polled(
         self,
@@ -355,7 +420,6 @@ class SimNode:
         found: list[Record],
         started_ms: float,
         incarnation: int,
-        for_lease: bool,
     ) -> None:
         if incarnation != self.incarnation or self.lease is None:
             return
@@ -363,11 +427,9 @@ class SimNode:
         if outcome != "ok":
             return
         now_ms = self.now()
-        partition, own = self._take_records(found)
+        partition, _ = self._take_records(found)
         leases = [record for record in found if isinstance(record, BrokerLease)]
         self.peer_leases.observe(leases, started_ms=started_ms, now_ms=now_ms)
-        if for_lease and self.lease.needs_read and not self._renewal_busy:
-            self.lease.on_read(own)
         was_fenced = not self.lease.may_act(now_ms)
         self._take_partition(partition)
         self.lease.on_cluster_read(started_ms)

@@ -196,6 +196,9 @@ class Simulation:
             case "pause":
                 node.pause()
                 self.world.after(duration_ms, node.resume)
+            case "stall":
+                node.stall()
+                self.world.after(duration_ms, node.end_stall)
             case "isolate":
                 self._cut(outgoing | incoming, duration_ms)
             case "isolate-one-way":
@@ -321,6 +324,7 @@ class Simulation:
         self.store.heal()
         for node in self.nodes:
             node.resume()
+            node.end_stall()
             if node.is_up and node.is_draining:
                 node.crash(Loss.NOTHING)
             if not node.is_up:

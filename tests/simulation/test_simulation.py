@@ -13,6 +13,7 @@ import time
 from itertools import pairwise
 
 import pytest
+from tidelog_core.metadata.records import Partition
 
 from tests.simulation.checker import Violation
 from tests.simulation.faults import PATTERNS, Fault, Target, draw_pattern_plan, draw_plan
@@ -70,20 +71,42 @@ def test_a_mistake_is_found(name: str, mutation: Mutation) -> None:
     pytest.fail(f"«{name}» went unnoticed in {MUTATION_SEEDS_MAX} schedules")
 
 
+def acked_after(seed: int, fault: Fault, until_ms: float) -> tuple[Partition, int]:
+    """Return the partition as it is then, and how much is acknowledged in 300 ms from there."""
+    simulation = Simulation(dataclasses.replace(draw_plan(seed), replica_count=3, faults=(fault,)))
+    simulation.begin_faults()
+    simulation.world.run(until_ms)
+    stored = simulation.store.partition(simulation.key)
+    acked = sum(producer.acked_count for producer in simulation.producers)
+    simulation.world.run(until_ms + 300)  # a client's request timeout
+    return stored, sum(producer.acked_count for producer in simulation.producers) - acked
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_dead_leaders_partition_accepts_writes_again_soon(seed: int) -> None:
     """Within a lease and a third, which is 12 s where the lease is 9 s."""
     crash = Fault("crash", 1_000, 1e9, Target.LEADER, 0, 1, 0.0)
-    plan = dataclasses.replace(draw_plan(seed), replica_count=3, faults=(crash,))
-    simulation = Simulation(plan)
-    simulation.begin_faults()
-    simulation.world.run(1_000 + TIMES.lease_ms * 4 / 3)
-    stored = simulation.store.partition(simulation.key)
+    stored, acked = acked_after(seed, crash, 1_000 + TIMES.lease_ms * 4 / 3)
     assert stored.leader_epoch == 2
     assert 0 not in stored.isr
-    acked = sum(producer.acked_count for producer in simulation.producers)
-    simulation.world.run(1_000 + TIMES.lease_ms * 4 / 3 + 300)  # a client's request timeout
-    assert sum(producer.acked_count for producer in simulation.producers) > acked
+    assert acked > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_leader_whose_loop_hangs_is_replaced_that_much_later(seed: int) -> None:
+    """Its lease is renewed for ``stall_ms``; then it is dead like any other."""
+    hang = Fault("stall", 1_000, 1e9, Target.LEADER, 0, 1, 0.0)
+    stored, acked = acked_after(seed, hang, 1_000 + TIMES.stall_ms + TIMES.lease_ms * 4 / 3)
+    assert stored.leader_epoch == 2
+    assert acked > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_leader_whose_loop_stands_still_for_a_lease_goes_on_leading(seed: int) -> None:
+    stall = Fault("stall", 1_000, TIMES.lease_ms * 1.1, Target.LEADER, 0, 1, 0.0)
+    stored, acked = acked_after(seed, stall, 1_000 + TIMES.lease_ms * 2)
+    assert stored.leader_epoch == 1
+    assert acked > 0
 
 
 def test_a_seed_always_gives_the_same_run() -> None:

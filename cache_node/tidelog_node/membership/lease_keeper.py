@@ -6,13 +6,32 @@ that was stopped, or whose store hangs, is fenced without learning of it first.
 A renewal that takes too long is given up with an unknown outcome: the item is read, and
 the next renewal starts from what is there. Whichever of two renewals of one version
 lands, the other cannot.
+
+In a node the keeper runs on a thread of its own (``lease_thread``), so that nothing that
+holds up the node's event loop costs the lease. It stops renewing when that loop stands
+still for ``LeaseTimes.stall_ms``: a node that hangs must lose what it leads. What the
+keeper needs of the node's loop comes by ``NodeLoop``; which thread may call what of
+``OwnLease``, and why nothing is locked, is told in ``replication.leases``.
+
+Why that makes no zombie:
+
+- A loop that hangs for good is renewed for until ``stall_ms`` after its last turn, and is
+  dead for the others one lease later: 15 s after it hung, where a killed process takes 9.
+  It answers nobody in that time, for answering is the loop's.
+- A process that was stopped and continued finds the time stamp of its loop too old and
+  does not renew before the loop has turned; if its lease has lapsed it is fenced then.
+- What the loop does after standing still it does under a lease that nobody else could
+  have ended, or ``may_act`` says no. How old its image of the cluster is was never
+  bounded by the lease: renewals and readings fail apart. Every change that it decides
+  on an old image is conditional on the versions in it.
+- A fence is taken away by the loop alone, in the step that follows its own reading.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from uuid import UUID
 
 from tidelog_core.errors import (
@@ -26,6 +45,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.leases import NOBODY, RELEASED, OwnLease, read_leases
 
 from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.registration import BrokerIdTaken
 
 logger = logging.getLogger(__name__)
@@ -74,29 +94,29 @@ async def wait_until_gone(
 
 
 class LeaseKeeper:
-    """Keeps one process's lease for as long as it runs."""
+    """Keeps one process's lease for as long as it runs. For the tasks of one event loop."""
 
     def __init__(
         self,
         *,
         membership: Membership,
         store: MetadataStore,
-        read_cluster: Callable[[], Awaitable[object]],
+        node_loop: NodeLoop,
         incarnation: UUID,
         found: BrokerLease | None,
     ) -> None:
         """``found`` is the item as an earlier process left it, ``None`` where there is none."""
         self._membership = membership
         self._store = store
-        self._read_cluster = read_cluster
+        self._node_loop = node_loop
         self._incarnation = incarnation
         self._times = membership.times
         self._own = OwnLease(membership.broker_id, incarnation, times=membership.times, found=found)
         self._found = found
         self._has_renewed = False
         self._was_able = True
-        self._reading: asyncio.Future[object] | None = None  # of the cluster, to end the fencing
-        self._reading_started_ms = 0.0
+        self._was_turning = True
+        self._reading: asyncio.Future[None] | None = None  # of the cluster, to end the fencing
         membership.hold(self._own)
 
     async def acquire(self) -> None:
@@ -140,15 +160,28 @@ class LeaseKeeper:
             if self._has_renewed and not own.may_act(now_ms):
                 await self._end_fencing()
             return
+        if not self._is_loop_turning(now_ms):
+            own.put_off(now_ms)
+            return
         if own.needs_read and not await self._read():
             return
-        self._membership.notice_lapse()
-        is_lapsed = self._has_renewed and not own.may_act(now_ms)
+        is_lapsed = self._has_renewed and not own.may_act(self._membership.now_ms())
         if is_lapsed and self._was_able:
             self._was_able = False
             logger.warning("lease lapsed, the node is fenced")
         if await self._renew():
             await self._end_fencing()
+
+    def _is_loop_turning(self, now_ms: float) -> bool:
+        turned_ms = self._node_loop.turned_ms
+        is_turning = self._times.can_renew(turned_ms=turned_ms, now_ms=now_ms)
+        if not is_turning and self._was_turning:
+            logger.error(
+                "event loop stands still, the lease is not renewed until it turns",
+                extra={"duration_ms": round(now_ms - turned_ms)},
+            )
+        self._was_turning = is_turning
+        return is_turning
 
     async def _renew(self) -> bool:
         """Renew once. Return whether the cluster must be read before acting."""
@@ -192,27 +225,21 @@ class LeaseKeeper:
         return self._found is None or lease.version != self._found.version
 
     async def _end_fencing(self) -> None:
-        """Read the cluster and, if the lease still holds, act again.
+        """Have the cluster read; if the lease still holds then, the node acts again.
 
         A reading that takes long goes on while the lease is renewed.
         """
         if self._reading is None:
-            self._reading_started_ms = self._membership.now_ms()
-            self._reading = asyncio.ensure_future(self._read_cluster())
+            self._reading = asyncio.ensure_future(self._node_loop.end_fencing())
         await asyncio.wait([self._reading], timeout=self._times.retry_ms / 1000)
         if not self._reading.done():
             return
         reading, self._reading = self._reading, None
-        try:
+        with suppress(StoreUnavailable):
             reading.result()
-        except StoreUnavailable:
-            return
-        self._own.on_cluster_read(self._reading_started_ms)
-        if self._membership.can_serve():
-            if not self._was_able:
-                self._was_able = True
-                logger.warning("lease renewed, the node serves again")
-            self._membership.notice_renewal()
+        if self._membership.can_serve() and not self._was_able:
+            self._was_able = True
+            logger.warning("lease renewed, the node serves again")
 
     def _end_reading(self) -> None:
         if self._reading is not None:

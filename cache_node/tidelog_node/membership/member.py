@@ -26,11 +26,13 @@ from tidelog_node.membership.joining import leave_again, take_over_id
 from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
 from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.membership.peer_watch import PeerWatch
 
 logger = logging.getLogger(__name__)
 
 StartTask = Callable[[Coroutine[Any, Any, None]], None]
+RunRenewals = Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]]
 
 
 class ClusterMember:
@@ -43,11 +45,17 @@ class ClusterMember:
         incarnation: UUID,
         store: MetadataStore,
         lease_store: MetadataStore,
+        renewal_store: MetadataStore,
+        run_renewals: RunRenewals,
         view: ClusterView,
         node_config: Callable[[], NodeConfig],
         clock: Clock = lease_clock_ms,
     ) -> None:
-        """``lease_store`` is for leases alone, which must not queue behind other calls."""
+        """``lease_store`` is for leases alone, which must not queue behind other calls.
+
+        ``run_renewals`` runs what renews the own lease, on another thread unless the loop is
+        one that nobody keeps waiting; there ``renewal_store`` is used, and nowhere else.
+        """
         config = node_config()
         preferred_seconds = config.leader_imbalance_check_interval_seconds
         self.membership = Membership(
@@ -59,6 +67,8 @@ class ClusterMember:
         self._incarnation = incarnation
         self._store = store
         self._lease_store = lease_store
+        self._renewal_store = renewal_store
+        self._run_renewals = run_renewals
         self._view = view
         self._node_config = node_config
         self._preferred_seconds = preferred_seconds
@@ -72,6 +82,7 @@ class ClusterMember:
             membership=self.membership, view=view, store=store, node_config=node_config
         )
         self._keeper: LeaseKeeper | None = None
+        self._node_loop: NodeLoop | None = None
         self._led: LedPartitions | None = None
         self._unsettled_dir: Path | None = None  # where a loss of records has to be settled
         self._may_lack_records = False
@@ -93,10 +104,11 @@ class ClusterMember:
             was_clean=was_clean,
             incarnation=self._incarnation,
         )
+        self._node_loop = NodeLoop(self.membership, read_cluster=self._view.refresh)
         self._keeper = LeaseKeeper(
             membership=self.membership,
-            store=self._lease_store,
-            read_cluster=self._view.refresh,
+            store=self._renewal_store,
+            node_loop=self._node_loop,
             incarnation=self._incarnation,
             found=taken.lease,
         )
@@ -109,8 +121,10 @@ class ClusterMember:
         ``start_task`` gets what has to run until ``leave``. Raises ``BrokerIdTaken``.
         """
         assert self._keeper is not None, "prepare first"
-        await self._keeper.acquire()
-        start_task(self._keeper.run())
+        assert self._node_loop is not None, "prepare first"
+        self._node_loop.start()
+        await self._run_renewals(self._keeper.acquire())
+        start_task(self._run_renewals(self._keeper.run()))
 
     async def enter(self, replicas: LeaderStates, start_task: StartTask) -> None:
         """Lead again what this node led before; on return it may serve.
@@ -186,7 +200,9 @@ class ClusterMember:
     async def leave(self) -> None:
         """Tell everyone that this node is gone. Nobody is answered any more."""
         if self._keeper is not None:
-            await self._keeper.release()
+            await self._run_renewals(self._keeper.release())
+        if self._node_loop is not None:
+            self._node_loop.stop()
 
 
 def _unread(image: ClusterImage) -> set[ItemKey]:

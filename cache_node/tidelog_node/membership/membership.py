@@ -20,7 +20,10 @@ from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
 
 
 class Membership:
-    """One process's view of itself and of its peers. For the tasks of one event loop."""
+    """One process's view of itself and of its peers. For the tasks of one event loop.
+
+    Except that ``can_serve`` and ``now_ms`` may be asked on any thread.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,6 @@ class Membership:
         self._known: set[int] = set()
         self._dead: frozenset[int] = frozenset()
         self._reading = 0  # grows whenever who is known or dead changes
-        self._could_serve = False
         self._live: tuple[Mapping[int, Broker], int, bool, Mapping[int, Broker]] | None
         self._live = None
 
@@ -108,16 +110,17 @@ class Membership:
             self._reading += 1
             self._tell()
 
-    def notice_renewal(self) -> None:
-        """Tell the subscribers if this node may serve again after it was fenced."""
-        can_serve = self.can_serve()
-        if can_serve and not self._could_serve:
-            self._tell()
-        self._could_serve = can_serve
+    def on_cluster_read(self, started_ms: float) -> None:
+        """Note that the cluster was read by a reading begun at ``started_ms``.
 
-    def notice_lapse(self) -> None:
-        """Note that the lease has been found lapsed, so that its return is told."""
-        self._could_serve = self.can_serve()
+        Tells the subscribers if this node may serve again after it was fenced.
+        """
+        own = self._own
+        assert own is not None, "nobody reads the cluster for a lease before there is one"
+        could_serve = self.can_serve()
+        own.on_cluster_read(started_ms)
+        if self.can_serve() and not could_serve:
+            self._tell()
 
     def _tell(self) -> None:
         for subscriber in tuple(self._subscribers):

@@ -21,6 +21,25 @@ side measures on its own monotonic clock, and only the rates have to agree (see
   only makes them wait longer.
 - An observer that was stopped itself, or that could not read, sees nobody as dead until
   it has read again.
+- Renewals stop once the event loop that answers clients has not turned for
+  ``LeaseTimes.stall_ms`` (``can_renew``). So a process that hangs loses its lease at most
+  ``stall_ms`` later than one that died.
+
+Two threads use an ``OwnLease``: one renews it, the other acts on it. The one that renews
+calls everything except ``may_act`` and ``on_cluster_read``; those two belong to the one
+that acts. Each attribute has one writer, and one assignment changes what the other side
+sees, so there is nothing to lock:
+
+- ``may_act`` reads the grant once. A grant is never changed, and what it allows is true
+  until its time on the clock, whenever it is read. A thread that is held up between
+  reading clock and grant decides as if it had been held up after deciding; the margin
+  is for both.
+- A renewal after a lapse makes a grant with a new fence. Only ``on_cluster_read`` takes a
+  fence away, on the thread that acts, after that thread has read the cluster. If a
+  further lapse puts up another fence just then, the number that it notes is that of the
+  fence before, and the new one stays.
+- A lapse is noticed by the clock when a renewal comes back. If the thread that renews was
+  held up there, the new grant's time may be over already: it is counted from the sending.
 
 The clock must go on while the process or the machine is suspended (``CLOCK_BOOTTIME``).
 A broker whose lease item was written by another process of the same id must see that
@@ -46,6 +65,7 @@ RENEW_MS = 3_000
 RENEWALS_RETRIED_PER_INTERVAL = 6
 RENEWALS_PER_LEASE_MIN = 3
 MARGIN_PARTS = 9  # the margin is this part of the lease: 1 s of 9 s
+STALL_NUMERATOR, STALL_DENOMINATOR = 2, 3  # of the lease: 6 s of 9 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +96,15 @@ class LeaseTimes:
         """How long to wait after a renewal that failed."""
         return max(1, self.renew_ms // RENEWALS_RETRIED_PER_INTERVAL)
 
+    @property
+    def stall_ms(self) -> int:
+        """How long the event loop may stand still before the lease is no longer renewed."""
+        return self.lease_ms * STALL_NUMERATOR // STALL_DENOMINATOR
+
+    def can_renew(self, *, turned_ms: float, now_ms: float) -> bool:
+        """Whether the event loop, seen to turn at ``turned_ms``, is well enough to go on."""
+        return now_ms - turned_ms < self.stall_ms
+
 
 def lease_times(config: NodeConfig) -> LeaseTimes:
     """Return the times that the settings ask for.
@@ -88,10 +117,21 @@ def lease_times(config: NodeConfig) -> LeaseTimes:
     return LeaseTimes(lease_ms, renew_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """What a renewal allows, in one value: another thread sees all of it or nothing."""
+
+    valid_until_ms: float
+    fence: int  # the number of the fence that a reading of the cluster must have ended
+    reread_from_ms: float  # a reading begun then or later ends it
+
+
 class OwnLease:
     """This process's lease. One renewal at a time; the caller does the I/O.
 
     Fenced from the start: it acts after its first renewal and a reading after that.
+    ``may_act`` and ``on_cluster_read`` are for the thread that acts, all else is for the
+    one that renews.
     """
 
     def __init__(
@@ -104,25 +144,20 @@ class OwnLease:
             counter=RELEASED if found is None else found.counter,
             version=ABSENT if found is None else found.version,
         )
-        self._valid_until_ms: float | None = None  # None: never renewed
-        self._reread_from_ms: float = 0  # a reading begun then or later ends the fencing
-        self._is_fenced = True  # a lapse has not been followed by a renewal and a reading yet
+        self._grant: _Grant | None = None  # None: never renewed, released or superseded
+        self._fence_count = 0  # one for each renewal that found no grant that still held
+        self._ended_fence = 0  # the last that a reading has ended; set by the thread that acts
+        self._has_renewed = False
         self._next_renewal_ms: float | None = None  # None: at once
         self.is_superseded = False  # another process has this broker id: leave for good
         self.needs_read = False  # the item must be read before the next renewal
 
     def may_act(self, now_ms: float) -> bool:
         """Whether this broker may acknowledge, serve and decide at this moment."""
+        grant = self._grant  # once: the next renewal may replace it meanwhile
         return (
-            not self._is_fenced
-            and self._valid_until_ms is not None
-            and now_ms < self._valid_until_ms
+            grant is not None and grant.fence == self._ended_fence and now_ms < grant.valid_until_ms
         )
-
-    @property
-    def valid_until_ms(self) -> float | None:
-        """When the lease lapses on the own clock; ``None`` before the first renewal."""
-        return self._valid_until_ms
 
     def is_renewal_due(self, now_ms: float) -> bool:
         """Whether to begin a renewal now."""
@@ -148,7 +183,7 @@ class OwnLease:
 
     def release(self) -> BrokerLease:
         """Return the record that tells everyone at once that this broker leaves."""
-        self._is_fenced, self._valid_until_ms = True, None
+        self._grant = None
         return BrokerLease(
             broker_id=self._record.broker_id,
             incarnation=self._record.incarnation,
@@ -161,11 +196,21 @@ class OwnLease:
 
         Returns whether the cluster must be read before this broker acts again.
         """
-        if self._valid_until_ms is None or now_ms >= self._valid_until_ms:
-            self._is_fenced, self._reread_from_ms = True, now_ms
+        before = self._grant
+        reread_from_ms = now_ms
+        if before is None or now_ms >= before.valid_until_ms:
+            self._fence_count += 1
+        else:
+            reread_from_ms = before.reread_from_ms
         self._record = _at_version(record, record.version + 1)
-        self._valid_until_ms = started_ms + self._times.lease_ms - self._times.margin_ms
-        return self._is_fenced
+        self._has_renewed = True
+        valid_until_ms = started_ms + self._times.lease_ms - self._times.margin_ms
+        self._grant = _Grant(valid_until_ms, self._fence_count, reread_from_ms)
+        return self._fence_count != self._ended_fence
+
+    def put_off(self, now_ms: float) -> None:
+        """Note that no renewal was begun although one was due."""
+        self._retry(now_ms)
 
     def on_refused(self, now_ms: float) -> None:
         """Note that the store wrote nothing (``StoreUnavailable``)."""
@@ -181,7 +226,7 @@ class OwnLease:
         self.needs_read = False
         if found is None:
             self._record = _at_version(self._record, ABSENT)
-        elif found.incarnation == self._record.incarnation or self._valid_until_ms is None:
+        elif found.incarnation == self._record.incarnation or not self._has_renewed:
             # Our own lost renewal; before the first one, what an earlier process left.
             self._record = BrokerLease(
                 broker_id=found.broker_id,
@@ -190,12 +235,14 @@ class OwnLease:
                 version=found.version,
             )
         else:
-            self.is_superseded = self._is_fenced = True
+            self._grant = None
+            self.is_superseded = True
 
     def on_cluster_read(self, started_ms: float) -> None:
         """Note that the cluster was read by a reading begun at ``started_ms``."""
-        if self._valid_until_ms is not None and started_ms >= self._reread_from_ms:
-            self._is_fenced = self.is_superseded
+        grant = self._grant  # once: a lapse after this puts up a fence of its own
+        if grant is not None and started_ms >= grant.reread_from_ms:
+            self._ended_fence = grant.fence
 
     def _retry(self, now_ms: float) -> None:
         self._next_renewal_ms = now_ms + self._times.retry_ms

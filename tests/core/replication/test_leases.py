@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -107,6 +109,85 @@ def test_a_process_that_was_stopped_acts_only_after_renewing_and_reading() -> No
     assert not lease.may_act(60_010)
     lease.on_cluster_read(60_020)
     assert lease.may_act(60_020)
+
+
+def test_a_reading_ends_only_the_fence_that_was_up_when_it_began() -> None:
+    """Whatever the thread that renews does between its steps."""
+    lease = acting()
+    renew(lease, 60_000, 60_010)
+    # The reading has begun and the lease lapses once more before it is noted.
+    renew(lease, 120_000, 120_010)
+    lease.on_cluster_read(60_020)
+    assert not lease.may_act(120_010)
+    lease.on_cluster_read(120_020)
+    assert lease.may_act(120_020)
+
+
+def test_a_renewal_that_comes_between_looking_at_the_clock_and_asking_changes_nothing() -> None:
+    lease = acting()
+    renew(lease, 3_000, 3_010)
+    assert lease.may_act(2_999)
+    # It lapses in between: what the clock showed before does not help.
+    renew(lease, 60_000, 60_010)
+    assert not lease.may_act(2_999)
+
+
+class Interrupted(OwnLease):
+    """A lease whose acting thread is held up once, just after it has read the grant."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    @property
+    def _grant(self) -> Any:
+        grant, meanwhile = self._stored, self.meanwhile
+        self.meanwhile = None
+        if meanwhile is not None:
+            meanwhile()
+        return grant
+
+    @_grant.setter
+    def _grant(self, grant: Any) -> None:
+        self._stored = grant
+
+
+def test_a_lapse_while_a_reading_is_noted_is_not_ended_by_it() -> None:
+    lease = Interrupted(1, ME, times=TIMES, found=None)
+    renew(lease, 0, 0)
+    lease.meanwhile = lambda: assert_fenced(renew(lease, 60_000, 60_010))
+    lease.on_cluster_read(10)
+    assert not lease.may_act(60_010)
+    lease.on_cluster_read(60_020)
+    assert lease.may_act(60_020)
+
+
+def test_a_lapse_while_the_grant_is_looked_at_is_decided_by_the_clock_of_before() -> None:
+    """As if the thread had been held up after deciding, which is what the margin is for."""
+    lease = Interrupted(1, ME, times=TIMES, found=None)
+    renew(lease, 0, 0)
+    lease.on_cluster_read(0)
+    lease.meanwhile = lambda: assert_fenced(renew(lease, 60_000, 60_010))
+    assert lease.may_act(7_999)
+    assert not lease.may_act(7_999)
+
+
+def test_another_process_that_took_the_id_while_a_reading_is_noted_stays_the_one() -> None:
+    lease = Interrupted(1, ME, times=TIMES, found=None)
+    renew(lease, 0, 0)
+    other = dataclasses.replace(make_lease(1, counter=9, version=9), incarnation=UUID(int=99))
+    lease.meanwhile = lambda: lease.on_read(other)
+    lease.on_cluster_read(10)
+    assert lease.is_superseded
+    assert not lease.may_act(20)
+
+
+def assert_fenced(must_read: bool) -> None:
+    assert must_read
+
+
+def test_renewals_stop_when_the_loop_has_not_turned_for_most_of_a_lease() -> None:
+    assert TIMES.stall_ms == 6_000
+    assert TIMES.can_renew(turned_ms=1_000, now_ms=6_999)
+    assert not TIMES.can_renew(turned_ms=1_000, now_ms=7_000)
 
 
 def test_an_answer_that_was_slept_over_extends_nothing() -> None:

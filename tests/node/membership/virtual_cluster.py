@@ -108,6 +108,8 @@ class Member:
             incarnation=uuid4(),
             store=self.link,
             lease_store=self.link,
+            renewal_store=self.link,
+            run_renewals=lambda work: work,  # no thread: all in one virtual time
             view=self.view,
             node_config=lambda: self.config,
             clock=lambda: loop.time() * 1000,

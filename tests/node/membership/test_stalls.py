@@ -1,0 +1,110 @@
+"""Nodes whose event loop stands still: the lease is renewed all the same, but not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+from tidelog_node.membership.lease_thread import LeaseThread
+
+from tests.node.membership.stalling_node import STALL_SECONDS, StallingNode
+from tests.node.wire_client import WireClient, a_batch
+
+# With a lease of L a loop may stand still for 2/3 L before renewals stop, so the lease holds
+# for 11/9 L at least (the last renewal is up to L/3 older), and for 14/9 L at most.
+HELD_LEASE_MS, HELD_SECONDS = 1_500, 1.55
+LAPSED_LEASE_MS, LAPSED_SECONDS = 900, 1.8
+
+
+def stalling_node(folder: Path, lease_ms: int, seconds: float) -> StallingNode:
+    return StallingNode(
+        folder / "node",
+        config={"broker.session.timeout.ms": str(lease_ms)},
+        environment={STALL_SECONDS: str(seconds)},
+    )
+
+
+def produce(client: WireClient) -> ErrorCode:
+    """Return the answer to one record."""
+    return ErrorCode(client.produce("t", a_batch(b"x")).error_code)
+
+
+def create_topic(node: StallingNode) -> None:
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+
+
+def produce_while_stalled(node: StallingNode, client: WireClient) -> ErrorCode:
+    """Return the answer to a record that has come while the loop stood still."""
+    assert produce(client) is ErrorCode.none
+    node.stall()
+    time.sleep(0.1)
+    return produce(client)
+
+
+def test_a_node_whose_loop_stands_still_for_a_lease_keeps_it(tmp_path: Path) -> None:
+    held = stalling_node(tmp_path, HELD_LEASE_MS, HELD_SECONDS)
+    with held as node, WireClient(node.port) as client:
+        create_topic(node)
+        assert produce_while_stalled(node, client) is ErrorCode.none
+        assert "fenced" not in node.log
+
+
+def test_a_node_whose_loop_stands_still_for_longer_loses_its_lease_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    lapsed = stalling_node(tmp_path, LAPSED_LEASE_MS, LAPSED_SECONDS)
+    with lapsed as node, WireClient(node.port) as client:
+        create_topic(node)
+        assert produce_while_stalled(node, client) is ErrorCode.not_leader_or_follower
+        assert "event loop stands still" in node.log
+        deadline = time.monotonic() + 10
+        while produce(client) is not ErrorCode.none:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert "the node serves again" in node.log
+
+
+def test_what_is_cancelled_has_ended_on_the_thread() -> None:
+    async def main() -> list[str]:
+        events: list[str] = []
+        thread = LeaseThread()
+
+        async def work() -> None:
+            assert threading.current_thread().name == "lease"
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.01)
+                events.append("ended there")
+
+        task = asyncio.create_task(thread.run(work()))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        events.append("ended here")
+        await thread.close()
+        assert not any(each.name == "lease" for each in threading.enumerate())
+        return events
+
+    assert asyncio.run(main()) == ["ended there", "ended here"]
+
+
+def test_what_breaks_on_the_thread_breaks_its_caller() -> None:
+    async def work() -> None:
+        raise ValueError("broken")
+
+    async def main() -> None:
+        thread = LeaseThread()
+        try:
+            await thread.run(work())
+        finally:
+            await thread.close()
+
+    with pytest.raises(ValueError, match="broken"):
+        asyncio.run(main())
