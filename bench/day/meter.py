@@ -7,7 +7,7 @@ DynamoDB is told from the requests that ``dynamodb_items`` makes of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,6 +61,14 @@ class MeteredStore:
         found = await self._store.get(id)
         size_bytes = 0 if found is None else units.item_size_bytes(found)
         self.usage.count_read(id.collection, units.read_units(size_bytes))
+        return found
+
+    async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+        """Pass on; each item costs what it costs by itself."""
+        found = await self._store.get_many(ids)
+        for item_id in ids:
+            size_bytes = units.item_size_bytes(found[item_id]) if item_id in found else 0
+            self.usage.count_read(item_id.collection, units.read_units(size_bytes))
         return found
 
     async def list(self, collection: str, *, prefix: str = "") -> list[Item]:

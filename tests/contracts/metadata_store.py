@@ -96,6 +96,18 @@ class MetadataStoreContract:
 
         self.run(open, body)
 
+    def test_many_items_are_read_at_once_without_those_that_are_not_there(self, open: Open) -> None:
+        async def body(store: MetadataStore) -> None:
+            keys = numbered(510)
+            for start in range(0, len(keys), COMMIT_WRITES_MAX):
+                some = keys[start : start + COMMIT_WRITES_MAX]
+                await store.commit([create(key, key.key, is_logged=False) for key in some])
+            assert await store.get_many([]) == {}
+            found = await store.get_many([A, *keys, ItemKey("no such", "a")])
+            assert found == {key: Item(key, 1, {"n": key.key}) for key in keys}
+
+        self.run(open, body)
+
     def test_versions_count_the_writes_of_an_item(self, open: Open) -> None:
         async def body(store: MetadataStore) -> None:
             await store.commit([create(A)])

@@ -7,7 +7,7 @@ against the real stores below.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from enum import Enum
 from pathlib import Path
 from uuid import UUID
@@ -166,6 +166,13 @@ class WatchedMetadata:
         number = self._process.operation_count
         self._process.before(is_write=False)
         found = await self._store.get(id)
+        self._process.after(number)
+        return found
+
+    async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+        number = self._process.operation_count
+        self._process.before(is_write=False)
+        found = await self._store.get_many(ids)
         self._process.after(number)
         return found
 

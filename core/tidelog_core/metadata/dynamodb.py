@@ -20,7 +20,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +56,8 @@ ATTEMPTS_UNREACHABLE_MAX = 6  # without an answer
 DELAY_FIRST, DELAY_MAX = 0.01, 0.5  # seconds, before jitter
 CONNECT_TIMEOUT, READ_TIMEOUT = 3.0, 5.0  # seconds
 CONNECTIONS_MAX = 50
+GET_AT_ONCE = 100  # items; what one BatchGetItem takes
+GETS_IN_FLIGHT_MAX = 4  # BatchGetItem calls of one reading
 RENEW_INTERVAL = 2.0  # seconds
 CLIENTS_KEPT = 5  # On the oldest, no call of CONNECT_TIMEOUT + READ_TIMEOUT is under way.
 
@@ -95,6 +97,17 @@ class DynamoDbMetadataStore:
         """Return the item, or ``None`` where there is none."""
         stored = await self._get(id)
         return None if stored is None else stored.item
+
+    async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+        """Return those of the items that are there."""
+        found: dict[ItemKey, Item] = {}
+        wanted = tuple(ids)
+        batches = [wanted[at : at + GET_AT_ONCE] for at in range(0, len(wanted), GET_AT_ONCE)]
+        for at in range(0, len(batches), GETS_IN_FLIGHT_MAX):
+            reads = map(self._get_batch, batches[at : at + GETS_IN_FLIGHT_MAX])
+            for answer in await asyncio.gather(*reads):
+                found.update(answer)
+        return found
 
     async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
         """Return the collection's items whose key starts with ``prefix``, in key order."""
@@ -314,6 +327,20 @@ class DynamoDbMetadataStore:
     async def _get(self, id: ItemKey) -> items.StoredItem | None:
         found = await self._get_attributes(id)
         return None if found is None else items.parse_item(found)
+
+    async def _get_batch(self, ids: Sequence[ItemKey]) -> dict[ItemKey, Item]:
+        found: dict[ItemKey, Item] = {}
+        wanted: dict[str, Any] = items.batch_get_request(self._table, ids)
+        attempts = _Attempts()
+        while wanted:
+            answer = await self._read("batch_get_item", {"RequestItems": wanted})
+            stored = [items.parse_item(one).item for one in answer["Responses"][self._table]]
+            found.update((item.id, item) for item in stored)
+            wanted = answer.get("UnprocessedKeys") or {}
+            if wanted and not stored:  # Throttled: without a pause it would stay so.
+                failure = Failure(Outcome.NOT_NOW, "no item of a batch was read")
+                await attempts.again(failure, TimeoutError(failure.reason))
+        return found
 
     async def _get_attributes(self, id: ItemKey) -> items.Attributes | None:
         request = {"TableName": self._table, "Key": items.key_of(id), "ConsistentRead": True}

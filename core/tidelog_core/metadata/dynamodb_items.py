@@ -17,7 +17,7 @@ Collections of the store's users never start with ``#``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,11 @@ def parse_changelog(attributes: Attributes) -> tuple[ItemKey, ...]:
     except (KeyError, TypeError, ValueError) as error:
         key = (attributes["pk"]["S"], attributes["sk"]["S"])
         raise CorruptItem(key, f"attributes: {error!r}") from error
+
+
+def batch_get_request(table: str, ids: Iterable[ItemKey]) -> dict[str, Any]:
+    """Return the ``RequestItems`` of ``BatchGetItem``; no key may come twice."""
+    return {table: {"Keys": [key_of(item_id) for item_id in ids], "ConsistentRead": True}}
 
 
 def put_request(table: str, write: Write, write_id: str) -> dict[str, Any]:

@@ -5,6 +5,10 @@ that changed since the image's version and builds the next image, sharing what d
 not change. An image may hold items a little newer than its version (they are read
 after the changelog); the next refresh reads them again, so it never stays behind.
 
+Much that changed at once comes in several images, with pauses for everyone else between
+them: whoever subscribes has as much to do as there is news. All but the last are of the
+version before, so a refresh that ends half way begins again from there.
+
 A topic and its partitions are always seen together: partitions are read after the
 topic item that names them, and partitions past its count are left out.
 
@@ -22,7 +26,7 @@ import logging
 import operator
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -45,6 +49,7 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.stand_in import is_readable, stand_in
 from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +59,13 @@ R = TypeVar("R", bound=records.Record)
 
 NO_VERSION = ClusterVersion(0)  # before the first logged commit
 COLLECTIONS_AT_ONCE_MAX = 16
-# From here on one listing of the collection is cheaper than its items one by one.
+# So many items, and such a part of their collection, are cheaper to list than to get.
 LIST_FROM_KEYS = 24
+LIST_FROM_SHARE = 1 / 4
+# Changed topics, with their partitions, that one image brings: some milliseconds of everyone's
+# work. A topic is never divided.
+CHANGES_PER_IMAGE_MAX = 250
+PARTITIONS_PER_STEP = 50  # read from their items before others may run
 LOST_PARTITIONS_MAX = 1000  # of one topic; where more are missing its count is not believed
 
 
@@ -216,20 +226,26 @@ class ClusterView:
 
     async def _advance(self) -> None:
         before = self._image
-        keys: frozenset[ItemKey] | None = None
-        if self._is_loaded:
-            changes = await self._store.changes_since(before.version)
-            keys = changes.keys
-            if keys is not None:
-                keys |= self._to_look_at_again(before)
-            if changes.version == before.version and not keys:
-                return
-            if keys is None:
-                after = await _load(self._store, before)
-            else:
-                after = await _apply(self._store, before, changes.version, keys)
-        else:
-            after = await _load(self._store, before)
+        if not self._is_loaded:
+            self._show(await _load(self._store, before))
+            return
+        changes = await self._store.changes_since(before.version)
+        if changes.keys is None:
+            self._show(await _load(self._store, before))
+            return
+        keys = changes.keys | self._to_look_at_again(before)
+        if changes.version == before.version and not keys:
+            return
+        async for after in _apply(self._store, before, changes.version, keys):
+            self._show(after)
+        for prefix, watcher in tuple(self._watchers):
+            watched = [key for key in keys if key.collection.startswith(prefix)]
+            if watched:
+                watcher(watched)
+
+    def _show(self, after: ClusterImage) -> None:
+        """Make it the newest image and tell who has subscribed."""
+        before = self._image
         _log_damage(before.unreadable, after.unreadable)
         if self._is_loaded and after == before:
             return  # What could not be read still cannot.
@@ -240,10 +256,6 @@ class ClusterView:
         names = _changed_topics(before, after)
         for subscriber in tuple(self._subscribers):
             subscriber(after, names)
-        for prefix, watcher in tuple(self._watchers):
-            watched = [key for key in keys or () if key.collection.startswith(prefix)]
-            if watched:
-                watcher(watched)
 
     def _to_look_at_again(self, image: ClusterImage) -> frozenset[ItemKey]:
         now = time.monotonic()
@@ -279,19 +291,57 @@ async def _apply(
     image: ClusterImage,
     version: ClusterVersion,
     keys: Iterable[ItemKey],
-) -> ClusterImage:
-    """Return the image with the items of the changed keys read again."""
-    by_collection: dict[str, set[ItemKey]] = defaultdict(set)
-    for key in keys:
-        if _is_shown(image, key.collection):
-            by_collection[key.collection].add(key)
-    changed: dict[ItemKey, Item | None] = {}
-    reads = list(by_collection.items())
-    for start in range(0, len(reads), COLLECTIONS_AT_ONCE_MAX):
-        some = reads[start : start + COLLECTIONS_AT_ONCE_MAX]
-        for found in await asyncio.gather(*(_read(store, *read) for read in some)):
-            changed.update(found)
-    return await _merge(store, dataclasses.replace(image, version=version), changed, image)
+) -> AsyncIterator[ClusterImage]:
+    """Yield the images with the items of the changed keys read again, at least one.
+
+    Each shows what the one before shows, and more; only the last is of the version.
+    """
+    changed = await _read(store, [key for key in keys if _is_shown(image, key.collection)], image)
+    portions = _portions(changed, image)
+    for portion in portions[:-1]:
+        image = await _merge(store, image, portion, image)
+        yield image
+        await asyncio.sleep(0)
+    yield await _merge(store, dataclasses.replace(image, version=version), portions[-1], image)
+
+
+def _portions(
+    changed: Mapping[ItemKey, Item | None], image: ClusterImage
+) -> list[dict[ItemKey, Item | None]]:
+    """Divide the changes into what one image shall bring each; all of a topic together.
+
+    Brokers, settings and tombstones come first, as what follows may name them.
+    """
+    by_topic: defaultdict[str, dict[ItemKey, Item | None]] = defaultdict(dict)
+    portions: list[dict[ItemKey, Item | None]] = [{}]
+    for key, item in changed.items():
+        if key.collection == records.TOPIC_COLLECTION:
+            by_topic[key.key][key] = item
+        elif key.collection.startswith(PARTITION_COLLECTION_PREFIX):
+            topic_id = _id(key.collection.removeprefix(PARTITION_COLLECTION_PREFIX))
+            name = None if topic_id is None else image.topic_names.get(topic_id)
+            by_topic["" if name is None else name][key] = item
+        else:
+            portions[0][key] = item
+    size = len(portions[0])
+    for name, changes in by_topic.items():
+        weight = _weight(changes, image.partitions(name))
+        if size and size + weight > CHANGES_PER_IMAGE_MAX:
+            portions.append({})
+            size = 0
+        portions[-1].update(changes)
+        size += weight
+    return portions
+
+
+def _weight(changes: Mapping[ItemKey, Item | None], known: Sequence[Partition]) -> int:
+    """Return about how many items of a topic have to be looked at for its changes."""
+    counts = [len(changes)]
+    for key, item in changes.items():
+        if key.collection == records.TOPIC_COLLECTION:
+            count = None if item is None else item.body.get("partition_count")
+            counts += [len(known), count if isinstance(count, int) else 0]
+    return max(counts)
 
 
 def _is_shown(image: ClusterImage, collection: str) -> bool:
@@ -309,16 +359,41 @@ def _is_shown(image: ClusterImage, collection: str) -> bool:
 
 
 async def _read(
-    store: MetadataStore, collection: str, keys: set[ItemKey]
+    store: MetadataStore, keys: Iterable[ItemKey], image: ClusterImage
 ) -> dict[ItemKey, Item | None]:
-    found: dict[ItemKey, Item | None] = dict.fromkeys(keys)
-    if len(keys) >= LIST_FROM_KEYS:
-        for item in await store.list(collection):
-            if item.id in found:
-                found[item.id] = item
-        return found
-    items = await asyncio.gather(*(store.get(key) for key in keys))
-    return dict(zip(keys, items, strict=True))
+    """Return the items of the keys, ``None`` for those that are not there."""
+    by_collection: defaultdict[str, list[ItemKey]] = defaultdict(list)
+    for key in keys:
+        by_collection[key.collection].append(key)
+    found: dict[ItemKey, Item | None] = {
+        key: None for some in by_collection.values() for key in some
+    }
+    to_list, to_get = [], []
+    for collection, some in by_collection.items():
+        known_count = _known_count(image, collection)
+        if len(some) >= max(LIST_FROM_KEYS, known_count * LIST_FROM_SHARE):
+            to_list.append(collection)
+        else:
+            to_get += some
+    if to_get:
+        found.update(await store.get_many(to_get))
+    for start in range(0, len(to_list), COLLECTIONS_AT_ONCE_MAX):
+        lists = map(store.list, to_list[start : start + COLLECTIONS_AT_ONCE_MAX])
+        for items in await asyncio.gather(*lists):
+            found.update((item.id, item) for item in items if item.id in found)
+    return found
+
+
+def _known_count(image: ClusterImage, collection: str) -> int:
+    """Return about how many items a listing would bring; 0 where few can be."""
+    if collection == records.TOPIC_COLLECTION:
+        return len(image.topics)
+    if collection == records.DELETED_TOPIC_COLLECTION:
+        return len(image.deleted_topics)
+    if collection == GROUP_CONFIG_COLLECTION:
+        return len(image.group_configs)
+    topic_id = _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX))
+    return 0 if topic_id is None else len(image.partitions_by_topic.get(topic_id, ()))
 
 
 class _Readings:
@@ -519,36 +594,57 @@ async def _list_new_partitions(
         if topic is not None
         and len(image.partitions_by_topic.get(topic.topic_id, ())) != topic.partition_count
     ]
+    items_by_topic = await _list_partitions(store, to_list)
     listed: dict[UUID, tuple[Partition, ...]] = {}
-    for start in range(0, len(to_list), COLLECTIONS_AT_ONCE_MAX):
-        some = to_list[start : start + COLLECTIONS_AT_ONCE_MAX]
-        lists = await asyncio.gather(
-            *(store.list(records.partition_collection(topic.topic_id)) for topic in some)
-        )
-        for topic, items in zip(some, lists, strict=True):
-            count = topic.partition_count
-            by_number = {_number(item.id.key): item for item in items}
-            if any(number not in by_number for number in range(min(count, len(items) + 1))):
-                if not await _is_still(store, topic):
-                    continue
-                if count - len(items) > LOST_PARTITIONS_MAX:
-                    readings.unreadable[topic.item_id] = (
-                        f"{count} partitions, of which {len(items)} are there"
-                    )
-                    # So many are not lost: what is wrong is the count.
-                    last = before.topics.get(topic.name)
-                    count = 0 if last is None else last.partition_count
-            known = before.partitions_by_topic.get(topic.topic_id, ())
-            listed[topic.topic_id] = tuple(
+    turn = Turn()
+    for topic in to_list:
+        items, count = items_by_topic[topic.topic_id], topic.partition_count
+        by_number = {_number(item.id.key): item for item in items}
+        if any(number not in by_number for number in range(min(count, len(items) + 1))):
+            if not await _is_still(store, topic):
+                continue
+            if count - len(items) > LOST_PARTITIONS_MAX:
+                readings.unreadable[topic.item_id] = (
+                    f"{count} partitions, of which {len(items)} are there"
+                )
+                # So many are not lost: what is wrong is the count.
+                last = before.topics.get(topic.name)
+                count = 0 if last is None else last.partition_count
+        known = before.partitions_by_topic.get(topic.topic_id, ())
+        partitions = []
+        for number in range(count):
+            if number % PARTITIONS_PER_STEP == 0:
+                await turn.step()
+            partitions.append(
                 readings.partition(
                     records.partition_key(topic.topic_id, number),
                     by_number.get(number),
                     topic.topic_id,
                     known[number] if number < len(known) else None,
                 )
-                for number in range(count)
             )
+        listed[topic.topic_id] = tuple(partitions)
     return listed
+
+
+async def _list_partitions(store: MetadataStore, topics: Sequence[Topic]) -> dict[UUID, list[Item]]:
+    """Return the partition items of each topic, at least those that it counts."""
+    found: dict[UUID, list[Item]] = {topic.topic_id: [] for topic in topics}
+    wide = [topic.topic_id for topic in topics if topic.partition_count >= LIST_FROM_KEYS]
+    for start in range(0, len(wide), COLLECTIONS_AT_ONCE_MAX):
+        some = wide[start : start + COLLECTIONS_AT_ONCE_MAX]
+        lists = await asyncio.gather(*(store.list(records.partition_collection(i)) for i in some))
+        found.update(zip(some, lists, strict=True))
+    narrow = {
+        records.partition_key(topic.topic_id, number): topic.topic_id
+        for topic in topics
+        if topic.partition_count < LIST_FROM_KEYS
+        for number in range(topic.partition_count)
+    }
+    if narrow:
+        for key, item in (await store.get_many(narrow)).items():
+            found[narrow[key]].append(item)
+    return found
 
 
 async def _is_still(store: MetadataStore, topic: Topic | None) -> bool:
@@ -621,9 +717,12 @@ def _set(values: dict[K, V], key: K, value: V | None) -> None:
 
 def _changed_topics(before: ClusterImage, after: ClusterImage) -> frozenset[str]:
     """Return the topics that differ. Unchanged ones are shared, so identity tells."""
-    names = set()
-    for name in before.topics.keys() | after.topics.keys():
-        one, other = before.topics.get(name), after.topics.get(name)
-        if one is not other or before.partitions(name) is not after.partitions(name):
-            names.add(name)
+    names = set(before.topics.keys() - after.topics.keys())
+    names.update(n for n, topic in after.topics.items() if before.topics.get(n) is not topic)
+    known = before.partitions_by_topic
+    names.update(
+        after.topic_names[topic_id]
+        for topic_id, partitions in after.partitions_by_topic.items()
+        if known.get(topic_id) is not partitions
+    )
     return frozenset(names)

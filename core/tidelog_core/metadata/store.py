@@ -14,7 +14,7 @@ appends the changed item keys under it, in the same transaction; nodes that poll
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
@@ -92,6 +92,9 @@ class MetadataStore(Protocol):
 
     async def get(self, id: ItemKey) -> Item | None:
         """Return the item, or ``None`` where there is none."""
+
+    async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+        """Return those of the items that are there. Any number; each is read by itself."""
 
     async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
         """Return the collection's items whose key starts with ``prefix``, in key order."""

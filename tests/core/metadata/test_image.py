@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import (
+    CHANGES_PER_IMAGE_MAX,
+    LIST_FROM_KEYS,
+    ClusterImage,
+    ClusterView,
+)
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import (
     Broker,
@@ -26,7 +32,7 @@ from tidelog_core.metadata.records import (
     put,
 )
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import Write
+from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_core.model import TopicPartition
 
 
@@ -165,19 +171,27 @@ def test_partitions_past_the_count_are_not_there_yet(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_topic_deleted_while_it_is_read_is_left_out(tmp_path: Path) -> None:
-    class DeletesWhileListing(SqliteMetadataStore):
+@pytest.mark.parametrize("partition_count", [2, LIST_FROM_KEYS + 2])
+def test_a_topic_deleted_while_it_is_read_is_left_out(tmp_path: Path, partition_count: int) -> None:
+    class DeletesWhileReading(SqliteMetadataStore):
         async def list(self, collection: str, *, prefix: str = "") -> list[records.Item]:
-            if collection.startswith(records.PARTITION_COLLECTION_PREFIX):
-                key = records.topic_key("a")
-                await self.commit([Write(key, None, -1)])
-                items = await super().list(collection)
-                await self.commit([Write(item.id, None, -1, False) for item in items])
+            await self._delete(collection)
             return await super().list(collection, prefix=prefix)
 
+        async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, records.Item]:
+            await self._delete(next(iter(ids)).collection)
+            return await super().get_many(ids)
+
+        async def _delete(self, collection: str) -> None:
+            if collection.startswith(records.PARTITION_COLLECTION_PREFIX):
+                await self.commit([Write(records.topic_key("a"), None, -1)])
+                items = await super().list(collection)
+                if items:
+                    await self.commit([Write(item.id, None, -1, False) for item in items])
+
     async def main() -> None:
-        store = DeletesWhileListing(tmp_path / "metadata.db")
-        await create(store, topic("a", 2))
+        store = DeletesWhileReading(tmp_path / "metadata.db")
+        await create(store, topic("a", partition_count))
         view = ClusterView(store)
         assert not (await view.refresh()).topics
         assert not (await view.refresh()).topics
@@ -186,9 +200,17 @@ def test_a_topic_deleted_while_it_is_read_is_left_out(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("changes_per_image_max", [1, CHANGES_PER_IMAGE_MAX])
 @pytest.mark.parametrize("changelog_length", [3, 1000])
-def test_following_ends_where_loading_does(tmp_path: Path, changelog_length: int) -> None:
+def test_following_ends_where_loading_does(
+    tmp_path: Path,
+    changelog_length: int,
+    changes_per_image_max: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Random changes, refreshed at random: the view equals one that loads everything."""
+    limit = "tidelog_core.metadata.image.CHANGES_PER_IMAGE_MAX"
+    monkeypatch.setattr(limit, changes_per_image_max)
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -240,6 +262,109 @@ def test_following_ends_where_loading_does(tmp_path: Path, changelog_length: int
                     fresh = await ClusterView(store).refresh()
                     assert comparable(await follower.refresh()) == comparable(fresh)
                     assert comparable(await truth.refresh()) == comparable(fresh)
+
+    asyncio.run(main())
+
+
+def test_much_news_comes_in_several_images_with_pauses_between_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with store_at(tmp_path, changelog_length=1000) as store:
+            view = ClusterView(store)
+            await create(store, topic("old"))
+            before = await view.refresh()
+            shown: list[tuple[int, int]] = []  # the version, the topics that are news
+            turns = 0
+            turn_of: list[int] = []
+
+            def on_image(image: ClusterImage, names: frozenset[str]) -> None:
+                shown.append((image.version, len(names)))
+                turn_of.append(turns)
+                assert all(len(image.partitions(name)) == 10 for name in names)
+
+            async def take_turns() -> None:
+                nonlocal turns
+                while True:
+                    await asyncio.sleep(0)
+                    turns += 1
+
+            view.subscribe(on_image)
+            others = asyncio.create_task(take_turns())
+            topic_count = 2 * CHANGES_PER_IMAGE_MAX // 10 + 1
+            for number in range(topic_count):
+                await create(store, topic(f"t{number}", 10))
+            after = await view.refresh()
+            others.cancel()
+            each = CHANGES_PER_IMAGE_MAX // 10
+            assert shown == [
+                (before.version, each),
+                (before.version, each),
+                (after.version, topic_count - 2 * each),
+            ]
+            assert turn_of == sorted(set(turn_of))  # Someone else ran between any two.
+            assert comparable(after) == comparable(await ClusterView(store).refresh())
+
+    asyncio.run(main())
+
+
+def test_a_refresh_that_ends_half_way_is_made_good_by_the_next(tmp_path: Path) -> None:
+    class Failing(SqliteMetadataStore):
+        reads_left = 1_000_000
+
+        async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, records.Item]:
+            self.reads_left -= 1
+            if self.reads_left < 0:
+                raise StoreUnavailable("the store is away")
+            return await super().get_many(ids)
+
+    async def main() -> None:
+        store = Failing(tmp_path / "metadata.db")
+        view = ClusterView(store)
+        before = await view.refresh()
+        topic_count = 3 * CHANGES_PER_IMAGE_MAX // 20
+        for number in range(topic_count):
+            await create(store, topic(f"t{number}", 20))
+        store.reads_left = 2  # The third image cannot be made.
+        with pytest.raises(StoreUnavailable):
+            await view.refresh()
+        assert view.image.version == before.version
+        assert 0 < len(view.image.topics) < topic_count
+        store.reads_left = 1_000_000
+        after = await view.refresh()
+        assert len(after.topics) == topic_count
+        assert comparable(after) == comparable(await ClusterView(store).refresh())
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("topic_count", [10, 300])
+def test_new_topics_are_read_together_and_not_one_by_one(tmp_path: Path, topic_count: int) -> None:
+    class Counting(SqliteMetadataStore):
+        calls = 0
+
+        async def get(self, id: ItemKey) -> records.Item | None:
+            self.calls += 1
+            return await super().get(id)
+
+        async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, records.Item]:
+            self.calls += 1
+            return await super().get_many(ids)
+
+        async def list(self, collection: str, *, prefix: str = "") -> list[records.Item]:
+            self.calls += 1
+            return await super().list(collection, prefix=prefix)
+
+    async def main() -> None:
+        store = Counting(tmp_path / "metadata.db")
+        view = ClusterView(store)
+        await view.refresh()
+        for number in range(topic_count):
+            await create(store, topic(f"t{number}", 2))
+        store.calls = 0
+        assert len((await view.refresh()).topics) == topic_count
+        image_count = -(-2 * topic_count // CHANGES_PER_IMAGE_MAX)
+        assert store.calls <= 1 + image_count  # the topics, and the partitions of each image
+        await store.close()
 
     asyncio.run(main())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from tidelog_core.metadata.store import (
@@ -35,6 +35,11 @@ class MemoryMetadataStore:
     async def get(self, id: ItemKey) -> Item | None:
         await self._call()
         return self._item(id)
+
+    async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+        await self._call()
+        found = {item_id: self._item(item_id) for item_id in ids}
+        return {item_id: item for item_id, item in found.items() if item is not None}
 
     async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
         await self._call()

@@ -16,7 +16,7 @@ handed over as ``LeaderStates`` would once nothing is left to replicate.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,10 @@ class Link:
     async def get(self, id: ItemKey) -> Item | None:
         await self._pass()
         return await self._store.get(id)
+
+    async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+        await self._pass()
+        return await self._store.get_many(ids)
 
     async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
         await self._pass()
