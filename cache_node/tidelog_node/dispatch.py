@@ -22,12 +22,12 @@ from typing import Any
 
 from kio.index import load_request_schema
 from kio.static.constants import EntityType
-from tidelog_core.errors import ErrorCode
+from tidelog_core.errors import ErrorCode, MalformedMessage
 
 from tidelog_node.connection import CloseConnection, DeferredCall, Peer
 from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.wire.messages import build, lift, read_request, write_response
+from tidelog_node.wire.messages import build, read_request, write_response
 from tidelog_node.wire.primitives import (
     PARSE_ERRORS,
     REQUEST_HEADER,
@@ -147,12 +147,10 @@ class Dispatch:
             client_id = str(frame[10:position], "utf-8", "replace")  # only ever shown
         if call.is_flexible:
             position = skip_tagged_fields(frame, position)
-        # kio keeps slices of what it reads, and reads only what nobody can change.
-        body = memoryview(bytes(frame[position:]))
         try:
-            request = read_request(api_key, version, body, 0)
-        except Exception as error:  # kio raises many kinds; all mean that the bytes are wrong
-            raise CloseConnection(f"malformed request of API {api_key}: {error!r}") from error
+            request = read_request(api_key, version, frame[position:], newest=call.request_class)
+        except MalformedMessage as error:
+            raise CloseConnection(f"malformed request of API {api_key}: {error}") from error
         context = RequestContext(
             api_key, version, correlation_id, client_id, peer.client_host, peer.listener_host
         )
@@ -162,7 +160,7 @@ class Dispatch:
         self, call: _ControlCall, request: object, context: RequestContext
     ) -> Reply:
         try:
-            response = await call.route.handle(lift(request, call.request_class), context)
+            response = await call.route.handle(request, context)
             return self._encode(call, context, response)
         except CloseConnection:
             raise

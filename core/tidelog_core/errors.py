@@ -55,6 +55,32 @@ class InvalidRecord(TidelogError):
         self.record_indexes = tuple(record_indexes)
 
 
+class MalformedMessage(TidelogError, ValueError):
+    """The bytes are not the protocol message that they are said to be.
+
+    ``field`` is the path of the field at fault, from the message's name on.
+    """
+
+    code = ErrorCode.invalid_request
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}")
+        self.field, self.reason = field, reason
+
+
+class TooManyElements(TidelogError):
+    """A protocol message has more array elements than whoever reads it allows.
+
+    ``field`` is the array that begins before the limit and ends behind it.
+    """
+
+    code = ErrorCode.invalid_request
+
+    def __init__(self, field: str, elements_max: int) -> None:
+        super().__init__(f"{field} has more elements than the {elements_max} that are allowed")
+        self.field, self.elements_max = field, elements_max
+
+
 class UnsupportedMagic(TidelogError):
     """The records are in a message format other than version 2."""
 

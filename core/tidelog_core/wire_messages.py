@@ -1,10 +1,10 @@
 """Protocol messages in any version, through kio, where the code knows only the newest.
 
-A message that came in an older version is lifted: the fields it lacks get their
-defaults. A message that goes out in an older version is written by that version's
-writer, which takes the fields it knows from the newest class. This holds as long as
-newer versions only add fields; where one drops or reshapes them, the caller keeps to
-the versions of one shape.
+A message that comes in an older version is read as the newest class (``message_reader``):
+the fields it lacks get their defaults. A message that goes out in an older version is
+written by that version's writer, which takes the fields it knows from the newest class.
+This holds as long as newer versions only add fields; where one drops or reshapes them, the
+caller keeps to the versions of one shape.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import dataclasses
 import datetime
 import io
 import typing
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import cache
 from types import UnionType
 from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_writer
 from kio.static.protocol import Entity
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Entity)
 
 
 def build(cls: type[T], /, **fields: object) -> T:
@@ -33,18 +32,7 @@ def build(cls: type[T], /, **fields: object) -> T:
     type checkers; at run time a plain ``int`` is one. Raises ``TypeError`` for a
     field that the class does not have.
     """
-    defaults = _defaults(typing.cast("Hashable", cls))
-    return cls(**{**defaults, **fields})
-
-
-def read_message(schema: type[E], data: bytes | bytearray | memoryview, position: int = 0) -> E:
-    """Return the message that starts at ``position``, in its own version's class.
-
-    Raises whatever kio raises on malformed bytes (``kio.serial.errors`` and
-    ``ValueError`` among them); the caller closes the connection.
-    """
-    message, _ = entity_reader(schema)(data, position)
-    return message
+    return cls(**{**defaults_of(cls), **fields})
 
 
 def write_message(schema: type[Entity], message: object) -> bytes:
@@ -54,11 +42,9 @@ def write_message(schema: type[Entity], message: object) -> bytes:
     return buffer.getvalue()
 
 
-def lift(entity: object, newest: type[T]) -> T:
-    """Return ``entity`` as an instance of ``newest``, missing fields at their defaults."""
-    if type(entity) is newest:
-        return entity
-    return typing.cast("T", _lifter(typing.cast("Hashable", newest))(entity))
+def defaults_of(cls: type[Any]) -> dict[str, object]:
+    """Return what the fields of a kio entity are where a message does not have them."""
+    return _defaults(typing.cast("Hashable", cls))
 
 
 @cache
@@ -67,28 +53,6 @@ def _defaults(cls: Any) -> dict[str, object]:
     return {f.name: _default_of(f, hints[f.name]) for f in dataclasses.fields(cls)}
 
 
-@cache
-def _lifter(newest: Any) -> Callable[[object], object]:
-    hints = typing.get_type_hints(newest)
-    plan = [
-        (field.name, _converter(hints[field.name]), _default_of(field, hints[field.name]))
-        for field in dataclasses.fields(newest)
-    ]
-
-    def convert(entity: object) -> object:
-        values = {}
-        for name, converter, default in plan:
-            value = getattr(entity, name, _MISSING)
-            if value is _MISSING:
-                values[name] = default
-            else:
-                values[name] = value if converter is None else converter(value)
-        return newest(**values)
-
-    return convert
-
-
-_MISSING = object()
 _ZEROS: tuple[tuple[type, object], ...] = (
     (ErrorCode, ErrorCode.none),  # before int, which it is too, but kio writes its value
     (bool, False),
@@ -101,30 +65,6 @@ _ZEROS: tuple[tuple[type, object], ...] = (
 )
 
 
-def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """Return what lifts a value of the hinted type, or ``None`` where nothing needs lifting."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, UnionType):
-        return _optional(_converter(next(a for a in arguments if a is not type(None))))
-    if origin is tuple:
-        return _each(_converter(arguments[0]))
-    if dataclasses.is_dataclass(hint):
-        return lambda value: lift(value, typing.cast("type", hint))
-    return None
-
-
-def _optional(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if convert is None:
-        return None
-    return lambda value: None if value is None else convert(value)
-
-
-def _each(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if convert is None:
-        return None
-    return lambda values: tuple(map(convert, values))
-
-
 def _default_of(field: dataclasses.Field[Any], hint: Any) -> object:
     if field.default is not dataclasses.MISSING:
         return field.default
@@ -134,7 +74,7 @@ def _default_of(field: dataclasses.Field[Any], hint: Any) -> object:
     if origin is tuple:
         return ()
     if dataclasses.is_dataclass(hint):
-        return lift(object(), typing.cast("type", hint))
+        return build(typing.cast("type", hint))
     for base, zero in _ZEROS:
         if isinstance(hint, type) and issubclass(hint, base):
             return zero

@@ -18,8 +18,10 @@ from kio.index import load_entity_schema
 from kio.schema.consumer_protocol_assignment.v3 import data as assignment_schema
 from kio.schema.consumer_protocol_subscription.v3 import data as subscription_schema
 from kio.static.constants import EntityType
+from tidelog_core.errors import MalformedMessage
+from tidelog_core.message_reader import read_message
 from tidelog_core.model import TopicPartition
-from tidelog_core.wire_messages import build, lift, read_message, write_message
+from tidelog_core.wire_messages import build, write_message
 
 VERSION_MAX = 3
 _VERSION = struct.Struct(">h")
@@ -84,10 +86,9 @@ def _decode(name: str, newest: type[Any], data: bytes) -> tuple[int, Any]:
     try:
         (version,) = _VERSION.unpack_from(data)
         known = max(0, min(version, VERSION_MAX))
-        return known, lift(read_message(_schema(name, known), data, _VERSION.size), newest)
-    except Exception as problem:
-        # A member wrote these bytes; whatever is wrong with them is not ours.
-        raise MalformedProtocol(f"{name} does not parse: {problem!r}") from None
+        return known, read_message(_schema(name, known), data, _VERSION.size, newest=newest)
+    except (MalformedMessage, struct.error) as problem:
+        raise MalformedProtocol(f"{name} does not parse: {problem}") from None
 
 
 def _schema(name: str, version: int) -> Any:

@@ -17,6 +17,7 @@ from kio.schema.list_offsets.v9 import response as list_response
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
 from tidelog_core.log.producer_snapshot import CorruptSnapshot
 from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.message_reader import read_message
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
@@ -32,7 +33,7 @@ from tidelog_core.replication.tier_start import (
     start_before_following,
     start_before_leading,
 )
-from tidelog_core.wire_messages import build, read_message, write_message
+from tidelog_core.wire_messages import build, write_message
 
 from tidelog_node.follower.connection import LeaderConnection
 from tidelog_node.follower.wire import CLIENT_ID
@@ -194,9 +195,11 @@ class CatchUp:
         header = _HEADER.pack(size_bytes, API_KEY, VERSION, 0, len(CLIENT_ID), CLIENT_ID, 0)
         answer = await connection.exchange(header + body, timeout_s=self._timeout_s)
         response = read_message(
-            list_response.ListOffsetsResponse, bytes(answer), _RESPONSE_HEADER_SIZE_BYTES
+            list_response.ListOffsetsResponse, answer, _RESPONSE_HEADER_SIZE_BYTES
         )
-        found = response.topics[0].partitions[0]
+        found = next((each for topic in response.topics for each in topic.partitions), None)
+        if found is None:
+            raise NotLeaderOrFollower("the leader answers for no partition")
         if found.error_code is not ErrorCode.none:
             raise NotLeaderOrFollower(f"the leader answers {found.error_code.name}")
         return int(found.offset)

@@ -6,19 +6,29 @@ class. Where a newer version dropped or reshaped fields, the API has several rou
 
 from __future__ import annotations
 
+from typing import Any
+
 from kio.index import load_request_schema, load_response_schema
-from kio.static.protocol import Entity
-from tidelog_core.wire_messages import build, lift, read_message, write_message
+from tidelog_core.message_reader import ElementBudget, read_message
+from tidelog_core.wire_messages import build, write_message
 
-__all__ = ["build", "lift", "read_request", "write_response"]
+__all__ = ["build", "read_request", "write_response"]
 
 
-def read_request(api_key: int, version: int, data: memoryview, position: int) -> Entity:
-    """Return the request body that starts at ``position``, in its own version's class.
+def read_request(
+    api_key: int,
+    version: int,
+    data: bytes | memoryview,
+    *,
+    newest: type[Any],
+    budget: ElementBudget | None = None,
+) -> Any:
+    """Return the request body in ``data`` as the API's class ``newest``.
 
-    Raises whatever kio raises on malformed bytes; the caller closes the connection.
+    Raises ``MalformedMessage``, and ``TooManyElements`` where it has more than ``budget``.
     """
-    return read_message(load_request_schema(api_key, version), data, position)
+    schema = load_request_schema(api_key, version)
+    return read_message(schema, data, newest=newest, budget=budget)
 
 
 def write_response(api_key: int, version: int, response: object) -> bytes:

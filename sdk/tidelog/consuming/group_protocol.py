@@ -16,8 +16,10 @@ from kio.index import load_entity_schema
 from kio.schema.consumer_protocol_assignment.v3 import data as assignment_schema
 from kio.schema.consumer_protocol_subscription.v3 import data as subscription_schema
 from kio.static.constants import EntityType
+from tidelog_core.errors import MalformedMessage
+from tidelog_core.message_reader import read_message
 from tidelog_core.model import TopicPartition
-from tidelog_core.wire_messages import build, lift, read_message, write_message
+from tidelog_core.wire_messages import build, write_message
 
 from tidelog.errors import MalformedResponse
 
@@ -114,12 +116,9 @@ def _decode(name: str, newest: type[Any], data: bytes) -> Any:
     try:
         (version,) = _PREFIX.unpack_from(data)
         schema: Any = load_entity_schema(name, max(0, min(version, _VERSION)), EntityType.data)
-        return lift(read_message(schema, data, _PREFIX.size), newest)
-    except Exception as problem:
-        # Another member wrote these bytes; whatever is wrong with them is not ours.
-        raise MalformedResponse(
-            f"{name} of {len(data)} bytes does not parse: {problem!r}"
-        ) from None
+        return read_message(schema, data, _PREFIX.size, newest=newest)
+    except (MalformedMessage, struct.error) as problem:
+        raise MalformedResponse(f"{name} of {len(data)} bytes does not parse: {problem}") from None
 
 
 def _by_topic(cls: type[Any], partitions: Iterable[TopicPartition]) -> tuple[Any, ...]:

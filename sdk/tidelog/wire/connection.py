@@ -188,8 +188,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_filled += nbytes
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
-                # Read-only, as kio wants it.
-                self._on_frame(memoryview(frame).toreadonly())
+                self._on_frame(bytes(frame))
             return
         self._scratch_filled += nbytes
         self._cut_frames()
@@ -215,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         scratch[: filled - position] = scratch[position:filled]
         self._scratch_filled = filled - position
 
-    def _on_frame(self, frame: bytes | memoryview) -> None:
+    def _on_frame(self, frame: bytes) -> None:
         pending = self._pending.pop(correlation_id_of(frame), None)
         if pending is None:
             if self._error is None:

@@ -20,12 +20,10 @@ from typing import Any, NamedTuple
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
-from kio.serial import entity_reader
-from tidelog_core.wire_messages import lift, read_message, write_message
+from tidelog_core.message_reader import read_from, read_message
+from tidelog_core.wire_messages import write_message
 
 from tidelog.errors import UnsupportedVersion
-
-Frame = bytes | memoryview  # read-only
 
 _REQUEST_HEADER = struct.Struct(">ihhih")  # size, key, version, correlation id, client id size
 
@@ -137,24 +135,23 @@ def encode_request(
     return b"".join((head, client_id, tags, body))
 
 
-def correlation_id_of(frame: Frame) -> int:
+def correlation_id_of(frame: bytes) -> int:
     """Return the id that a response's frame (without its size) opens with."""
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
-def decode_response(api: Api, version: int, frame: Frame) -> Any:
+def decode_response(api: Api, version: int, frame: bytes) -> Any:
     """Return the response in a frame (without its size) as the API's newest class.
 
-    Raises whatever kio raises on malformed bytes.
+    Raises ``MalformedMessage``.
     """
     schema = _response_schema(api.key, version)
-    header_reader = entity_reader(schema.__header_schema__)
-    _, position = header_reader(frame, 0)
-    message = read_message(schema, frame, position)
-    return lift(message, _response_schema(api.key, api.max_version))
+    _, position = read_from(schema.__header_schema__, frame, 0)
+    newest = _response_schema(api.key, api.max_version)
+    return read_message(schema, frame, position, newest=newest)
 
 
-def decode_api_versions(version: int, frame: Frame) -> NodeVersions:
+def decode_api_versions(version: int, frame: bytes) -> NodeVersions:
     """Return what an ApiVersions response says.
 
     A node that does not know the version asked in answers in version 0.

@@ -27,7 +27,7 @@ from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.producer_ids import ProducerIds
-from tidelog_node.wire.messages import lift, write_response
+from tidelog_node.wire.messages import read_request, write_response
 
 from tests.node.coordinator.cluster import new_cluster, node, topic_id
 from tests.node.coordinator.requests import subscription
@@ -92,11 +92,11 @@ class Wire:
         buffer = io.BytesIO()
         some = {name: value for name, value in fields.items() if name in known}
         entity_writer(request_class)(buffer, make(request_class, some))
-        request, _ = entity_reader(request_class)(buffer.getvalue(), 0)
         route = self.routes[api_key, version]
         newest = load_request_schema(api_key, route.max_version)
+        request = read_request(api_key, version, buffer.getvalue(), newest=newest)
         context = RequestContext(api_key, version, 7, "client", "127.0.0.1", "127.0.0.1")
-        response = await route.handle(lift(request, newest), context)
+        response = await route.handle(request, context)
         data = write_response(api_key, version, response)
         answer, size = entity_reader(load_response_schema(api_key, version))(data, 0)
         assert size == len(data)

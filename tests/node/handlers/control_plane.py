@@ -28,7 +28,7 @@ from tidelog_node.handlers.metadata import MetadataHandlers
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.wire.messages import build, lift, write_response
+from tidelog_node.wire.messages import build, read_request, write_response
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 NOW_MS = 1_700_000_000_000
@@ -69,11 +69,11 @@ class Node:
         request_class: Any = load_request_schema(api_key, version)
         buffer = io.BytesIO()
         entity_writer(request_class)(buffer, make(request_class, fields))
-        request, _ = entity_reader(request_class)(buffer.getvalue(), 0)
         route = self._routes[api_key, version]
         newest = load_request_schema(api_key, route.max_version)
+        request = read_request(api_key, version, buffer.getvalue(), newest=newest)
         context = RequestContext(api_key, version, 7, "test", "127.0.0.1", "127.0.0.1")
-        response = await route.handle(lift(request, newest), context)
+        response = await route.handle(request, context)
         data = (
             response if isinstance(response, bytes) else write_response(api_key, version, response)
         )

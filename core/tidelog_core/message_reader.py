@@ -1,0 +1,188 @@
+"""Messages of the Kafka protocol, read from bytes that anyone may have sent.
+
+kio's own reader is not made for that: it reserves memory for as many elements as an array says
+it has, which ends the process, and it refuses tagged fields that are newer than its schemas. Here
+a length counts only as far as bytes are left, unknown tagged fields are skipped (KIP-482), null
+is refused where the schema has none, and whatever is wrong with a message is one error. The
+memory that a message takes is bounded by its size: less than fifty times as much.
+
+As with Kafka, bytes behind a message are ignored, and an error code that is not known is
+UNKNOWN_SERVER_ERROR.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.static.protocol import Entity
+
+from tidelog_core.errors import MalformedMessage, TooManyElements
+from tidelog_core.message_reader_source import source_of
+
+E = TypeVar("E", bound=Entity)
+
+VARINT_SIZE_BYTES_MAX = 5
+_NUMBERS_AT_ONCE = 8192  # between them other threads get their turn
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_NO_UUID = bytes(16)
+_UNBOUNDED = 1 << 62  # a frame has fewer bytes than that
+
+
+class ElementBudget:
+    """How many array elements messages may have, nested arrays included."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, elements_max: int) -> None:
+        self.left = elements_max
+
+
+def read_message(
+    schema: type[E],
+    data: bytes | bytearray | memoryview,
+    position: int = 0,
+    *,
+    newest: type[E] | None = None,
+    budget: ElementBudget | None = None,
+) -> E:
+    """Return the message that starts at ``position``, in its own version's class or ``newest``.
+
+    ``newest`` is the same message in another version: it gets the fields that both have, and
+    defaults for the others. The elements of the message's arrays are taken from ``budget``.
+    Raises ``MalformedMessage``, and ``TooManyElements`` where the budget has too few left.
+    """
+    return read_from(schema, data, position, newest=newest, budget=budget)[0]
+
+
+def read_from(
+    schema: type[E],
+    data: bytes | bytearray | memoryview,
+    position: int,
+    *,
+    newest: type[E] | None = None,
+    budget: ElementBudget | None = None,
+) -> tuple[E, int]:
+    """Return what ``read_message`` does, and the position behind the message."""
+    reader = _reader(schema, newest or schema)
+    try:
+        message, end, left = reader.read(
+            bytes(data), position, _UNBOUNDED if budget is None else budget.left
+        )
+    except _OutOfBudget as error:
+        elements_max = 0 if budget is None else budget.left
+        raise TooManyElements(reader.field_of(error), elements_max) from None
+    except _PROBLEMS as error:
+        raise MalformedMessage(reader.field_of(error), _describe(error)) from None
+    if budget is not None:
+        budget.left = left
+    return message, end
+
+
+class _Fault(Exception):
+    """The bytes are not what the schema wants."""
+
+
+class _OutOfBudget(Exception):
+    """The message has more elements than it may."""
+
+
+_PROBLEMS = (_Fault, struct.error, IndexError, UnicodeDecodeError, OverflowError)
+
+
+class _Reader(NamedTuple):
+    read: Callable[[bytes, int, int], Any]
+    fields: tuple[str, ...]  # of each line
+
+    def field_of(self, error: BaseException) -> str:
+        """Return the field at whose line the error was raised."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code is self.read.__code__:
+                return self.fields[trace.tb_lineno - 1]
+            trace = trace.tb_next
+        raise AssertionError("the error is not of this reader") from error
+
+
+@cache
+def _reader(schema: type[Any], target: type[Any]) -> _Reader:
+    source = source_of(schema, target)
+    names = {**_NAMES, **source.names}
+    file = f"<reader of {schema.__module__}.{schema.__qualname__}>"
+    exec(compile(source.text, file, "exec"), names)  # of kio's classes, of no one's input
+    read: Any = names["read"]
+    return _Reader(read, source.fields)
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, _Fault):
+        return str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8"
+    if isinstance(error, OverflowError):
+        return "is no time that can be told"
+    return "is cut off, or what follows it"
+
+
+# -- what the readers' source uses --
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    for at in range(position, position + VARINT_SIZE_BYTES_MAX):
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+        shift += 7
+    raise _Fault(f"has a varint of more than {VARINT_SIZE_BYTES_MAX} bytes")
+
+
+def _numbers(data: bytes, position: int, count: int, code: str) -> tuple[int, ...]:
+    if count <= _NUMBERS_AT_ONCE:
+        return struct.unpack_from(f">{count}{code}", data, position)
+    numbers: list[int] = []
+    size_bytes = struct.calcsize(">" + code)
+    for start in range(0, count, _NUMBERS_AT_ONCE):
+        some = min(_NUMBERS_AT_ONCE, count - start)
+        numbers += struct.unpack_from(f">{some}{code}", data, position + start * size_bytes)
+    return tuple(numbers)
+
+
+def _uuid_of(data: bytes) -> UUID | None:
+    return None if data == _NO_UUID else UUID(bytes=data)
+
+
+def _time_of(time_ms: int) -> datetime.datetime:
+    if time_ms < 0:
+        raise _Fault("is before 1970")
+    return _EPOCH + datetime.timedelta(milliseconds=time_ms)
+
+
+def _too_long(size_bytes: int, size_bytes_max: int) -> _Fault:
+    return _Fault(f"is said to take {size_bytes} bytes, of at most {size_bytes_max}")
+
+
+def _too_many(count: int, left_bytes: int) -> _Fault:
+    return _Fault(f"is said to have {count} elements, in {left_bytes} bytes")
+
+
+_NAMES: dict[str, object] = {
+    "Fault": _Fault,
+    "OutOfBudget": _OutOfBudget,
+    "error_codes": {int(code): code for code in ErrorCode},
+    "new": object.__new__,
+    "numbers": _numbers,
+    "time_of": _time_of,
+    "timedelta": datetime.timedelta,
+    "too_long": _too_long,
+    "too_many": _too_many,
+    "unknown_server_error": ErrorCode.unknown_server_error,
+    "uuid_of": _uuid_of,
+    "varint": _varint,
+}
