@@ -16,6 +16,7 @@ import signal
 import sys
 
 from tidelog_core.errors import InvalidConfig, TidelogError
+from tidelog_core.log.checkpoint import DISK_FULL
 from tidelog_core.log_format import configure_logging
 
 from tidelog_node import lazy_messages
@@ -42,7 +43,11 @@ def main() -> int:
     try:
         asyncio.run(_serve(settings))
     except (TidelogError, OSError) as error:
-        logger.error("node failed", extra={"reason": str(error)})
+        extra = {"reason": str(error), "path": str(settings.data_dir)}
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            logger.error("node failed: make room on its disk, and start it again", extra=extra)
+        else:
+            logger.error("node failed", extra=extra)
         return 1
     return 0
 

@@ -13,8 +13,9 @@ import logging
 from concurrent.futures import Executor
 
 from tidelog_core.config import INT64_MAX
-from tidelog_core.errors import TidelogError
+from tidelog_core.errors import StorageError
 
+from tidelog_node.data_disk import DataDisk
 from tidelog_node.replicas import Replica, ReplicaManager
 
 logger = logging.getLogger(__name__)
@@ -28,9 +29,10 @@ FLUSHES_FOR_ROOM_MAX = 100  # logs in a sweep, so that their files may be let go
 class Flusher:
     """Flushes the logs of one node. For the node's event loop only."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, disk: DataDisk | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._executor = executor
+        self._disk = disk or DataDisk()
         self._timers: dict[Replica, asyncio.TimerHandle] = {}
         self._running: dict[Replica, asyncio.Task[None]] = {}
         self._next: dict[Replica, asyncio.Future[None]] = {}  # asked for during a flush
@@ -134,11 +136,13 @@ class Flusher:
         if problem is not None:
             what = {"partition": str(replica.partition), "reason": str(problem)}
             log = replica.opened_log
+            is_disk_full = isinstance(problem, OSError | StorageError) and self._disk.note(problem)
             if log is None or log.is_offline:
                 logger.error("flush failed, the partition is offline", extra=what)
                 replica.wake()  # Who waits for records will get none.
             else:
-                logger.error("flush failed, will retry", extra=what)
+                if not is_disk_full:
+                    logger.error("flush failed, will retry", extra=what)
                 replica.note_unflushed()
         waiting = self._next.pop(replica, None)
         if waiting is not None:
@@ -155,10 +159,10 @@ def _roll_old(replicas: ReplicaManager) -> list[Replica]:
         try:
             if log.maybe_roll():
                 rolled.append(replica)
-        except TidelogError as error:
-            logger.error(
-                "roll failed", extra={"partition": str(replica.partition), "reason": str(error)}
-            )
+        except StorageError as error:
+            if not replicas.disk.note(error):
+                what = {"partition": str(replica.partition), "reason": str(error)}
+                logger.error("roll failed", extra=what)
     return rolled
 
 

@@ -11,9 +11,11 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.data_disk import DiskWatch
 from tidelog_node.flushing import Flusher
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.membership.member import ClusterMember
+from tidelog_node.node_health import NodeHealth
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.restore import Unrestored
 from tidelog_node.tier.service import TierService
@@ -46,6 +48,8 @@ class DataParts:
     flusher: Flusher
     tier: TierService
     executor: Executor  # for what waits for the disk
+    health: NodeHealth
+    disk_watch: DiskWatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from tidelog_core.replication.leader_state import ReplicationRules
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.partition_state import RoleChange
 
+from tidelog_node.data_disk import DataDisk
 from tidelog_node.leaders import Leaders
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.replication.role import Leader, ReplicaRole
@@ -67,6 +68,7 @@ class Replica:
 
     __slots__ = (
         "_dirty",
+        "_disk",
         "_log",
         "_open_log",
         "_refusal",
@@ -95,6 +97,7 @@ class Replica:
         log_start_offset: int,
         open_log: Callable[[Replica], UnifiedLog],
         dirty: set[Replica],
+        disk: DataDisk,
     ) -> None:
         self.partition = partition
         self.topic_id = topic_id
@@ -115,6 +118,7 @@ class Replica:
         self._log: UnifiedLog | None = None
         self._open_log = open_log
         self._dirty = dirty
+        self._disk = disk
         self._refusal: TidelogError | None = None  # why the log will not be opened any more
 
     @property
@@ -169,9 +173,18 @@ class Replica:
     def append(
         self, batches: memoryview | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append as the leader and let those who wait know."""
+        """Append as the leader and let those who wait know.
+
+        Raises as ``log`` and ``UnifiedLog.append_as_leader``.
+        """
+        if self._disk.is_full:
+            raise self._disk.refusal()
         log = self.log
-        info = log.append_as_leader(batches, leader_epoch=self.leader_epoch, origin=origin)
+        try:
+            info = log.append_as_leader(batches, leader_epoch=self.leader_epoch, origin=origin)
+        except StorageError as error:
+            self._disk.note(error)
+            raise
         if not info.is_duplicate:
             self._dirty.add(self)
             if self.role is not None:
@@ -190,7 +203,13 @@ class Replica:
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         """Append what the leader has sent. Raises as ``UnifiedLog.append_as_follower``."""
-        info = self.log.append_as_follower(batches)
+        if self._disk.is_full:
+            raise self._disk.refusal()
+        try:
+            info = self.log.append_as_follower(batches)
+        except StorageError as error:
+            self._disk.note(error)
+            raise
         self._dirty.add(self)
         return info
 
@@ -303,6 +322,7 @@ class ReplicaManager:
         refusal: Callable[[Topic, Partition], TidelogError | None] = lambda _, __: None,
         clock_ms: Clock = lease_clock_ms,
         open_files: OpenFiles | None = None,
+        disk: DataDisk | None = None,
     ) -> None:
         """``leads`` says of a partition's record whether this process leads by it.
 
@@ -312,6 +332,7 @@ class ReplicaManager:
         """
         self.open_files = open_files or OpenFiles(node_config().log_open_files_max)
         self._refusal = refusal
+        self.disk = disk or DataDisk()
         self.leaders = Leaders(view)
         self._leads = leads or (lambda partition: partition.leader == broker_id)
         self._may_serve = may_serve
@@ -523,6 +544,7 @@ class ReplicaManager:
             log_start_offset=partition.log_start_offset,
             open_log=self._open,
             dirty=self.dirty,
+            disk=self.disk,
         )
         refusal = self._refusal(topic, partition)
         if refusal is not None and not self._directories.has_log(replica):
@@ -555,10 +577,11 @@ class ReplicaManager:
         except (TidelogError, OSError) as error:
             replica.is_leader = False
             replica.followed = None
-            logger.error(
-                "log could not be opened, its partition is offline",
-                extra={"partition": str(replica.partition), "reason": str(error)},
-            )
+            if not (isinstance(error, OSError | StorageError) and self.disk.note(error)):
+                logger.error(
+                    "log could not be opened, its partition is offline",
+                    extra={"partition": str(replica.partition), "reason": str(error)},
+                )
             if not replica.is_in_trouble:
                 self._retry_later(replica.partition.topic)
 

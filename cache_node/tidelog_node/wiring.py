@@ -26,6 +26,7 @@ from tidelog_node.compaction.key_eraser import KeyEraser
 from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.control_routes import control_routes
 from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.data_disk import DataDisk, DiskWatch
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.flushing import Flusher
 from tidelog_node.follower.catch_up import CatchUp
@@ -38,6 +39,7 @@ from tidelog_node.handlers.share_fetch import ShareFetchHandler
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.membership.lease_thread import LeaseThread
 from tidelog_node.membership.member import ClusterMember
+from tidelog_node.node_health import NodeHealth
 from tidelog_node.parts import ClusterParts, DataParts, TransactionParts
 from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
 from tidelog_node.replicas import Replica, ReplicaManager
@@ -155,6 +157,7 @@ async def _start(
     stack.push_async_callback(tasks.close)
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
     tasks.add(data.flusher.run(data.replicas))
+    tasks.add(data.disk_watch.run())
     await _start_rewriting(settings, cluster, data, tasks)
     port = server.bind(settings.host, settings.port)
     await member.take_lease(lease_tasks.add)
@@ -233,6 +236,16 @@ async def _open_logs(
     executor = ThreadPoolExecutor(cluster.static_config.background_threads, "tidelog-files")
     stack.callback(executor.shutdown)
     membership = cluster.member.membership
+    disk, health = DataDisk(), NodeHealth()
+    disk.subscribe(lambda: membership.tell_fitness(is_unfit=not disk.is_fit))
+    disk_watch = DiskWatch(
+        disk,
+        path=settings.data_dir,
+        node_config=cluster.node_config,
+        health=health,
+        executor=executor,
+    )
+    await disk_watch.look()
     replicas = ReplicaManager(
         view=cluster.view,
         broker_id=settings.broker_id,
@@ -244,10 +257,11 @@ async def _open_logs(
         refusal=cluster.unrestored.refusal,
         clock_ms=membership.now_ms,
         open_files=OpenFiles(_open_files_max(cluster.static_config)),
+        disk=disk,
     )
     await replicas.start()
     stack.push_async_callback(replicas.close)
-    flusher = Flusher(executor)
+    flusher = Flusher(executor, disk)
     stack.push_async_callback(flusher.close)
     tier = TierService(
         replicas=replicas,
@@ -264,7 +278,7 @@ async def _open_logs(
     )
     await tier.start()
     stack.push_async_callback(tier.close)
-    return DataParts(replicas, flusher, tier, executor)
+    return DataParts(replicas, flusher, tier, executor, health, disk_watch)
 
 
 def _open_files_max(config: NodeConfig) -> int:

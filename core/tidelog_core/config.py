@@ -199,6 +199,7 @@ class NodeConfig:
     log_cleaner_min_compaction_lag_ms: int = _setting("log.cleaner.min.compaction.lag.ms", "long", 0, "Default of the topic's min.compaction.lag.ms, milliseconds.", at_least=0)
     log_cleaner_threads: int = _setting("log.cleaner.threads", "int", 1, "Logs that are compacted at once, each by a process of its own.", at_least=1, at_most=16, is_read_only=True)
     log_cleanup_policy: tuple[str, ...] = _setting("log.cleanup.policy", "list", ("delete",), "Default of the topic's cleanup.policy.", one_of=("delete", "compact"))
+    log_dir_reserve_bytes: int = _setting("log.dir.reserve.bytes", "long", 67_108_864, "A node whose disk has fewer free bytes appends nothing and lets others lead until twice as many are free; at most a twentieth of the disk counts. With 0 it does so once a write finds no room.", at_least=0)
     log_local_retention_bytes: int = _setting("log.local.retention.bytes", "long", LOCAL_AS_TOTAL, "Default of the topic's local.retention.bytes.", at_least=-2)
     log_local_retention_ms: int = _setting("log.local.retention.ms", "long", LOCAL_AS_TOTAL, "Default of the topic's local.retention.ms, milliseconds.", at_least=-2)
     log_message_timestamp_type: str = _setting("log.message.timestamp.type", "string", "CreateTime", "Default of the topic's message.timestamp.type.", one_of=("CreateTime", "LogAppendTime"))

@@ -22,7 +22,6 @@ from pathlib import Path
 from tools.places import ROOT
 
 SOURCE = Path(__file__).with_name("faults.c")
-WRITES = ("write", "truncate")
 ALL_CALLS = ("write", "fsync", "read", "truncate")
 
 
@@ -38,8 +37,9 @@ class DiskFaults:
         return {"LD_PRELOAD": str(built_library()), "TIDELOG_FAULTS": str(self.control)}
 
     def fail(self, number: int, calls: Sequence[str], path: Path) -> None:
-        """Fail the calls on every file whose path begins so, from now on."""
-        self._rules.append(f"{number} {','.join(calls)} {path.resolve()}")
+        """Fail the calls on the file, or on everything in the directory, from now on."""
+        prefix = f"{path.resolve()}/" if path.is_dir() else str(path.resolve())
+        self._rules.append(f"{number} {','.join(calls)} {prefix}")
         self._write()
 
     def heal(self) -> None:

@@ -22,6 +22,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     ErrorCode,
     NotLeaderOrFollower,
+    StorageError,
     TidelogError,
 )
 from tidelog_core.log.values import UnexpectedAppendOffset
@@ -96,6 +97,10 @@ class FollowerFetchers:
         """Return where the leader listens, ``None`` where it is not registered."""
         broker = self._view.image.brokers.get(leader_id)
         return None if broker is None else (broker.host, broker.port)
+
+    def is_disk_full(self, error: Exception) -> bool:
+        """Whether the error is only that this node's disk is full, which the node says itself."""
+        return isinstance(error, OSError | StorageError) and self._replicas.disk.note(error)
 
     def limits(self) -> FollowerLimits | None:
         """Return who fetches how much; ``None`` while this process is not the registered one."""
@@ -323,10 +328,11 @@ class LeaderFetcher:
             self._act(followed, fetch, answer)
         except (TidelogError, OSError) as error:
             followed.not_before = self._loop.time() + TROUBLE_SECONDS
-            logger.error(
-                "replica cannot follow, will retry",
-                extra={"partition": str(followed.replica.partition), "reason": str(error)},
-            )
+            if not self._owner.is_disk_full(error):
+                logger.error(
+                    "replica cannot follow, will retry",
+                    extra={"partition": str(followed.replica.partition), "reason": str(error)},
+                )
 
     def _act(self, followed: _Followed, fetch: ReplicaFetch, answer: FetchedPartition) -> None:
         replica, follower = followed.replica, followed.follower

@@ -115,6 +115,7 @@ class LeaseKeeper:
         self._found = found
         self._has_renewed = False
         self._was_able = True
+        self._is_in_trouble = False  # the last renewal has failed
         self._was_turning = True
         self._reading: asyncio.Future[None] | None = None  # of the cluster, to end the fencing
         membership.hold(self._own)
@@ -192,16 +193,21 @@ class LeaseKeeper:
                 await self._store.commit([put(record, is_logged=False)])
         except StoreUnavailable as error:
             self._own.on_refused(self._membership.now_ms())
-            logger.warning("lease not renewed", extra={"reason": str(error)})
+            self._tell_trouble("lease not renewed", str(error))
             return False
         except (OutcomeUnknown, VersionConflict, TimeoutError) as error:
             self._own.on_unknown(self._membership.now_ms())
-            logger.warning(
-                "lease perhaps not renewed", extra={"reason": str(error) or "took too long"}
-            )
+            self._tell_trouble("lease perhaps not renewed", str(error) or "took too long")
             return False
+        self._is_in_trouble = False
         self._has_renewed = True
         return self._own.on_renewed(record, started_ms=started_ms, now_ms=self._membership.now_ms())
+
+    def _tell_trouble(self, problem: str, reason: str) -> None:
+        """Say that renewals fail, once until one succeeds: they are tried twice a second."""
+        if not self._is_in_trouble:
+            self._is_in_trouble = True
+            logger.warning(problem, extra={"reason": reason})
 
     async def _read(self) -> bool:
         """Read the item; return whether it is known now. Raises ``BrokerIdTaken``."""

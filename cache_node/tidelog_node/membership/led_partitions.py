@@ -1,7 +1,9 @@
 """What a leader does about its leaderships: keeps reserved ones, hands others over.
 
 Preferred leaders get their partitions back once they have been alive and in sync for the
-stable interval, and a node that stops hands everything it leads to replicas in sync. A
+stable interval, and a node that stops hands everything it leads to replicas in sync. So does
+one whose disk takes no records, to those that are better off, and leaves their ISR: its log
+stays as it is, and nobody should wait for it. A
 partition with records is handed over by its leader state, which stops appending, waits
 for the successor and writes; a reserved one by a write from here.
 """
@@ -35,6 +37,7 @@ LOOK_SECONDS = 1.0
 LOOKS_PER_PREFERRED_INTERVAL = 4
 DRAIN_SECONDS_MAX = 10.0
 DRAIN_LOOK_SECONDS = 0.25
+HAND_OVER_AGAIN_MS = 5_000  # before a hand-over that has come to nothing is begun again
 
 
 class LeaderStates(Protocol):
@@ -71,6 +74,7 @@ class LedPartitions:
             min(5.0, preferred_interval_seconds / LOOKS_PER_PREFERRED_INTERVAL) * 1000
         )
         self._preferred_from_ms = 0.0
+        self._given_up: dict[tuple[UUID, int, int], float] = {}  # when, by partition and epoch
         self._stir = asyncio.Event()
 
     async def run(self) -> None:
@@ -98,6 +102,7 @@ class LedPartitions:
         )
         leaving = {change.after.item_id for change in changes}
         changes += [c for c in self._decide_reserved(image) if c.after.item_id not in leaving]
+        self._give_up_unfit(image, now_ms)
         if now_ms >= self._preferred_from_ms:
             self._preferred_from_ms = now_ms + self._preferred_look_ms
             if self._node_config().auto_leader_rebalance_enable:
@@ -177,6 +182,24 @@ class LedPartitions:
                     load.update(set(change.after.replicas) - set(partition.replicas))
                     changes.append(change)
         return changes
+
+    def _give_up_unfit(self, image: ClusterImage, now_ms: float) -> None:
+        """Begin to hand over what others can lead better, where this node's disk is in trouble."""
+        if not self._membership.is_unfit:
+            self._given_up.clear()
+            return
+        clerk, peers = self._membership.clerk, self._membership.peers
+        for name, partition in self._led(image):
+            key = (partition.topic_id, partition.partition, partition.leader_epoch)
+            is_begun = now_ms < self._given_up.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS
+            if name in RESERVED_TOPICS or is_begun:
+                continue  # Reserved ones need no disk.
+            successor = clerk.fit_successor(partition, peers)
+            if successor is not None:
+                self._given_up[key] = now_ms
+                self._replicas.begin_hand_over(
+                    partition.topic_id, partition.partition, successor, is_leaving=True
+                )
 
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
         changes = []

@@ -39,6 +39,7 @@ class Membership:
         self.peers = PeerLeases(times)
         self.now_ms = clock
         self._own: OwnLease | None = None
+        self._is_unfit = False
         self._is_started = False
         self._subscribers: list[Callable[[], None]] = []
         self._known: set[int] = set()
@@ -84,8 +85,20 @@ class Membership:
         return self._dead
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back when a peer has died or come back, and when this node may serve again."""
+        """Call back when a peer has died or come back, this node may serve again, or is (un)fit."""
         self._subscribers.append(callback)
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether others had better lead: this node's disk takes no records."""
+        return self._is_unfit
+
+    def tell_fitness(self, *, is_unfit: bool) -> None:
+        """Take whether others had better lead; the next renewal of the lease tells them."""
+        self._is_unfit = self.clerk.is_unfit = is_unfit
+        if self._own is not None:
+            self._own.is_unfit = is_unfit
+        self._tell()
 
     # -- for those who do the I/O
 
@@ -97,6 +110,7 @@ class Membership:
     def hold(self, own: OwnLease) -> None:
         """Take the lease that ``LeaseKeeper`` renews."""
         self._own = own
+        own.is_unfit = self._is_unfit
 
     def observe(self, leases: Iterable[BrokerLease], *, started_ms: float) -> None:
         """Take a reading of all leases that was begun at ``started_ms`` and is back now."""

@@ -60,7 +60,8 @@ class LogStart:
 
     def advance(self, offset: int) -> None:
         """Move the log start forward and remove what lies below. Durable on return."""
-        self._write(offset, self._local.start_offset)
+        doomed = self._count_below(offset)
+        self._write_to_remove(doomed, offset, self._local.start_offset)
         self.offset = offset
         self._epochs.truncate_from_start(offset)
         self._sealed.clear()  # Their first leader epoch may have been cut.
@@ -69,27 +70,36 @@ class LogStart:
     def remove_segments_below(self, offset: int) -> int:
         """Remove the sealed segments wholly below ``offset``. Returns the bytes freed."""
         local = self._local
-        count = sum(segment.end_offset <= offset for segment in local.segments[:-1])
+        count = self._count_below(offset)
         if count == 0:
             return 0
         start_offset = local.segments[count].base_offset
         # Written first: if a crash leaves some of the files, the next open removes them.
-        try:
-            self._write(self.offset, start_offset)
-        except StorageError as error:
-            if error.errno not in DISK_FULL:
-                raise
-            # A full disk must not keep us from freeing it. Index files can be made anew.
-            with local.storage_errors("removal of segments"):
-                for segment in local.segments[:count]:
-                    segment.remove_index_files()
-            self._write(self.offset, start_offset)
+        self._write_to_remove(count, self.offset, start_offset)
         for segment in local.segments[:count]:
             self._sealed.pop(segment.base_offset, None)
         freed_bytes = local.remove_first(count)
         with local.storage_errors("removal of segments"):
             remove_snapshots(local.directory, below=start_offset)
         return freed_bytes
+
+    def _count_below(self, offset: int) -> int:
+        """Return how many segments are sealed and wholly below the offset."""
+        return sum(segment.end_offset <= offset for segment in self._local.segments[:-1])
+
+    def _write_to_remove(self, count: int, log_start_offset: int, local_start_offset: int) -> None:
+        """Write where the log starts once the first segments are gone."""
+        local = self._local
+        try:
+            self._write(log_start_offset, local_start_offset)
+        except StorageError as error:
+            if error.errno not in DISK_FULL or not count:
+                raise
+            # A full disk must not keep us from freeing it. Index files can be made anew.
+            with local.storage_errors("removal of segments"):
+                for segment in local.segments[:count]:
+                    segment.remove_index_files()
+            self._write(log_start_offset, local_start_offset)
 
     def _write(self, log_start_offset: int, local_start_offset: int) -> None:
         with self._local.storage_errors("checkpoint"):

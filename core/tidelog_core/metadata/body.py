@@ -79,6 +79,10 @@ class BodyReader:
             raise self.error(f"{field} must be true or false, not {value!r}")
         return value
 
+    def boolean_or_absent(self, field: str, *, absent: bool) -> bool:
+        """Take true or false; ``absent`` where the item was written without it."""
+        return self.boolean(field) if field in self._left else absent
+
     def text(self, field: str) -> str:
         """Take a string."""
         value = self._take(field)

@@ -165,6 +165,7 @@ class BrokerLease:
     broker_id: int
     incarnation: UUID
     counter: int
+    is_unfit: bool = False  # its disk takes no records: others lead while they can
     version: int = _version()
 
     @property
@@ -174,11 +175,13 @@ class BrokerLease:
 
     def to_body(self) -> Body:
         """Return the item's body."""
-        return {
+        body: Body = {
             "broker_id": self.broker_id,
             "incarnation": str(self.incarnation),
             "counter": self.counter,
         }
+        # Absent as a rule, so that older programs read the leases of newer ones.
+        return {**body, "is_unfit": True} if self.is_unfit else body
 
     @classmethod
     def from_item(cls, item: Item) -> BrokerLease:
@@ -188,6 +191,7 @@ class BrokerLease:
             broker_id=fields.integer("broker_id", at_least=0),
             incarnation=fields.uuid("incarnation"),
             counter=fields.integer("counter", at_least=0),
+            is_unfit=fields.boolean_or_absent("is_unfit", absent=False),
             version=item.version,
         )
         fields.finish()

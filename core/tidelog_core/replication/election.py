@@ -24,6 +24,9 @@ holds a replica of and asks whether it should be the one to act:
   down, see ``leave_isr``) must leave every ISR before it renews its lease the first time,
   and once more when it has registered and before it leads: a leader's write that counts on
   its earlier life may land until then.
+- A broker whose disk takes no records says so with its lease (``is_unfit``). It hands over
+  to members of the ISR that are fit, comes after them where it could take over, and gets
+  nothing back as the preferred leader. It leads what nobody else can.
 - Without any live member of the ISR the partition waits, unless the topic allows unclean
   elections: then the first live replica takes over with itself as the only member,
   provided (checked in the commit) that no lease of an ISR member has moved.
@@ -64,6 +67,7 @@ class ElectionClerk:
         self._vacant_since: dict[PartitionKey, tuple[int, float]] = {}  # leader epoch, time
         self._preferred_since: dict[PartitionKey, float] = {}
         self._to_leave: set[PartitionKey] = set()
+        self.is_unfit = False  # this broker; its own lease may tell it later
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Take the first reading of the cluster after this process has registered."""
@@ -136,7 +140,7 @@ class ElectionClerk:
     def candidates(self, partition: Partition, peers: PeerLeases) -> list[int]:
         """Return who may take over without loss, the first choice first."""
         members = [broker_id for broker_id in partition.replicas if broker_id in partition.isr]
-        return self._live(members, peers)
+        return sorted(self._live(members, peers), key=lambda b: self._is_unfit(b, peers))
 
     def preferred_successor(
         self, partition: Partition, peers: PeerLeases, *, now_ms: float
@@ -151,6 +155,7 @@ class ElectionClerk:
             preferred == self._broker_id
             or preferred not in partition.isr
             or not peers.is_live(preferred)
+            or peers.is_unfit(preferred)
         ):
             self._preferred_since.pop(key, None)
             return None
@@ -161,6 +166,11 @@ class ElectionClerk:
         """Return who should lead instead of this broker, ``None`` where nobody else can."""
         others = (b for b in self.candidates(partition, peers) if b != self._broker_id)
         return next(others, None)
+
+    def fit_successor(self, partition: Partition, peers: PeerLeases) -> int | None:
+        """Return who can lead better than this broker, which is not fit, ``None`` for nobody."""
+        successor = self.drain_successor(partition, peers)
+        return None if successor is None or peers.is_unfit(successor) else successor
 
     def forget(self, partition: Partition) -> None:
         """Drop what is remembered of a partition that this node no longer holds."""
@@ -174,6 +184,9 @@ class ElectionClerk:
         if partition.leader == self._broker_id:
             return not self.leads(partition)
         return partition.leader == NO_LEADER or peers.is_dead(partition.leader)
+
+    def _is_unfit(self, broker_id: int, peers: PeerLeases) -> bool:
+        return self.is_unfit if broker_id == self._broker_id else peers.is_unfit(broker_id)
 
     def _live(self, broker_ids: Iterable[int], peers: PeerLeases) -> list[int]:
         return [b for b in broker_ids if b == self._broker_id or not peers.is_dead(b)]

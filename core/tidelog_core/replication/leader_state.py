@@ -21,7 +21,8 @@ What may interleave with what, and why it is safe:
   from the replica's current registration (KIP-903): a broker that has restarted may lack
   what its earlier life had fetched. The commit checks that registration, too.
 - *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``, or its
-  lease was seen and is dead. It counts until the store has agreed.
+  lease was seen and is dead, or it is behind and says that it is unfit: its disk takes
+  nothing. It counts until the store has agreed, and joins again once it is fit.
 - *A new leader* knows of nobody's log end, so its high watermark stays where it was until
   every ISR member has fetched in this epoch (or has left the ISR).
 - *Fencing.* The caller asks its lease before each call that answers somebody. While a hand
@@ -377,6 +378,7 @@ class LeaderState(Generic[Token]):
             broker is not None
             and broker.version == follower.replica_epoch
             and peers.is_live(follower_id)
+            and not peers.is_unfit(follower_id)
         )
 
     def _is_out_of_sync(self, follower_id: int, peers: PeerLeases, now_ms: float) -> bool:
@@ -386,6 +388,7 @@ class LeaderState(Generic[Token]):
         return (
             follower is None
             or peers.has_died(follower_id)
+            or (peers.is_unfit(follower_id) and follower.log_end_offset < self.log_end_offset)
             or not follower.is_caught_up(self.log_end_offset, now_ms, self.rules.lag_time_max_ms)
         )
 

@@ -151,6 +151,7 @@ class OwnLease:
         self._next_renewal_ms: float | None = None  # None: at once
         self.is_superseded = False  # another process has this broker id: leave for good
         self.needs_read = False  # the item must be read before the next renewal
+        self.is_unfit = False  # what the next renewal tells, see ``BrokerLease``
 
     def may_act(self, now_ms: float) -> bool:
         """Whether this broker may acknowledge, serve and decide at this moment."""
@@ -178,6 +179,7 @@ class OwnLease:
             broker_id=self._record.broker_id,
             incarnation=self._record.incarnation,
             counter=self._record.counter + 1,
+            is_unfit=self.is_unfit,
             version=self._record.version,
         )
 
@@ -330,6 +332,11 @@ class PeerLeases:
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker has been seen and not been found dead."""
         return broker_id in self._sightings and not self.is_dead(broker_id)
+
+    def is_unfit(self, broker_id: int) -> bool:
+        """Whether the broker has said that others had better lead."""
+        known = self._sightings.get(broker_id)
+        return known is not None and known.record.is_unfit
 
     def check(self, broker_id: int) -> Check:
         """Return the condition that the broker has not renewed since it was last seen."""

@@ -47,22 +47,29 @@ assert log.recovery_point == 0
 
 # Room is made by what takes records away, although that must note it first.
 sealed = log.sealed_segments()
-log.set_tiered_up_to(sealed[0].end_offset)
-assert log.evict_local(sealed[0].end_offset) > 0
+log_start = 0
+if sys.argv[2] == "eviction":
+    log.set_tiered_up_to(sealed[0].end_offset)
+    assert log.evict_local(sealed[0].end_offset) > 0
+else:
+    log.advance_high_watermark(log.log_end_offset)
+    log_start = sealed[0].end_offset
+    assert log.advance_log_start_offset(log_start)
 log.flush()
 assert log.recovery_point == log.log_end_offset == len(acknowledged)
 acknowledged.append(append(log, batch(value_size_bytes=10_000)).base_offset)
 assert acknowledged[-1] == len(acknowledged) - 1
 log.close()
 log = open_log(disk / "log", **settings)
-assert (log.log_end_offset, log.log_start_offset) == (len(acknowledged), 0)
+assert (log.log_end_offset, log.log_start_offset) == (len(acknowledged), log_start)
 assert log.local_log_start_offset == sealed[0].end_offset
 log.close()
 print("done")
 """
 
 
-def test_a_full_disk_loses_nothing_and_can_be_freed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["eviction", "retention"])
+def test_a_full_disk_loses_nothing_and_can_be_freed(way: str, tmp_path: Path) -> None:
     may_mount = subprocess.run(
         ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)],
         capture_output=True,
@@ -71,7 +78,7 @@ def test_a_full_disk_loses_nothing_and_can_be_freed(tmp_path: Path) -> None:
     if may_mount.returncode != 0:
         pytest.skip("needs a mount namespace of its own")
     done = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-c", CHILD, str(tmp_path)],
+        ["unshare", "-rm", sys.executable, "-c", CHILD, str(tmp_path), way],
         capture_output=True,
         text=True,
         check=False,

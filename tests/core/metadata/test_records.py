@@ -78,6 +78,14 @@ def test_a_record_comes_back_with_the_version_it_was_read_at(record: Any) -> Non
     assert (delete(read).expected_version, delete(read).body) == (3, None)
 
 
+def test_a_lease_says_only_of_an_unfit_broker_that_it_is() -> None:
+    """Programs from before there was the field read the leases of all others."""
+    for is_unfit in (False, True):
+        lease = BrokerLease(broker_id=3, incarnation=ID, counter=9, is_unfit=is_unfit)
+        assert ("is_unfit" in lease.to_body()) is is_unfit
+        assert BrokerLease.from_item(stored(lease)) == lease
+
+
 @pytest.mark.parametrize("record", RECORDS, ids=NAMES)
 def test_a_record_with_a_field_too_many_or_too_few_is_refused(record: Any) -> None:
     with pytest.raises(CorruptItem, match="unknown fields: extra"):

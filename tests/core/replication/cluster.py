@@ -36,11 +36,14 @@ def make_partition(
     )
 
 
-def make_lease(broker_id: int, counter: int = 1, *, version: int | None = None) -> BrokerLease:
+def make_lease(
+    broker_id: int, counter: int = 1, *, version: int | None = None, is_unfit: bool = False
+) -> BrokerLease:
     return BrokerLease(
         broker_id=broker_id,
         incarnation=UUID(int=broker_id),
         counter=counter,
+        is_unfit=is_unfit,
         version=counter if version is None else version,
     )
 
@@ -58,11 +61,14 @@ def make_brokers(*broker_ids: int, version: int = 1) -> dict[int, Broker]:
     }
 
 
-def make_peers(*, live: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> PeerLeases:
-    """Return leases in which ``dead`` have not moved for a whole lease."""
+def make_peers(
+    *, live: tuple[int, ...] = (), dead: tuple[int, ...] = (), unfit: tuple[int, ...] = ()
+) -> PeerLeases:
+    """Return leases in which ``dead`` have not moved for a whole lease; ``unfit`` live, too."""
     peers = PeerLeases(TIMES)
     peers.observe([make_lease(b) for b in dead], started_ms=0, now_ms=0)
     leases = [make_lease(b) for b in (*dead, *live)]
+    leases += [make_lease(b, is_unfit=True) for b in unfit]
     peers.observe(leases, started_ms=TIMES.lease_ms, now_ms=TIMES.lease_ms)
     return peers
 

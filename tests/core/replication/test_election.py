@@ -72,6 +72,34 @@ def test_the_next_one_steps_in_a_delay_later() -> None:
     assert change.after.leader == 3
 
 
+def test_a_member_on_a_full_disk_comes_after_those_with_room() -> None:
+    partition = make_partition()
+    peers = make_peers(dead=(1,), live=(3,), unfit=(2,))
+    full, fit = ElectionClerk(2), ElectionClerk(3)
+    full.is_unfit = True
+    assert takeover(full, partition, peers, now_ms=0) is None
+    assert takeover(fit, partition, peers, now_ms=0) is not None
+    # Where the other one does nothing it leads all the same: records can be read.
+    assert takeover(full, partition, peers, now_ms=1_000) is not None
+
+
+def test_a_leader_on_a_full_disk_hands_over_to_members_with_room_only() -> None:
+    partition, clerk = make_partition(), ElectionClerk(1)
+    assert clerk.fit_successor(partition, make_peers(live=(1, 2, 3))) == 2
+    assert clerk.fit_successor(partition, make_peers(live=(1, 3), unfit=(2,))) == 3
+    assert clerk.fit_successor(partition, make_peers(live=(1,), unfit=(2, 3))) is None
+    # One that stops hands over to anybody.
+    assert clerk.drain_successor(partition, make_peers(live=(1,), unfit=(2, 3))) == 2
+
+
+def test_the_preferred_leader_waits_for_room_on_its_disk() -> None:
+    partition, clerk = make_partition(leader=2), ElectionClerk(2, preferred_stable_ms=0)
+    assert (
+        clerk.preferred_successor(partition, make_peers(live=(2, 3), unfit=(1,)), now_ms=0) is None
+    )
+    assert clerk.preferred_successor(partition, make_peers(live=(1, 2, 3)), now_ms=0) == 1
+
+
 def test_the_delay_begins_anew_with_every_leader() -> None:
     peers = make_peers(dead=(1, 2), live=(3, 4))
     clerk = ElectionClerk(4, step_in_delay_ms=1_000)

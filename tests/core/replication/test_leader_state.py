@@ -183,6 +183,26 @@ def test_a_dead_replica_leaves_at_once() -> None:
     assert change.after.isr == (1, 2)
 
 
+def test_a_replica_on_a_full_disk_leaves_once_it_is_behind_and_joins_when_there_is_room() -> None:
+    leader, full = make_leader(), make_peers(live=(1, 2), unfit=(3,))
+    fetch(leader, 2, 0)
+    fetch(leader, 3, 0)
+    assert leader.propose(BROKERS, full, 0) is None  # It has everything.
+    leader.on_append(5, 0)
+    fetch(leader, 2, 5)
+    change = propose(leader, peers=full)
+    assert change.after.isr == (1, 2)
+    leader.on_written(change, 0)
+    assert leader.high_watermark == 5
+    fetch(leader, 3, 5)
+    assert leader.propose(BROKERS, full, 0) is None
+    leader.on_append(8, 0)
+    fetch(leader, 2, 8)
+    assert leader.high_watermark == 8  # Nobody waits for it.
+    fetch(leader, 3, 8)
+    assert propose(leader).after.isr == (1, 2, 3)
+
+
 def test_a_replica_whose_broker_has_just_come_gets_its_time() -> None:
     """Its lease may be younger than the last reading of leases."""
     leader = make_leader(make_partition((1, 2)))

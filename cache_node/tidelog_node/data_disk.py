@@ -1,0 +1,220 @@
+"""Whether the disk under the data directory takes what is written to it.
+
+Theory of operation. A node whose disk has no room, or fails, must not lead: others may have
+room. So whoever meets an error of the disk tells ``DataDisk.note``, and ``DiskWatch`` looks at
+the free space every second.
+
+- *Full* is a disk with less free space than ``log.dir.reserve.bytes``, or one that has
+  refused a write for lack of space. Nothing is appended then, on no partition: what is left
+  of the disk is for the metadata store, checkpoints and whatever else makes room.
+- It is over when twice the reserve is free and a probe, which writes, flushes and reads a
+  small file, succeeds. A disk that fills up again soon after is left alone for longer each
+  time, so that leaderships do not go back and forth.
+- *Failed* is a disk on which the probe fails otherwise. The first error of a log asks for a
+  probe at once; a disk that passes it has lost a file or two at most (``log_recovery``).
+
+``is_fit`` is what the rest of the cluster is told, with the lease: followers of a node that is
+not fit are not waited for, and others are made leader where there are others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StorageError
+from tidelog_core.log.checkpoint import DISK_FULL, OUT_OF_ROOM, write_fully
+
+from tidelog_node.node_health import NodeHealth
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+RESERVE_SHARE_MAX = 20  # of the disk: a small one must not be full from the start
+RELAPSE_SECONDS = 60.0  # trouble that is back within this time counts as the same
+WAIT_SECONDS_MAX = 60.0  # before a disk that relapses is tried again
+PROBE_FILE = "probe.tmp"
+PROBE_BYTES = 65_536
+
+FULL, FAILED = "disk-full", "disk-failed"
+
+
+class DataDisk:
+    """What is known of the disk. Only ``DiskWatch`` finds out that trouble is over."""
+
+    __slots__ = ("_on_change", "has_failed", "is_full", "on_trouble")
+
+    def __init__(self) -> None:
+        self.is_full = False  # read on every append
+        self.has_failed = False
+        self.on_trouble: Callable[[str], None] = lambda _: None  # with what was said
+        self._on_change: list[Callable[[], None]] = []
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether partitions may be led on this disk as well as on any other."""
+        return not (self.is_full or self.has_failed)
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call back when ``is_fit`` may have changed."""
+        self._on_change.append(callback)
+
+    def note(self, error: OSError | StorageError) -> bool:
+        """Take an error of a file operation. Return whether it says that the disk is full.
+
+        Then the node as a whole says so, once, and the caller need not.
+        """
+        if error.errno in DISK_FULL:
+            if not self.is_full:
+                self.change(is_full=True, has_failed=self.has_failed)
+                self.on_trouble(str(error))
+            return True
+        if error.errno is not None and error.errno not in OUT_OF_ROOM:
+            self.on_trouble(str(error))
+        return False
+
+    def refusal(self) -> StorageError:
+        """Return why nothing is appended while the disk is full."""
+        return StorageError("the disk of this node is full", errno=errno.ENOSPC)
+
+    def change(self, *, is_full: bool, has_failed: bool) -> None:
+        """Take what is known now."""
+        before = (self.is_full, self.has_failed)
+        self.is_full, self.has_failed = is_full, has_failed
+        if before != (is_full, has_failed):
+            for callback in tuple(self._on_change):
+                callback()
+
+
+class _Look(NamedTuple):
+    free_bytes: int
+    total_bytes: int
+    problem: OSError | None  # of the probe, where there was one
+
+
+class DiskWatch:
+    """Looks after one ``DataDisk``. ``run`` is one task."""
+
+    def __init__(
+        self,
+        disk: DataDisk,
+        *,
+        path: Path,
+        node_config: Callable[[], NodeConfig],
+        health: NodeHealth,
+        executor: Executor,
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._node_config = node_config
+        self.health = health
+        self._executor = executor
+        self._must_probe = False
+        self._relapse_count = 0
+        self._fit_since: float | None = None  # None: it is not, or was never otherwise
+        self._not_before = 0.0  # the loop's time of the next look at a disk in trouble
+        self._stir = asyncio.Event()
+        disk.on_trouble = self._on_trouble
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._stir.wait()
+            self._stir.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once, and say what has changed."""
+        loop, disk = asyncio.get_running_loop(), self._disk
+        if not disk.is_fit and loop.time() < self._not_before:
+            return
+        probes = self._must_probe or not disk.is_fit
+        self._must_probe = False
+        look = await loop.run_in_executor(self._executor, _look, self._path, probes)
+        reserve = self._node_config().log_dir_reserve_bytes
+        reserve = min(reserve, look.total_bytes // RESERVE_SHARE_MAX)
+        problem = look.problem
+        has_failed = problem is not None and problem.errno not in OUT_OF_ROOM
+        is_full = disk.is_full
+        if not has_failed:
+            wanted = 2 * reserve if is_full else reserve
+            is_full = problem is not None or look.free_bytes < wanted
+        self._tell_full(is_full, f"{look.free_bytes} bytes are free, {reserve} are reserved")
+        self._tell_failed(has_failed, str(problem))
+        was_fit = disk.is_fit
+        disk.change(is_full=is_full, has_failed=has_failed)
+        if disk.is_fit and not was_fit:
+            self._fit_since = loop.time()
+
+    def _on_trouble(self, said: str) -> None:
+        """Look soon; after trouble that has been over for a short time only, later."""
+        self._must_probe = True
+        now = asyncio.get_running_loop().time()
+        if self._fit_since is not None:
+            is_relapse = now - self._fit_since < RELAPSE_SECONDS
+            self._relapse_count = self._relapse_count + 1 if is_relapse else 0
+            self._fit_since = None
+        wait_s = min(LOOK_SECONDS * 2**self._relapse_count, WAIT_SECONDS_MAX)
+        if self._disk.is_full:
+            self._not_before = now + wait_s
+            self._tell_full(True, said)
+        self._stir.set()
+
+    def _tell_full(self, is_full: bool, reason: str) -> None:
+        extra = {"path": str(self._path), "reason": reason}
+        if is_full and self.health.report(FULL, reason):
+            logger.warning(
+                "disk is full, others lead where they can; it goes on by itself once there is room",
+                extra=extra,
+            )
+        elif not is_full and self.health.clear(FULL):
+            logger.warning("disk has room again", extra=extra)
+
+    def _tell_failed(self, has_failed: bool, reason: str) -> None:
+        extra = {"path": str(self._path), "reason": reason}
+        if has_failed and self.health.report(FAILED, reason):
+            logger.error(
+                "disk has failed, others lead where they can; it is tried again until it works:"
+                " replace it if it does not",
+                extra=extra,
+            )
+        elif not has_failed and self.health.clear(FAILED):
+            logger.warning("disk works again", extra={"path": str(self._path)})
+
+
+def _look(path: Path, probes: bool) -> _Look:
+    try:
+        usage = shutil.disk_usage(path)
+        if probes:
+            probe(path)
+    except OSError as error:
+        return _Look(0, 0, error)
+    return _Look(usage.free, usage.total, None)
+
+
+def probe(directory: Path) -> None:
+    """Write, flush and read a file in the directory. Raises ``OSError``."""
+    path = directory / PROBE_FILE
+    content = os.urandom(PROBE_BYTES)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_fully(descriptor, content, 0)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # Read from the disk.
+        found = os.pread(descriptor, PROBE_BYTES, 0)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    if found != content:
+        raise OSError(errno.EIO, "what was written is not what is read", str(path))

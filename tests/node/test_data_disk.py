@@ -1,0 +1,108 @@
+"""What a node makes of its disk: full, failed, well again, and what it says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StorageError
+from tidelog_node import data_disk
+from tidelog_node.data_disk import FAILED, FULL, DataDisk, DiskWatch
+from tidelog_node.node_health import NodeHealth
+
+NO_ROOM = StorageError("no room", errno=errno.ENOSPC)
+BROKEN = StorageError("broken", errno=errno.EIO)
+
+
+@asynccontextmanager
+async def a_watch(path: Path, **settings: int) -> AsyncIterator[tuple[DataDisk, DiskWatch]]:
+    config = NodeConfig(**{"log_dir_reserve_bytes": 0, **settings})
+    with ThreadPoolExecutor(1) as executor:
+        disk, health = DataDisk(), NodeHealth()
+        watch = DiskWatch(
+            disk, path=path, node_config=lambda: config, health=health, executor=executor
+        )
+        yield disk, watch
+
+
+def names(watch: DiskWatch) -> list[str]:
+    return [reason.name for reason in watch.health.reasons]
+
+
+def test_a_disk_without_room_is_full_once_and_until_a_probe_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_disk, "LOOK_SECONDS", 0.05)
+
+    async def run() -> None:
+        async with a_watch(tmp_path) as (disk, watch):
+            fitness: list[bool] = []
+            disk.subscribe(lambda: fitness.append(disk.is_fit))
+            await watch.look()
+            assert disk.is_fit
+            for _ in range(100):
+                assert disk.note(NO_ROOM)
+            assert (disk.is_full, names(watch)) == (True, [FULL])
+            await watch.look()
+            assert disk.is_full  # It is not tried again at once.
+            await asyncio.sleep(0.06)
+            await watch.look()
+            assert (disk.is_fit, names(watch), fitness) == (True, [], [False, True])
+            # What is full again soon after is left alone for twice as long.
+            disk.note(NO_ROOM)
+            await asyncio.sleep(0.06)
+            await watch.look()
+            assert disk.is_full
+            await asyncio.sleep(0.06)
+            await watch.look()
+            assert disk.is_fit
+
+    asyncio.run(run())
+    said = [record.message.split(",")[0] for record in caplog.records]
+    assert said == ["disk is full", "disk has room again"] * 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_with_less_than_the_reserve_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_disk, "RESERVE_SHARE_MAX", 1)
+
+    async def run() -> None:
+        async with a_watch(tmp_path, log_dir_reserve_bytes=2**62) as (disk, watch):
+            await watch.look()
+            assert (disk.is_full, names(watch)) == (True, [FULL])
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_fails_a_probe_has_failed_until_one_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "data"
+
+    async def run() -> None:
+        async with a_watch(path) as (disk, watch):
+            path.mkdir()
+            assert not disk.note(BROKEN)
+            await watch.look()
+            assert disk.is_fit  # The disk takes what is written, whatever that log has met.
+            path.rmdir()
+            for _ in range(3):
+                disk.note(BROKEN)
+                await watch.look()
+            assert (disk.has_failed, disk.is_full, names(watch)) == (True, False, [FAILED])
+            path.mkdir()
+            await watch.look()
+            assert (disk.is_fit, names(watch)) == (True, [])
+
+    asyncio.run(run())
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.ERROR, logging.WARNING]
