@@ -4,7 +4,8 @@ A frame is a 32-bit size and that many bytes. Bytes are received into a buffer t
 all connections of the loop share, and every whole frame in it is handled on the spot;
 only an unfinished frame is kept, in a buffer of the connection's own, and the rest of
 it is received straight into place. So an idle connection owns no buffer, and a frame is
-never copied once more than its first part.
+never copied once more than its first part. The memory for it is claimed first, and until it
+is granted nothing more is read (``request_memory``).
 
 The handler answers at once (the usual case for Produce and Fetch, and no task or future
 is made), or later (long polls, acks that wait), or by a call that must be run
@@ -22,7 +23,9 @@ sends LeaveGroup and hangs up means it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import mmap
 import os
 import socket
 import struct
@@ -36,15 +39,18 @@ from tidelog_core.model import FileSlice
 
 from tidelog_node import page_cache
 from tidelog_node.owed_reply import OwedReply, Reply, Segment
+from tidelog_node.request_memory import RECORDS_API_KEY, RequestMemory
 
 logger = logging.getLogger(__name__)
 
 DeferredCall = Callable[[], Coroutine[Any, Any, Reply]]
 
 SCRATCH_BYTES = 131_072
+SHORT_SCRATCH_BYTES = 4_096  # while more memory is taken than there is for requests
 KEPT_BYTES_MAX = 4_194_304  # a larger buffer is let go once its frame is handled
 KEPT_BYTES_MIN = 4_096
-KEPT_GROWTH = 4  # times what has come: a size field alone costs no memory
+# A request that carries no records is read into objects, which take much more than its bytes.
+CONTROL_REQUEST_BYTES_MAX = 8_388_608
 QUEUED_CONTROL_BYTES_MAX = 1_048_576  # of requests that wait for those before them
 UNSENT_SEGMENTS_MAX = 128  # more than this, and no further request is read
 GATHER_SEGMENTS_MAX = 64
@@ -52,8 +58,10 @@ SLICE_BYTES_PER_TURN = 1_048_576  # of a file, before the loop's other connectio
 SLICE_BYTES_READ_IN = 2_097_152  # of a file on the disk, at a time
 DISK_THREADS = 4  # that read slices from the disk
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
+HEAD_BYTES = 4 + REQUEST_BYTES_MIN
 
 _SIZE = struct.Struct(">i")
+_SIZE_API_KEY = struct.Struct(">ih")
 
 
 class CloseConnection(Exception):
@@ -112,19 +120,48 @@ class FrameHandler(Protocol):
 class LoopBuffers:
     """What the connections of one loop share."""
 
-    __slots__ = ("disk", "queued_requests_max", "request_bytes_max", "scratch")
+    __slots__ = (
+        "_scratch",
+        "disk",
+        "memory",
+        "queued_control_bytes_max",
+        "queued_requests_max",
+        "request_bytes_max",
+        "scratch",
+    )
 
-    def __init__(self, *, request_bytes_max: int, queued_requests_max: int) -> None:
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+    def __init__(
+        self,
+        *,
+        request_bytes_max: int,
+        queued_requests_max: int,
+        queued_request_bytes_max: int,
+        frame_seconds_max: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.scratch = self._scratch  # to receive into; shorter while memory is short
         self.disk = ThreadPoolExecutor(DISK_THREADS, "tidelog-disk")
         self.request_bytes_max = request_bytes_max
         self.queued_requests_max = queued_requests_max
+        self.queued_control_bytes_max = QUEUED_CONTROL_BYTES_MAX
+        self.memory = RequestMemory(
+            queued_request_bytes_max,
+            frame_seconds_max=frame_seconds_max,
+            loop=loop,
+            on_short=self._on_short,
+        )
+
+    def _on_short(self, is_short: bool) -> None:
+        self.scratch = self._scratch[:SHORT_SCRATCH_BYTES] if is_short else self._scratch
+        self.queued_control_bytes_max = 0 if is_short else QUEUED_CONTROL_BYTES_MAX
 
 
 class Connection:
     """A socket, its unfinished frame, its waiting and its unsent answers."""
 
     __slots__ = (
+        "_awaits_memory",
         "_buffers",
         "_checked_of_slice",
         "_control",
@@ -186,6 +223,7 @@ class Connection:
         self._is_closed = False
         self._is_reading = True
         self._is_leaving = False  # never reads again
+        self._awaits_memory = False  # for the rest of its unfinished frame
         loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -205,8 +243,28 @@ class Connection:
 
     def release_idle_buffer(self) -> None:
         """Let go of the receive buffer where no frame is unfinished."""
-        if self._kept_end == 0:
-            self._kept = None
+        if self._kept is not None and self._kept_end == 0:
+            self._let_go()
+
+    @property
+    def client_host(self) -> str:
+        """Where the client is."""
+        return self.peer.client_host
+
+    @property
+    def arrived_bytes(self) -> int:
+        """How much has come that is not handled yet: of an unfinished frame, as a rule."""
+        return self._kept_end - self._kept_start
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the node reads nothing, and not because the client takes no answers."""
+        return not self._is_reading and not self._is_writing
+
+    def on_memory(self) -> None:
+        """Receive the rest of the unfinished frame."""
+        self._awaits_memory = False
+        self._resume()
 
     def close(self, reason: str = "", *, is_expected: bool = True) -> None:
         """Close now; answers not yet sent are dropped. A second call does nothing.
@@ -232,7 +290,7 @@ class Connection:
         self._waiting.clear()
         self._unsent.clear()
         self._is_writing = False
-        self._kept = None
+        self._let_go()
         self._socket.close()
         self._start_control()
         self.peer.closed()
@@ -265,8 +323,6 @@ class Connection:
             self._kept_end += count
             if self._kept_end - self._kept_start >= self._needed:
                 self._handle_kept()
-            elif self._kept_end == len(kept):
-                self._grow_kept()
         if self._unsent and not self._is_writing and not self._is_closed:
             self._send()
 
@@ -280,13 +336,12 @@ class Connection:
         self._kept_start = position
         if position == self._kept_end:
             self._kept_start = self._kept_end = 0
-            if len(kept) > KEPT_BYTES_MAX or len(kept) < SCRATCH_BYTES:
-                self._kept = None
+            size_bytes = len(kept)
+            is_worth_keeping = SCRATCH_BYTES <= size_bytes <= KEPT_BYTES_MAX
+            if not is_worth_keeping or not self._buffers.memory.keep_idle(self, size_bytes):
+                self._let_go()
         elif self._is_reading:
-            left = bytes(kept[position : self._kept_end])
-            kept[: len(left)] = left
-            self._kept_start, self._kept_end = 0, len(left)
-            self._grow_kept()
+            self._keep(kept[position : self._kept_end])
 
     def _handle_frames(self, buffer: memoryview, position: int, end: int) -> int:
         """Handle the whole frames in ``buffer[position:end]``; return where the rest starts.
@@ -302,7 +357,7 @@ class Connection:
                 break
             frame_end = position + 4 + size
             if frame_end > end:
-                self._needed = 4 + size
+                self._needed = 4 + size if end - position >= HEAD_BYTES else HEAD_BYTES
                 break
             try:
                 answer = handle_frame(buffer[position + 4 : frame_end], self.peer)
@@ -321,26 +376,48 @@ class Connection:
         return position
 
     def _keep(self, rest: memoryview) -> None:
+        """Keep what is not handled, and claim the memory for the rest of its frame."""
+        arrived_bytes = len(rest)
+        if not self._is_reading:  # It is requests that have to wait.
+            self._store(rest, arrived_bytes)
+            self._buffers.memory.hold(self, arrived_bytes)
+            return
+        size_bytes = max(self._needed, KEPT_BYTES_MIN)
+        carries_records = True
+        if arrived_bytes >= HEAD_BYTES:
+            size, api_key = _SIZE_API_KEY.unpack_from(rest)
+            carries_records = api_key == RECORDS_API_KEY
+            if size > CONTROL_REQUEST_BYTES_MAX and not carries_records:
+                self._close_broken(
+                    f"a request of API {api_key} of {size} bytes, "
+                    f"allowed are {CONTROL_REQUEST_BYTES_MAX}"
+                )
+                return
         kept = self._kept
-        size_bytes = max(self._needed, len(rest), KEPT_BYTES_MIN)
-        if kept is None or len(kept) < size_bytes:
-            room_bytes = max(KEPT_GROWTH * len(rest), KEPT_BYTES_MIN)
-            size_bytes = max(min(size_bytes, room_bytes), len(rest) + KEPT_BYTES_MIN)
-            kept = self._kept = memoryview(bytearray(size_bytes))
+        if kept is not None and size_bytes <= len(kept) <= KEPT_BYTES_MAX:
+            size_bytes = len(kept)
+        memory = self._buffers.memory
+        if memory.claim(
+            self, size_bytes, arrived_bytes=arrived_bytes, carries_records=carries_records
+        ):
+            self._store(rest, size_bytes)
+        else:
+            self._awaits_memory = True
+            self._pause()
+            self._store(rest, arrived_bytes)
+
+    def _store(self, rest: memoryview, size_bytes: int) -> None:
+        """Put ``rest`` at the front of a kept buffer of this size."""
+        kept = self._kept
+        if kept is None or len(kept) != size_bytes:
+            kept = _new_buffer(size_bytes)
         kept[: len(rest)] = rest
+        self._kept = kept
         self._kept_start, self._kept_end = 0, len(rest)
 
-    def _grow_kept(self) -> None:
-        """Make room for the unfinished frame, more the more of it has come."""
-        kept = self._kept
-        assert kept is not None
-        if len(kept) >= self._needed and self._kept_end < len(kept):
-            return
-        growth = KEPT_GROWTH if self._kept_end <= KEPT_BYTES_MAX else 2
-        size_bytes = min(self._needed, growth * self._kept_end)
-        grown = memoryview(bytearray(max(size_bytes, self._kept_end + KEPT_BYTES_MIN)))
-        grown[: self._kept_end] = kept[: self._kept_end]
-        self._kept = grown
+    def _let_go(self) -> None:
+        self._kept = None
+        self._buffers.memory.release(self)
 
     def _close_broken(self, reason: str, *, is_expected: bool = False) -> None:
         if self._unsent and not self._is_writing:
@@ -353,7 +430,7 @@ class Connection:
         return (
             len(self._unsent) > UNSENT_SEGMENTS_MAX
             or len(self._waiting) >= self._buffers.queued_requests_max
-            or self._control_bytes > QUEUED_CONTROL_BYTES_MAX
+            or self._control_bytes > self._buffers.queued_control_bytes_max
         )
 
     def _pause(self) -> None:
@@ -363,7 +440,9 @@ class Connection:
 
     def _resume(self) -> None:
         """Go on with the frames that are here, then with the socket."""
-        if self._is_reading or self._is_closed or self._is_leaving or self._must_pause():
+        if self._is_reading or self._is_closed or self._is_leaving or self._awaits_memory:
+            return
+        if self._must_pause():
             return
         self._is_reading = True
         if self._kept_end > self._kept_start:
@@ -391,7 +470,18 @@ class Connection:
         elif isinstance(answer, asyncio.Future):
             self._waiting.append(answer)
             answer.add_done_callback(self._on_answered)
+            # What is answered by a future may hold a copy of its request.
+            memory = self._buffers.memory
+            memory.add_control(request_bytes)
+            answer.add_done_callback(functools.partial(_give_back, memory, request_bytes))
         elif callable(answer):
+            if not self._buffers.memory.add_control(request_bytes):
+                self._buffers.memory.give_back_control(request_bytes)
+                self._close_broken(
+                    f"no memory for a request of {request_bytes} bytes: too many wait for their "
+                    "answers, see queued.max.request.bytes"
+                )
+                return
             future: asyncio.Future[Reply] = self._loop.create_future()
             self._waiting.append(future)
             self._control.append((answer, future, request_bytes))
@@ -417,11 +507,14 @@ class Connection:
             try:
                 reply = await call()
             except CloseConnection as closing:
+                self._buffers.memory.give_back_control(self._control_bytes)
                 self._control.clear()
+                self._control_bytes = 0
                 self._is_running_control = False
                 self.close(closing.reason, is_expected=closing.is_expected)
                 return
             self._control_bytes -= request_bytes
+            self._buffers.memory.give_back_control(request_bytes)
             if not future.done():
                 future.set_result(reply)
                 self._drain_waiting()
@@ -594,3 +687,17 @@ class Connection:
                 break
             sent -= size_bytes
             unsent.popleft()
+
+
+def _new_buffer(size_bytes: int) -> memoryview:
+    """Return a buffer to receive into. A large one takes memory only as it fills.
+
+    And gives it back to the system at once, where an allocator would keep it.
+    """
+    if size_bytes <= SCRATCH_BYTES:
+        return memoryview(bytearray(size_bytes))
+    return memoryview(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _give_back(memory: RequestMemory, size_bytes: int, _: asyncio.Future[Reply]) -> None:
+    memory.give_back_control(size_bytes)

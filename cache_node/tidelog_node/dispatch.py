@@ -38,9 +38,6 @@ from tidelog_node.wire.primitives import (
 logger = logging.getLogger(__name__)
 
 API_VERSIONS_KEY = 18
-# Parsing takes up to 0.14 s a megabyte, during which nobody else is served. Kafka's own
-# limit for what a group stores of a JoinGroup or SyncGroup is 1 MiB.
-CONTROL_REQUEST_BYTES_MAX = 8 * 1024 * 1024
 _SIZE_CORRELATION = struct.Struct(">ii")
 
 HotParser = Callable[[memoryview, int, int], Any]
@@ -133,11 +130,6 @@ class Dispatch:
             if api_key != API_VERSIONS_KEY:
                 raise CloseConnection(f"version {version} of API {api_key} is not supported")
             return self._unsupported_api_versions(correlation_id)
-        if len(frame) > CONTROL_REQUEST_BYTES_MAX:
-            raise CloseConnection(
-                f"a request of API {api_key} of {len(frame)} bytes, "
-                f"allowed are {CONTROL_REQUEST_BYTES_MAX}"
-            )
         position = 10
         client_id: str | None = None
         if client_id_length >= 0:

@@ -30,13 +30,19 @@ class Server:
         *,
         request_bytes_max: int,
         queued_requests_max: int,
+        queued_request_bytes_max: int,
+        frame_seconds_max: float,
         idle_seconds_max: float,
         send_buffer_bytes: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handle = handle
         self._buffers = LoopBuffers(
-            request_bytes_max=request_bytes_max, queued_requests_max=queued_requests_max
+            request_bytes_max=request_bytes_max,
+            queued_requests_max=queued_requests_max,
+            queued_request_bytes_max=queued_request_bytes_max,
+            frame_seconds_max=frame_seconds_max,
+            loop=self._loop,
         )
         self._idle_seconds_max = idle_seconds_max
         self._send_buffer_bytes = send_buffer_bytes

@@ -138,6 +138,8 @@ async def _start(
         dispatch,
         request_bytes_max=static_config.socket_request_max_bytes,
         queued_requests_max=static_config.queued_max_requests,
+        queued_request_bytes_max=static_config.queued_max_request_bytes,
+        frame_seconds_max=static_config.queued_request_receive_timeout_ms / 1000,
         idle_seconds_max=static_config.connections_max_idle_ms / 1000,
         send_buffer_bytes=static_config.socket_send_buffer_bytes,
     )

@@ -127,7 +127,8 @@ def test_only_records_may_come_in_large_requests(node: NodeProcess) -> None:
         client.send(delete_topics(500_000))
         assert client.receive()
         before = node.rss_bytes()
-        client.send(delete_topics(3_000_000))
+        with contextlib.suppress(ConnectionError):  # closed before all of it is sent
+            client.send(delete_topics(3_000_000))
         assert client.is_closed_by_node()
         assert node.rss_bytes() - before < 40_000_000
     assert "a request of API 20 of 18000022 bytes, allowed are 8388608" in node.log

@@ -58,7 +58,13 @@ def connect(handle: FrameHandler) -> tuple[socket.socket, Connection]:
         accepted,
         Peer("127.0.0.1", client.getsockname()[1], "127.0.0.1"),
         handle=handle,
-        buffers=LoopBuffers(request_bytes_max=1000, queued_requests_max=10),
+        buffers=LoopBuffers(
+            request_bytes_max=1000,
+            queued_requests_max=10,
+            queued_request_bytes_max=1_048_576,
+            frame_seconds_max=30,
+            loop=asyncio.get_running_loop(),
+        ),
         loop=asyncio.get_running_loop(),
         owner=Owner(),
     )
