@@ -345,6 +345,12 @@ class OutcomeUnknown(TidelogError):
     code = ErrorCode.request_timed_out
 
 
+class RequestTimedOut(TidelogError):
+    """The time that the caller gave was over before this part of the request was begun."""
+
+    code = ErrorCode.request_timed_out
+
+
 class VersionConflict(TidelogError):
     """A conditional write lost: the item is not at the version it was read at."""
 

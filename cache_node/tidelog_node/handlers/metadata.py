@@ -29,7 +29,6 @@ from tidelog_core.errors import (
     InvalidTopic,
     OutcomeUnknown,
     StoreUnavailable,
-    TidelogError,
     TopicAlreadyExists,
     VersionConflict,
 )
@@ -209,25 +208,26 @@ class MetadataHandlers:
             request.allow_auto_topic_creation and self._node_config().auto_create_topics_enable
         )
         errors: dict[str, ErrorCode] = {}
+        wanted: list[str] = []
         for name in names:
             errors[name] = _name_error(name)
             if self._view.image.is_unreadable(name):
                 errors[name] = ErrorCode.leader_not_available  # It is there: ask again.
-                continue
-            if not may_create or errors[name] is ErrorCode.invalid_topic_exception:
-                continue
-            try:
-                await self._admin.ensure_topic(name)
-            except (
-                StoreUnavailable,
-                OutcomeUnknown,
-                VersionConflict,
-                TopicAlreadyExists,  # and deleted again meanwhile
-            ) as error:
-                logger.warning("topic not created", extra={"topic": name, "problem": str(error)})
-                errors[name] = ErrorCode.leader_not_available
-            except TidelogError as error:
-                errors[name] = error.code
+            elif may_create and errors[name] is not ErrorCode.invalid_topic_exception:
+                wanted.append(name)
+        for name, error in (await self._admin.ensure_topics(wanted)).items():
+            match error:
+                case (
+                    StoreUnavailable()
+                    | OutcomeUnknown()
+                    | VersionConflict()
+                    | TopicAlreadyExists()  # and deleted again meanwhile
+                ):
+                    reason = str(error)
+                    logger.warning("topic not created", extra={"topic": name, "reason": reason})
+                    errors[name] = ErrorCode.leader_not_available
+                case _:
+                    errors[name] = error.code
         return errors
 
     def _known(

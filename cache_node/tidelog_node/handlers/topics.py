@@ -14,18 +14,19 @@ from uuid import UUID
 from kio.schema.create_partitions.v3 import request as partitions_request
 from kio.schema.create_partitions.v3 import response as partitions_response
 from kio.schema.create_topics.v7 import request as create_request
-from kio.schema.create_topics.v7 import response as create_response
 from kio.schema.delete_topics.v5 import request as delete_request_v5
 from kio.schema.delete_topics.v6 import request as delete_request
 from kio.schema.delete_topics.v6 import response as delete_response
-from tidelog_core.admin.describe import NodeLayers, describe_topic
+from tidelog_core.admin.commit import Deletion
+from tidelog_core.admin.describe import NodeLayers
 from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.service import ClusterAdmin
-from tidelog_core.admin.topics import NewTopic, TopicPlan
+from tidelog_core.admin.topics import NewTopic, WiderTopic
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
+    PolicyViolation,
     StoreUnavailable,
     TidelogError,
     TopicDeletionDisabled,
@@ -34,14 +35,15 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.turns import Turn
 
+from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopics
 from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 T = TypeVar("T")
 
-CREATE_TOPICS_KEY = 19
 DELETE_TOPICS_KEY = 20
 CREATE_PARTITIONS_KEY = 37
 
@@ -83,17 +85,37 @@ class TopicHandlers:
         ]
 
     async def create_topics(
-        self, request: create_request.CreateTopicsRequest, _: RequestContext
-    ) -> create_response.CreateTopicsResponse:
-        """Answer CreateTopics."""
+        self, request: create_request.CreateTopicsRequest, context: RequestContext
+    ) -> bytes:
+        """Answer CreateTopics, encoded."""
         repeated = _repeated(topic.name for topic in request.topics)
-        results = [_uncreated(name, InvalidRequest("Duplicate topic name.")) for name in repeated]
-        results += [
-            await self._create(topic, validate_only=request.validate_only)
-            for topic in request.topics
-            if topic.name not in repeated
-        ]
-        return build(create_response.CreateTopicsResponse, topics=tuple(results))
+        turn = Turn()
+        wanted: list[NewTopic] = []
+        for topic in request.topics:
+            await turn.step()
+            if topic.name not in repeated:
+                wanted.append(_new_topic(topic))
+        answer = CreatedTopics(
+            context.api_version,
+            NodeLayers.of(self._static_config, self._view.image, self._broker_id),
+        )
+        for twice in repeated:
+            answer.add_refused(twice, InvalidRequest("Duplicate topic name."))
+        try:
+            outcomes = await self._admin.create_topics(
+                wanted,
+                validate_only=request.validate_only,
+                seconds_max=request.timeout.total_seconds(),
+            )
+        except PolicyViolation as error:
+            outcomes = {new.name: error for new in wanted}
+        for name, outcome in outcomes.items():
+            await turn.step()
+            if isinstance(outcome, TidelogError):
+                answer.add_refused(name, outcome)
+            else:
+                answer.add_created(outcome)
+        return answer.encoded()
 
     async def delete_topics_by_name(
         self, request: delete_request_v5.DeleteTopicsRequest, context: RequestContext
@@ -107,7 +129,8 @@ class TopicHandlers:
             code = ErrorCode.invalid_request if is_old else disabled.code
             refused = [_undeleted(code, str(disabled), name=n) for n in request.topic_names]
             return build(delete_response.DeleteTopicsResponse, responses=tuple(refused))
-        return await self._delete(request.topic_names, ())
+        seconds_max = request.timeout.total_seconds()
+        return await self._delete(request.topic_names, (), seconds_max=seconds_max)
 
     async def delete_topics(
         self, request: delete_request.DeleteTopicsRequest, _: RequestContext
@@ -140,7 +163,8 @@ class TopicHandlers:
                             "You may not specify both topic name and topic id.", name, topic_id
                         )
                     )
-        response = await self._delete(names, ids)
+        seconds_max = request.timeout.total_seconds()
+        response = await self._delete(names, ids, seconds_max=seconds_max)
         return build(delete_response.DeleteTopicsResponse, responses=(*wrong, *response.responses))
 
     async def create_partitions(
@@ -149,64 +173,18 @@ class TopicHandlers:
         """Answer CreatePartitions."""
         repeated = _repeated(topic.name for topic in request.topics)
         results = [_widened(name, InvalidRequest("Duplicate topic name.")) for name in repeated]
-        for topic in request.topics:
-            if topic.name in repeated:
-                continue
-            error: TidelogError | None = None
-            assignments = None
-            if topic.assignments is not None:
-                assignments = [given.broker_ids for given in topic.assignments]
-            try:
-                await self._admin.create_partitions(
-                    topic.name,
-                    topic.count,
-                    assignments=assignments,
-                    validate_only=request.validate_only,
-                )
-            except TidelogError as raised:
-                error = raised
-            results.append(_widened(topic.name, error))
+        outcomes = await self._admin.widen_topics(
+            [_wider_topic(topic) for topic in request.topics if topic.name not in repeated],
+            validate_only=request.validate_only,
+            seconds_max=request.timeout.total_seconds(),
+        )
+        for widened, outcome in outcomes.items():
+            error = outcome if isinstance(outcome, TidelogError) else None
+            results.append(_widened(widened, error))
         return build(partitions_response.CreatePartitionsResponse, results=tuple(results))
 
-    async def _create(
-        self, topic: create_request.CreatableTopic, *, validate_only: bool
-    ) -> create_response.CreatableTopicResult:
-        new = NewTopic(
-            name=topic.name,
-            partition_count=topic.num_partitions,
-            replication_factor=topic.replication_factor,
-            assignments=[(given.partition_index, given.broker_ids) for given in topic.assignments],
-            configs={config.name: config.value for config in topic.configs},
-        )
-        try:
-            plan = await self._admin.create_topic(new, validate_only=validate_only)
-        except TidelogError as error:
-            return _uncreated(topic.name, error)
-        return self._created(plan)
-
-    def _created(self, plan: TopicPlan) -> create_response.CreatableTopicResult:
-        layers = NodeLayers.of(self._static_config, self._view.image, self._broker_id)
-        return build(
-            create_response.CreatableTopicResult,
-            error_code=ErrorCode.none,
-            name=plan.topic.name,
-            topic_id=plan.topic.topic_id,
-            num_partitions=plan.topic.partition_count,
-            replication_factor=plan.replication_factor,
-            configs=tuple(
-                build(
-                    create_response.CreatableTopicConfigs,
-                    name=entry.setting.name,
-                    value=entry.value,
-                    read_only=entry.is_read_only,
-                    config_source=int(entry.source),
-                )
-                for entry in describe_topic(plan.topic.configs, layers)
-            ),
-        )
-
     async def _delete(
-        self, names: Iterable[str], ids: Iterable[UUID]
+        self, names: Iterable[str], ids: Iterable[UUID], *, seconds_max: float
     ) -> delete_response.DeleteTopicsResponse:
         names, ids = list(names), list(ids)
         repeated_names, repeated_ids = _repeated(names), _repeated(ids)
@@ -231,8 +209,9 @@ class TopicHandlers:
             else:
                 by_id[topic_id] = name
         results += self._resolve_names(image, [n for n in names if n not in repeated_names], by_id)
-        for topic_id, name in by_id.items():
-            results.append(await self._delete_one(topic_id, name))
+        outcomes = await self._admin.delete_topics(by_id, seconds_max=seconds_max)
+        for topic_id, outcome in outcomes.items():
+            results.append(_deletion_result(topic_id, by_id[topic_id], outcome))
         return build(delete_response.DeleteTopicsResponse, responses=tuple(results))
 
     def _resolve_names(
@@ -258,31 +237,27 @@ class TopicHandlers:
                 by_id[topic.topic_id] = name
         return results
 
-    async def _delete_one(self, topic_id: UUID, name: str) -> delete_response.DeletableTopicResult:
-        try:
-            await self._admin.delete_topic(topic_id)
-        except TidelogError as error:
-            return _undeleted(admin_error_code(error), str(error), name=name, topic_id=topic_id)
-        return build(
-            delete_response.DeletableTopicResult,
-            error_code=ErrorCode.none,
-            name=name,
-            topic_id=topic_id,
-        )
 
-
-def _repeated(values: Iterable[T]) -> list[T]:
-    return [value for value, count in Counter(values).items() if count > 1]
-
-
-def _uncreated(name: str, error: TidelogError) -> create_response.CreatableTopicResult:
-    return build(
-        create_response.CreatableTopicResult,
-        name=name,
-        error_code=admin_error_code(error),
-        error_message=str(error),
-        configs=(),
+def _new_topic(topic: create_request.CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(given.partition_index, given.broker_ids) for given in topic.assignments],
+        configs={config.name: config.value for config in topic.configs},
     )
+
+
+def _wider_topic(topic: partitions_request.CreatePartitionsTopic) -> WiderTopic:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = [given.broker_ids for given in topic.assignments]
+    return WiderTopic(topic.name, topic.count, assignments)
+
+
+def _repeated(values: Iterable[T]) -> dict[T, None]:
+    """Return what comes more than once, in order."""
+    return {value: None for value, count in Counter(values).items() if count > 1}
 
 
 def _widened(
@@ -293,6 +268,19 @@ def _widened(
         name=name,
         error_code=ErrorCode.none if error is None else admin_error_code(error),
         error_message=None if error is None else str(error),
+    )
+
+
+def _deletion_result(
+    topic_id: UUID, name: str, outcome: Deletion | TidelogError
+) -> delete_response.DeletableTopicResult:
+    if isinstance(outcome, TidelogError):
+        return _undeleted(admin_error_code(outcome), str(outcome), name=name, topic_id=topic_id)
+    return build(
+        delete_response.DeletableTopicResult,
+        error_code=ErrorCode.none,
+        name=name,
+        topic_id=topic_id,
     )
 
 

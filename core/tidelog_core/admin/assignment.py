@@ -10,25 +10,26 @@ from tidelog_core.metadata.records import Broker
 from tidelog_core.replication.placement import ReplicaPlacer, Replicas
 
 
-def spread(
-    partition_count: int,
-    replication_factor: int,
-    *,
-    brokers: Mapping[int, Broker],
-    existing: Iterable[Replicas],
-    live: Set[int] | None = None,
-) -> tuple[Replicas, ...]:
-    """Return the replicas of ``partition_count`` partitions, the leader first.
+def placer(
+    brokers: Mapping[int, Broker], *, existing: Iterable[Replicas], live: Set[int] | None = None
+) -> ReplicaPlacer:
+    """Return who places new partitions; ``live`` is all brokers where nothing is known of that."""
+    return ReplicaPlacer(
+        racks={broker_id: broker.rack for broker_id, broker in brokers.items()},
+        live=brokers.keys() if live is None else live,
+        existing=existing,
+    )
 
-    See ``ReplicaPlacer``; ``live`` is all of the brokers where nothing is known of that.
+
+def spread(
+    placer: ReplicaPlacer, partition_count: int, replication_factor: int
+) -> tuple[Replicas, ...]:
+    """Return the replicas of a topic's new partitions, the leader first.
+
     Raises ``InvalidReplicationFactor``.
     """
     try:
-        return ReplicaPlacer(
-            racks={broker_id: broker.rack for broker_id, broker in brokers.items()},
-            live=brokers.keys() if live is None else live,
-            existing=existing,
-        ).place(partition_count, replication_factor)
+        return placer.place(partition_count, replication_factor)
     except InvalidReplicationFactor as error:
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {replication_factor} time(s): {error}"

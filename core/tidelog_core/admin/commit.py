@@ -1,18 +1,32 @@
 """Writing what was decided, so that readers see all of it or nothing.
 
-A topic that fits one transaction is written in one. A wider one is written partition
-items first, which nobody reads until a topic item counts them, and the topic item last:
-that write is the commit point. Every transaction on the way holds the topic item at the
-version the decision was made on, so a writer that lost cannot touch the winner's
-partitions, and what a crash leaves behind is overwritten by the next attempt.
+A topic that fits one transaction is written in one, together with as many others as fit
+too. A wider one is written partition items first, which nobody reads until a topic item
+counts them, and the topic item last: that write is the commit point. Every transaction on
+the way holds the topic item at the version the decision was made on, so a writer that lost
+cannot touch the winner's partitions, and what a crash leaves behind is overwritten by the
+next attempt.
+
+Of topics that share a transaction, each fails or succeeds by itself: who lost is taken out,
+and the others are written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from tidelog_core.admin.topics import TopicPlan
-from tidelog_core.errors import VersionConflict
+from tidelog_core.errors import (
+    CommitTooLarge,
+    ItemTooLarge,
+    RequestTimedOut,
+    StoreUnavailable,
+    TidelogError,
+    VersionConflict,
+)
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import DeletedTopic, Partition, Topic
 from tidelog_core.metadata.store import (
@@ -24,7 +38,18 @@ from tidelog_core.metadata.store import (
 )
 from tidelog_core.retention.deleted_topics import remove_partitions
 
+K = TypeVar("K")
+
 _PARTITIONS_PER_COMMIT = COMMIT_WRITES_MAX - 1  # one place is for the topic item
+_LATE = "The time for the request was over before this topic was begun."
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A topic as it was decided on, and what takes its place."""
+
+    topic: Topic
+    tombstone: DeletedTopic
 
 
 async def commit_topic(store: MetadataStore, plan: TopicPlan) -> None:
@@ -37,7 +62,7 @@ async def commit_topic(store: MetadataStore, plan: TopicPlan) -> None:
         for start in range(0, last, _PARTITIONS_PER_COMMIT):
             some = plan.partitions[start : min(last, start + _PARTITIONS_PER_COMMIT)]
             await store.commit(_put_partitions(some), checks=[records.check(plan.topic)])
-        await store.commit([*_put_partitions(plan.partitions[last:]), records.put(plan.topic)])
+        await store.commit(_writes(plan.topic, plan.partitions[last:]))
     except VersionConflict:
         if last and plan.topic.version == ABSENT:
             # Nobody else knows the id of a topic that was not created.
@@ -45,9 +70,106 @@ async def commit_topic(store: MetadataStore, plan: TopicPlan) -> None:
         raise
 
 
-async def commit_deletion(store: MetadataStore, topic: Topic, tombstone: DeletedTopic) -> None:
-    """Replace the topic by its tombstone. Raises ``VersionConflict`` where the topic changed."""
-    await store.commit([records.delete(topic), records.put(tombstone)])
+async def commit_topics(
+    store: MetadataStore,
+    plans: Mapping[K, TopicPlan],
+    *,
+    is_late: Callable[[], bool] = lambda: False,
+) -> dict[K, TidelogError]:
+    """Store as ``commit_topic`` does; return those that failed, and why.
+
+    What has not been begun when it is late fails with ``RequestTimedOut``; the first
+    transaction is begun at any time.
+    """
+    narrow = {
+        key: _writes(plan.topic, plan.partitions)
+        for key, plan in plans.items()
+        if len(plan.partitions) <= _PARTITIONS_PER_COMMIT
+    }
+    failed = await _commit_together(store, narrow, is_late)
+    is_begun = bool(narrow)
+    for key, plan in plans.items():
+        if key in narrow:
+            continue
+        try:
+            if is_begun and is_late():
+                raise RequestTimedOut(_LATE)
+            is_begun = True
+            await commit_topic(store, plan)
+        except TidelogError as error:
+            failed[key] = error
+    return failed
+
+
+async def commit_deletions(
+    store: MetadataStore,
+    deletions: Mapping[K, Deletion],
+    *,
+    is_late: Callable[[], bool] = lambda: False,
+) -> dict[K, TidelogError]:
+    """Replace the topics by their tombstones; return those that failed, as ``commit_topics``."""
+    writes = {
+        key: [records.delete(deletion.topic), records.put(deletion.tombstone)]
+        for key, deletion in deletions.items()
+    }
+    return await _commit_together(store, writes, is_late)
+
+
+async def _commit_together(
+    store: MetadataStore, writes: Mapping[K, Sequence[Write]], is_late: Callable[[], bool]
+) -> dict[K, TidelogError]:
+    """Do the writes of each key or none of them, those of many keys in one transaction."""
+    failed: dict[K, TidelogError] = {}
+    groups = deque(_pack(writes))
+    is_begun = False
+    while groups:
+        keys = groups.popleft()
+        if is_begun and is_late():
+            failed.update((key, RequestTimedOut(_LATE)) for key in keys)
+            continue
+        is_begun = True
+        try:
+            await store.commit([write for key in keys for write in writes[key]])
+        except VersionConflict as conflict:
+            lost = [key for key in keys if _touches(writes[key], conflict)] or keys
+            failed.update((key, conflict) for key in lost)
+            if len(lost) < len(keys):
+                groups.appendleft([key for key in keys if key not in failed])
+        except (CommitTooLarge, ItemTooLarge) as error:
+            if len(keys) == 1:
+                failed[keys[0]] = error
+            else:
+                middle = len(keys) // 2
+                groups.extendleft((keys[middle:], keys[:middle]))
+        except StoreUnavailable as error:
+            # So it would be with the others, and each attempt takes its time.
+            failed.update((key, error) for some in (keys, *groups) for key in some)
+            break
+        except TidelogError as error:
+            failed.update((key, error) for key in keys)
+    return failed
+
+
+def _pack(writes: Mapping[K, Sequence[Write]]) -> Iterator[list[K]]:
+    """Yield the keys in order, as many at a time as a transaction takes the writes of."""
+    keys: list[K] = []
+    count = 0
+    for key, some in writes.items():
+        if count + len(some) > COMMIT_WRITES_MAX:
+            yield keys
+            keys, count = [], 0
+        keys.append(key)
+        count += len(some)
+    if keys:
+        yield keys
+
+
+def _touches(writes: Iterable[Write], conflict: VersionConflict) -> bool:
+    return any((write.id.collection, write.id.key) in conflict.keys for write in writes)
+
+
+def _writes(topic: Topic, partitions: Sequence[Partition]) -> list[Write]:
+    return [*_put_partitions(partitions), records.put(topic)]
 
 
 def _put_partitions(partitions: Sequence[Partition]) -> list[Write]:

@@ -30,15 +30,26 @@ def validate_topic_name(name: str) -> None:
         )
 
 
-def find_collision(name: str, existing: Iterable[str]) -> str | None:
-    """Return a topic that differs from ``name`` only by '.' for '_', ``None`` where none does.
+class Collisions:
+    """Finds topics that differ only by '.' for '_': metrics of such could not be told apart."""
 
-    Metrics of such topics could not be told apart.
-    """
-    if "." not in name and "_" not in name:
-        return None
-    unified = name.replace(".", "_")
-    return next((other for other in existing if other.replace(".", "_") == unified), None)
+    def __init__(self, existing: Iterable[str]) -> None:
+        self._by_unified: dict[str, str] = {}
+        for name in existing:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Note that there is a topic of this name."""
+        if "." in name or "_" in name:
+            self._by_unified.setdefault(_unified(name), name)
+
+    def find(self, name: str) -> str | None:
+        """Return a topic that collides with this name, ``None`` where none does."""
+        return self._by_unified.get(_unified(name))
+
+
+def _unified(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def is_internal(name: str) -> bool:

@@ -10,11 +10,14 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from tidelog_core.admin.commit import commit_deletion, commit_topic
+from tidelog_core.admin.changing import ATTEMPTS_MAX, RETRY_DELAY_MAX, Commit, change_each
+from tidelog_core.admin.commit import Deletion, commit_deletions, commit_topics
 from tidelog_core.admin.configs import (
     Alteration,
     alter_group_configs,
@@ -28,15 +31,17 @@ from tidelog_core.admin.groups import validate_group_id
 from tidelog_core.admin.topics import (
     NewTopic,
     TopicPlan,
+    TopicPlanner,
+    WiderTopic,
+    check_new_partition_count,
     default_topic,
     plan_deletion,
-    plan_more_partitions,
-    plan_topic,
 )
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     StoreUnavailable,
+    TidelogError,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownTopicId,
@@ -51,9 +56,16 @@ from tidelog_core.metadata.records import NodeConfigOverrides, Topic
 from tidelog_core.metadata.store import ABSENT, MetadataStore
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
-ATTEMPTS_MAX = 10
-RETRY_DELAY_MAX = 0.05  # seconds
+
+@dataclass(slots=True)
+class _Ensured:
+    """Topics that are to be there, for everyone who has named some of them."""
+
+    names: dict[str, None] = field(default_factory=dict)  # in the order they were named
+    failed: dict[str, TidelogError] | None = None  # None: nobody has seen to them yet
 
 
 class ClusterAdmin:
@@ -78,43 +90,70 @@ class ClusterAdmin:
         self._new_topic_id = new_topic_id
         self._live = live
         self._see_peers = see_peers
+        self._to_ensure = _Ensured()
+        self._ensuring = asyncio.Lock()
 
     async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicPlan:
-        """Create the topic and return it. Raises what ``plan_topic`` raises."""
+        """Create the topic and return it. Raises what ``TopicPlanner.plan_new`` raises."""
+        outcomes = await self.create_topics([new], validate_only=validate_only)
+        return _only(outcomes)
 
-        def decide(image: ClusterImage) -> TopicPlan:
-            return plan_topic(
-                image,
-                new,
-                node=self._node_config(),
-                topic_id=self._new_topic_id(),
-                now_ms=self._clock_ms(),
-                live=self._live(image),
-            )
+    async def create_topics(
+        self,
+        wanted: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        seconds_max: float | None = None,
+    ) -> dict[str, TopicPlan | TidelogError]:
+        """Create the topics, of distinct names; return what became of each, by name.
 
-        return await self._change(
-            decide, lambda plan: commit_topic(self._store, plan), validate_only
+        That is what ``TopicPlanner.plan_new`` raises, or ``RequestTimedOut`` for those that
+        were not begun in time. Raises ``PolicyViolation`` where they are too many.
+        """
+        check_new_partition_count(wanted, self._node_config())
+
+        def decide(image: ClusterImage) -> Callable[[NewTopic], TopicPlan]:
+            planner = self._planner(image)
+            now_ms = self._clock_ms()
+            return lambda new: planner.plan_new(new, topic_id=self._new_topic_id(), now_ms=now_ms)
+
+        return await self._change_each(
+            {new.name: new for new in wanted},
+            decide,
+            partial(commit_topics, self._store),
+            validate_only=validate_only,
+            seconds_max=seconds_max,
         )
 
     async def ensure_topic(self, name: str) -> Topic:
         """Return the topic, created with the cluster's defaults where it is not there.
 
-        Raises what ``plan_topic`` raises, but not ``TopicAlreadyExists``.
+        Raises what ``TopicPlanner.plan_new`` raises, but not ``TopicAlreadyExists``.
         """
+        for error in (await self.ensure_topics([name])).values():
+            raise error
         topic = self._view.image.topic(name)
-        if topic is not None:
-            return topic
-        try:
-            live_count = len(self._live(await self._newest()))
-            plan = await self.create_topic(
-                default_topic(name, self._node_config(), live_count=live_count)
-            )
-        except TopicAlreadyExists:
-            topic = self._view.image.topic(name)
-            if topic is None:
-                raise  # Created and deleted while we looked: the caller asks again.
-            return topic
-        return plan.topic
+        if topic is None:  # Created and deleted while we looked: the caller asks again.
+            raise TopicAlreadyExists(f"Topic '{name}' was there, and is no more.")
+        return topic
+
+    async def ensure_topics(self, names: Iterable[str]) -> dict[str, TidelogError]:
+        """Create those that are not there with the cluster's defaults; return what failed.
+
+        All that is asked for while others are being created is created together.
+        """
+        missing = [name for name in names if self._view.image.topic(name) is None]
+        if not missing:
+            return {}
+        ensured = self._to_ensure
+        ensured.names.update(dict.fromkeys(missing))
+        async with self._ensuring:
+            if ensured.failed is None:  # Nobody who waited before us has done it.
+                if self._to_ensure is ensured:
+                    self._to_ensure = _Ensured()
+                ensured.failed = await self._create_defaults(list(ensured.names))
+        failed = ensured.failed
+        return {name: failed[name] for name in missing if name in failed}
 
     async def create_partitions(
         self,
@@ -124,13 +163,27 @@ class ClusterAdmin:
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicPlan:
-        """Widen the topic to ``count`` partitions. Raises what ``plan_more_partitions`` raises."""
-        return await self._change(
-            lambda image: plan_more_partitions(
-                image, name, count, assignments=assignments, live=self._live(image)
-            ),
-            lambda plan: commit_topic(self._store, plan),
-            validate_only,
+        """Widen a topic. Raises what ``TopicPlanner.plan_wider`` raises."""
+        wider = WiderTopic(name, count, assignments)
+        return _only(await self.widen_topics([wider], validate_only=validate_only))
+
+    async def widen_topics(
+        self,
+        wanted: Sequence[WiderTopic],
+        *,
+        validate_only: bool = False,
+        seconds_max: float | None = None,
+    ) -> dict[str, TopicPlan | TidelogError]:
+        """Widen the topics, of distinct names; return what became of each, by name.
+
+        Errors are those of ``TopicPlanner.plan_wider``, and else as in ``create_topics``.
+        """
+        return await self._change_each(
+            {wider.name: wider for wider in wanted},
+            lambda image: self._planner(image).plan_wider,
+            partial(commit_topics, self._store),
+            validate_only=validate_only,
+            seconds_max=seconds_max,
         )
 
     def check_deletion_enabled(self) -> None:
@@ -143,19 +196,35 @@ class ClusterAdmin:
 
         Raises ``UnknownTopicId`` or ``TopicDeletionDisabled``.
         """
+        return _only(await self.delete_topics([topic_id])).topic
+
+    async def delete_topics(
+        self, topic_ids: Iterable[UUID], *, seconds_max: float | None = None
+    ) -> dict[UUID, Deletion | TidelogError]:
+        """Delete the topics; return what became of each.
+
+        Errors are ``UnknownTopicId``, and ``RequestTimedOut`` for those that were not begun
+        in time. Raises ``TopicDeletionDisabled``.
+        """
         self.check_deletion_enabled()
 
-        def decide(image: ClusterImage) -> Topic:
-            topic = image.topic_by_id(topic_id)
-            if topic is None:
-                raise UnknownTopicId("This server does not host this topic ID.")
-            return topic
+        def decide(image: ClusterImage) -> Callable[[UUID], Deletion]:
+            now_ms = self._clock_ms()
 
-        async def commit(topic: Topic) -> None:
-            tombstone = plan_deletion(topic, now_ms=self._clock_ms())
-            await commit_deletion(self._store, topic, tombstone)
+            def decide_one(topic_id: UUID) -> Deletion:
+                topic = image.topic_by_id(topic_id)
+                if topic is None:
+                    raise UnknownTopicId("This server does not host this topic ID.")
+                return Deletion(topic, plan_deletion(topic, now_ms=now_ms))
 
-        return await self._change(decide, commit)
+            return decide_one
+
+        return await self._change_each(
+            {topic_id: topic_id for topic_id in topic_ids},
+            decide,
+            partial(commit_deletions, self._store),
+            seconds_max=seconds_max,
+        )
 
     async def alter_topic(
         self, name: str, alterations: Sequence[Alteration], *, validate_only: bool = False
@@ -310,8 +379,61 @@ class ClusterAdmin:
             break
         return decision
 
+    async def _change_each(
+        self,
+        wanted: Mapping[K, V],
+        decide: Callable[[ClusterImage], Callable[[V], T]],
+        commit: Commit[K, T],
+        *,
+        validate_only: bool = False,
+        seconds_max: float | None = None,
+    ) -> dict[K, T | TidelogError]:
+        """As ``change_each``; on return the image shows what was committed."""
+        outcomes = await change_each(
+            wanted,
+            decide,
+            commit,
+            newest=self._newest,
+            validate_only=validate_only,
+            seconds_max=seconds_max,
+        )
+        if not validate_only and not all(isinstance(o, TidelogError) for o in outcomes.values()):
+            # What was committed is done, even if the store has gone away just now.
+            with contextlib.suppress(StoreUnavailable):
+                await self._view.refresh()
+        return outcomes
+
+    async def _create_defaults(self, names: Sequence[str]) -> dict[str, TidelogError]:
+        """Create the topics that are not there with the cluster's defaults; return what failed."""
+        try:
+            live_count = len(self._live(await self._newest()))
+            wanted = [
+                default_topic(name, self._node_config(), live_count=live_count) for name in names
+            ]
+            outcomes = await self.create_topics(wanted)
+        except TidelogError as error:
+            return dict.fromkeys(names, error)
+        image = self._view.image
+        return {
+            name: outcome
+            for name, outcome in outcomes.items()
+            if isinstance(outcome, TidelogError)
+            and not (isinstance(outcome, TopicAlreadyExists) and image.topic(name) is not None)
+        }
+
+    def _planner(self, image: ClusterImage) -> TopicPlanner:
+        return TopicPlanner(image, node=self._node_config(), live=self._live(image))
+
     async def _newest(self) -> ClusterImage:
         image = await self._view.refresh()
         if self._see_peers is not None:
             await self._see_peers()
         return image
+
+
+def _only(outcomes: Mapping[K, T | TidelogError]) -> T:
+    """Return what became of the only one, or raise what kept it from that."""
+    (outcome,) = outcomes.values()
+    if isinstance(outcome, TidelogError):
+        raise outcome
+    return outcome

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tidelog_core.admin import assignment
 from tidelog_core.admin.configs import new_topic_configs
-from tidelog_core.admin.names import find_collision, is_internal, validate_topic_name
+from tidelog_core.admin.names import Collisions, is_internal, validate_topic_name
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     InvalidPartitions,
@@ -21,17 +21,22 @@ from tidelog_core.errors import (
     InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopic,
+    PolicyViolation,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import DeletedTopic, Partition, Topic
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog_core.replication.placement import ReplicaPlacer
 
 USE_DEFAULT = -1
 # A request for more is taken for a mistake: it would be thousands of commits, and a node
 # is built for about ten thousand partitions.
 PARTITIONS_MAX = 10_000
+# Of all topics that one request creates. Source: ``MAX_PARTITIONS_PER_BATCH`` of Kafka's
+# ``ReplicationControlManager``.
+NEW_PARTITIONS_MAX = 10_000
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's own; clients expect it to be refused
 OWN_TOPICS_REPLICATION_FACTOR = 3  # Kafka's offsets.topic.replication.factor
 
@@ -48,6 +53,15 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class WiderTopic:
+    """A topic that somebody wants to have more partitions."""
+
+    name: str
+    count: int  # the new total
+    assignments: Sequence[Sequence[int]] | None = None  # replicas of the additional ones
+
+
+@dataclass(frozen=True, slots=True)
 class TopicPlan:
     """A topic item to write and the partitions that come with it."""
 
@@ -60,97 +74,136 @@ class TopicPlan:
         return len(self.partitions[0].replicas)
 
 
-def plan_topic(
-    image: ClusterImage,
-    new: NewTopic,
-    *,
-    node: NodeConfig,
-    topic_id: UUID,
-    now_ms: int,
-    live: Set[int] | None = None,
-) -> TopicPlan:
-    """Return the topic to create. ``live`` is every registered broker where it is not known.
+class TopicPlanner:
+    """Plans new and wider topics on one image, each on top of those before it. For one task."""
 
-    Raises ``InvalidTopic``, ``TopicAlreadyExists``, ``InvalidConfig``, ``InvalidRequest``,
-    ``InvalidPartitions``, ``InvalidReplicationFactor`` or ``InvalidReplicaAssignment``.
-    """
-    if new.name == CLUSTER_METADATA_TOPIC:
-        raise InvalidRequest(f"Creation of internal topic {new.name} is prohibited.")
-    if image.topic(new.name) is not None or image.is_unreadable(new.name):
-        raise TopicAlreadyExists(f"Topic '{new.name}' already exists.")
-    validate_topic_name(new.name)
-    collision = find_collision(new.name, image.topics)
-    if collision is not None:
-        raise InvalidTopic(f"Topic '{new.name}' collides with existing topic: {collision}")
-    configs = new_topic_configs(new.configs, node)
-    if new.assignments:
-        replicas = _given_replicas(image, new)
-    else:
-        replicas = _spread_replicas(image, new, node, live=live)
-    topic = Topic(
-        name=new.name,
-        topic_id=topic_id,
-        partition_count=len(replicas),
-        configs=configs,
-        is_internal=is_internal(new.name),
-        created_ms=now_ms,
-    )
-    return TopicPlan(topic, _partitions(topic_id, replicas, live=live))
+    def __init__(
+        self, image: ClusterImage, *, node: NodeConfig, live: Set[int] | None = None
+    ) -> None:
+        """``live`` is every registered broker where it is not known."""
+        self._image = image
+        self._node = node
+        self._live = live
+        self._planned: set[str] = set()
+        # Lazy: most requests need neither, and both take a look at every topic.
+        self._collisions: Collisions | None = None
+        self._placer: ReplicaPlacer | None = None
+        self._configs: dict[frozenset[tuple[str, str | None]], dict[str, str]] = {}
 
+    def plan_new(self, new: NewTopic, *, topic_id: UUID, now_ms: int) -> TopicPlan:
+        """Return the topic to create.
 
-def plan_more_partitions(
-    image: ClusterImage,
-    name: str,
-    count: int,
-    *,
-    assignments: Sequence[Sequence[int]] | None = None,
-    live: Set[int] | None = None,
-) -> TopicPlan:
-    """Return the widened topic with its additional partitions.
-
-    ``count`` is the new total; ``assignments`` has the replicas of the additional ones.
-    Raises ``UnknownTopicOrPartition``, ``InvalidPartitions``, ``InvalidReplicaAssignment``
-    or ``InvalidReplicationFactor``.
-    """
-    topic = image.topic(name)
-    if topic is None:
-        raise UnknownTopicOrPartition("This server does not host this topic-partition.")
-    before = topic.partition_count
-    if count == before:
-        raise InvalidPartitions(f"Topic already has {before} partition(s).")
-    if count < before:
-        raise InvalidPartitions(
-            f"The topic {name} currently has {before} partition(s);"
-            f" {count} would not be an increase."
+        Raises ``InvalidTopic``, ``TopicAlreadyExists``, ``InvalidConfig``, ``InvalidRequest``,
+        ``InvalidPartitions``, ``InvalidReplicationFactor`` or ``InvalidReplicaAssignment``.
+        """
+        self._check_name(new.name)
+        configs = self._checked_configs(new.configs)
+        if new.assignments:
+            replicas = _given_replicas(self._image, new)
+        else:
+            count, factor = _wanted_size(new, self._node)
+            replicas = self._spread(count, factor)
+        topic = Topic(
+            name=new.name,
+            topic_id=topic_id,
+            partition_count=len(replicas),
+            configs=configs,
+            is_internal=is_internal(new.name),
+            created_ms=now_ms,
         )
-    _check_partition_limit(count)
-    additional = count - before
-    # Of the first one whose item could ever be read.
-    widths = (len(partition.replicas) for partition in image.partitions(name))
-    replication_factor = next((width for width in widths if width), 0)
-    if assignments is None:
-        replicas = assignment.spread(
-            additional,
-            replication_factor,
-            brokers=image.brokers,
-            existing=assignment.existing_replicas(image),
-            live=live,
-        )
-    else:
-        if len(assignments) != additional:
+        plan = TopicPlan(topic, _partitions(topic_id, replicas, live=self._live))
+        self._planned.add(new.name)
+        assert self._collisions is not None
+        self._collisions.add(new.name)
+        return plan
+
+    def plan_wider(self, wider: WiderTopic) -> TopicPlan:
+        """Return the widened topic with its additional partitions.
+
+        Raises ``UnknownTopicOrPartition``, ``InvalidPartitions``, ``InvalidReplicaAssignment``
+        or ``InvalidReplicationFactor``.
+        """
+        name, count = wider.name, wider.count
+        topic = self._image.topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartition("This server does not host this topic-partition.")
+        before = topic.partition_count
+        if count == before:
+            raise InvalidPartitions(f"Topic already has {before} partition(s).")
+        if count < before:
+            raise InvalidPartitions(
+                f"The topic {name} currently has {before} partition(s);"
+                f" {count} would not be an increase."
+            )
+        _check_partition_limit(count)
+        # Of the first one whose item could ever be read.
+        widths = (len(partition.replicas) for partition in self._image.partitions(name))
+        factor = next((width for width in widths if width), 0)
+        if wider.assignments is None:
+            replicas = self._spread(count - before, factor)
+        else:
+            replicas = self._checked_assignments(wider.assignments, count - before, factor)
+        widened = dataclasses.replace(topic, partition_count=count)
+        partitions = _partitions(topic.topic_id, replicas, first_partition=before, live=self._live)
+        return TopicPlan(widened, partitions)
+
+    def _check_name(self, name: str) -> None:
+        if name == CLUSTER_METADATA_TOPIC:
+            raise InvalidRequest(f"Creation of internal topic {name} is prohibited.")
+        is_there = self._image.topic(name) is not None or self._image.is_unreadable(name)
+        if is_there or name in self._planned:
+            raise TopicAlreadyExists(f"Topic '{name}' already exists.")
+        validate_topic_name(name)
+        if self._collisions is None:
+            self._collisions = Collisions(self._image.topics)
+        collision = self._collisions.find(name)
+        if collision is not None:
+            raise InvalidTopic(f"Topic '{name}' collides with existing topic: {collision}")
+
+    def _checked_configs(self, configs: Mapping[str, str | None]) -> dict[str, str]:
+        """Return the overrides; those of thousands of topics are mostly the same."""
+        key = frozenset(configs.items())
+        checked = self._configs.get(key)
+        if checked is None:
+            checked = self._configs[key] = new_topic_configs(configs, self._node)
+        return dict(checked)
+
+    def _checked_assignments(
+        self, assignments: Sequence[Sequence[int]], count: int, factor: int
+    ) -> tuple[tuple[int, ...], ...]:
+        if len(assignments) != count:
             raise InvalidReplicaAssignment(
-                f"Attempted to add {additional} additional partition(s), but only"
+                f"Attempted to add {count} additional partition(s), but only"
                 f" {len(assignments)} assignment(s) were specified."
             )
         for given in assignments:
             assignment.validate_assignment(
-                given, broker_ids=image.brokers.keys(), replication_factor=replication_factor
+                given, broker_ids=self._image.brokers.keys(), replication_factor=factor
             )
-        replicas = tuple(tuple(given) for given in assignments)
-    widened = dataclasses.replace(topic, partition_count=count)
-    return TopicPlan(
-        widened, _partitions(topic.topic_id, replicas, first_partition=before, live=live)
-    )
+        return tuple(tuple(given) for given in assignments)
+
+    def _spread(self, count: int, factor: int) -> tuple[tuple[int, ...], ...]:
+        if self._placer is None:
+            self._placer = assignment.placer(
+                self._image.brokers,
+                existing=assignment.existing_replicas(self._image),
+                live=self._live,
+            )
+        return assignment.spread(self._placer, count, factor)
+
+
+def check_new_partition_count(wanted: Sequence[NewTopic], node: NodeConfig) -> None:
+    """Raise ``PolicyViolation`` where one request would create too many partitions."""
+    count = 0
+    for new in wanted:
+        if new.assignments:
+            count += len(new.assignments)
+        elif new.partition_count == USE_DEFAULT:
+            count += node.num_partitions
+        else:
+            count += max(0, new.partition_count)
+    if count > NEW_PARTITIONS_MAX:
+        raise PolicyViolation("Excessively large number of partitions per request.")
 
 
 def plan_deletion(topic: Topic, *, now_ms: int) -> DeletedTopic:
@@ -212,9 +265,8 @@ def _given_replicas(image: ClusterImage, new: NewTopic) -> tuple[tuple[int, ...]
     return tuple(given[partition] for partition in range(len(given)))
 
 
-def _spread_replicas(
-    image: ClusterImage, new: NewTopic, node: NodeConfig, *, live: Set[int] | None
-) -> tuple[tuple[int, ...], ...]:
+def _wanted_size(new: NewTopic, node: NodeConfig) -> tuple[int, int]:
+    """Return the number of partitions and the replication factor of a topic to spread."""
     if new.replication_factor < USE_DEFAULT or new.replication_factor == 0:
         raise InvalidReplicationFactor(
             "Replication factor must be larger than 0, or -1 to use the default value."
@@ -228,13 +280,7 @@ def _spread_replicas(
         else new.replication_factor
     )
     _check_partition_limit(count)
-    return assignment.spread(
-        count,
-        factor,
-        brokers=image.brokers,
-        existing=assignment.existing_replicas(image),
-        live=live,
-    )
+    return count, factor
 
 
 def _check_partition_limit(count: int) -> None:

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.admin.assignment import spread
+from tidelog_core.admin.assignment import placer, spread
 from tidelog_core.admin.configs import Alteration, AlterOperation, alter_topic_configs
-from tidelog_core.admin.names import find_collision, validate_topic_name
-from tidelog_core.admin.topics import NewTopic, default_topic, plan_deletion, plan_topic
+from tidelog_core.admin.names import Collisions, validate_topic_name
+from tidelog_core.admin.topics import NewTopic, TopicPlanner, default_topic, plan_deletion
 from tidelog_core.config import NodeConfig, TopicConfig, parse_config, settings_of
 from tidelog_core.errors import InvalidConfig, InvalidReplicationFactor, InvalidTopic
 from tidelog_core.metadata.image import ClusterImage
@@ -49,9 +49,12 @@ def test_other_names_are_refused(name: str) -> None:
 
 
 def test_names_collide_where_only_dot_and_underscore_differ() -> None:
-    assert find_collision("a.b_c", ["x", "a_b.c"]) == "a_b.c"
-    assert find_collision("a.b", ["a-b", "ab"]) is None
-    assert find_collision("ab", ["a_b"]) is None
+    assert Collisions(["x", "a_b.c"]).find("a.b_c") == "a_b.c"
+    assert Collisions(["a-b", "ab"]).find("a.b") is None
+    assert Collisions(["a_b"]).find("ab") is None
+    later = Collisions([])
+    later.add("a.b")
+    assert later.find("a_b") == "a.b"
 
 
 @given(
@@ -67,7 +70,7 @@ def test_any_spread_is_even_and_repeats_no_broker(
     members = brokers(broker_count, racks)
     load = {n: data.draw(st.integers(0, 3)) for n in members}
     existing = [(n,) for n, count in load.items() for _ in range(count)]
-    placed = spread(partition_count, factor, brokers=members, existing=existing)
+    placed = spread(placer(members, existing=existing), partition_count, factor)
     assert len(placed) == partition_count
     for replicas in placed:
         assert len(replicas) == len(set(replicas)) == factor
@@ -82,27 +85,23 @@ def test_any_spread_is_even_and_repeats_no_broker(
 
 
 def test_followers_of_one_leader_vary() -> None:
-    placed = spread(30, 2, brokers=brokers(5), existing=[])
+    placed = spread(placer(brokers(5), existing=[]), 30, 2)
     followers = {replicas[1] for replicas in placed if replicas[0] == placed[0][0]}
     assert len(followers) > 1
 
 
 def test_more_replicas_than_brokers_are_refused() -> None:
     with pytest.raises(InvalidReplicationFactor, match=r"only 2 broker\(s\)"):
-        spread(1, 3, brokers=brokers(2), existing=[])
+        spread(placer(brokers(2), existing=[]), 1, 3)
     with pytest.raises(InvalidReplicationFactor, match="All brokers"):
-        spread(1, 1, brokers={}, existing=[])
+        spread(placer({}, existing=[]), 1, 1)
 
 
 def test_a_plan_is_complete_and_deletion_keeps_what_cleanup_needs() -> None:
     topic_id = uuid4()
-    plan = plan_topic(
-        ClusterImage(brokers=brokers(3)),
-        NewTopic(name="a", partition_count=4, replication_factor=2),
-        node=NodeConfig(),
-        topic_id=topic_id,
-        now_ms=99,
-    )
+    planner = TopicPlanner(ClusterImage(brokers=brokers(3)), node=NodeConfig())
+    new = NewTopic(name="a", partition_count=4, replication_factor=2)
+    plan = planner.plan_new(new, topic_id=topic_id, now_ms=99)
     assert (plan.topic.topic_id, plan.topic.created_ms, plan.replication_factor) == (
         topic_id,
         99,

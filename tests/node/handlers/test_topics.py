@@ -62,7 +62,7 @@ def test_create_topics_answers_and_creates_in_every_version(tmp_path: Path, vers
         (topic("th_ere.1"), ErrorCode.invalid_topic_exception, "collides with existing topic"),
         (topic("n", 0), ErrorCode.invalid_partitions, "non-positive"),
         (topic("n", -2), ErrorCode.invalid_partitions, "non-positive"),
-        (topic("n", 10_001), ErrorCode.invalid_partitions, "at most 10000"),
+        (topic("n", 10_001), ErrorCode.policy_violation, "Excessively large number"),
         (topic("n", 1, 0), ErrorCode.invalid_replication_factor, "larger than 0"),
         (topic("n", 1, 4), ErrorCode.invalid_replication_factor, "only 2 broker(s)"),
         (

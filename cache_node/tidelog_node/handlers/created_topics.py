@@ -1,0 +1,98 @@
+"""The response of CreateTopics, encoded topic by topic.
+
+A created topic is answered with its forty settings, and thousands of topics of a request
+mostly have the same ones: they are encoded once, and put behind the fields before them.
+
+    throttle_time_ms  topics  tags (from version 5 on)
+    topic:  …  configs (from version 5 on, the last field)  tags
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args, get_type_hints
+
+from kio.index import load_response_schema
+from kio.schema.create_topics.v7 import response as create_response
+from tidelog_core.admin.describe import NodeLayers, describe_topic
+from tidelog_core.admin.failures import admin_error_code
+from tidelog_core.admin.topics import TopicPlan
+from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.wire_messages import write_message
+
+from tidelog_node.wire.messages import build
+from tidelog_node.wire.primitives import write_uvarint
+
+CREATE_TOPICS_KEY = 19
+FLEXIBLE_FROM = 5  # and with settings
+_NO_THROTTLE = bytes(4)
+_NO_TAGS = b"\0"
+
+
+class CreatedTopics:
+    """Builds one response. A topic refused has no settings."""
+
+    def __init__(self, version: int, layers: NodeLayers) -> None:
+        self._is_flexible = version >= FLEXIBLE_FROM
+        self._layers = layers
+        hints = get_type_hints(load_response_schema(CREATE_TOPICS_KEY, version))
+        self._schema: Any = get_args(hints["topics"])[0]
+        self._topics: list[bytes] = []
+        self._configs: dict[frozenset[tuple[str, str]], bytes] = {}
+
+    def add_created(self, plan: TopicPlan) -> None:
+        """Answer a topic that was created, or could be."""
+        fields = {
+            "error_code": ErrorCode.none,
+            "name": plan.topic.name,
+            "topic_id": plan.topic.topic_id,
+            "num_partitions": plan.topic.partition_count,
+            "replication_factor": plan.replication_factor,
+        }
+        encoded = self._encode(fields)
+        if self._is_flexible:
+            without = encoded.removesuffix(_array([], is_flexible=True) + _NO_TAGS)
+            encoded = b"".join((without, self._encoded_configs(plan.topic.configs), _NO_TAGS))
+        self._topics.append(encoded)
+
+    def add_refused(self, name: str, error: TidelogError) -> None:
+        """Answer a topic that was not created."""
+        fields = {"error_code": admin_error_code(error), "error_message": str(error), "name": name}
+        self._topics.append(self._encode(fields))
+
+    def encoded(self) -> bytes:
+        """Return the response."""
+        topics = _array(self._topics, is_flexible=self._is_flexible)
+        return b"".join((_NO_THROTTLE, topics, _NO_TAGS if self._is_flexible else b""))
+
+    def _encode(self, fields: Mapping[str, object]) -> bytes:
+        result = build(create_response.CreatableTopicResult, configs=(), **fields)
+        return write_message(self._schema, result)
+
+    def _encoded_configs(self, configs: Mapping[str, str]) -> bytes:
+        key = frozenset(configs.items())
+        encoded = self._configs.get(key)
+        if encoded is None:
+            entries = [
+                build(
+                    create_response.CreatableTopicConfigs,
+                    name=entry.setting.name,
+                    value=entry.value,
+                    read_only=entry.is_read_only,
+                    config_source=int(entry.source),
+                )
+                for entry in describe_topic(configs, self._layers)
+            ]
+            schema = create_response.CreatableTopicConfigs
+            written = [write_message(schema, entry) for entry in entries]
+            encoded = self._configs[key] = _array(written, is_flexible=True)
+        return encoded
+
+
+def _array(elements: Sequence[bytes], *, is_flexible: bool) -> bytes:
+    if not is_flexible:
+        return b"".join((struct.pack(">i", len(elements)), *elements))
+    encoded = bytearray()
+    write_uvarint(encoded, len(elements) + 1)
+    return b"".join((encoded, *elements))
