@@ -21,7 +21,7 @@ from tidelog_core.objects.folder import FolderObjectStore
 
 from bench.day import units
 from bench.day.measure_brokers import Brokers
-from bench.day.measure_clients import Clients, group_of
+from bench.day.measure_clients import Clients
 from bench.day.measure_segments import Segments
 from bench.day.measure_world import (
     NOW_MS,
@@ -65,12 +65,6 @@ def item_bytes() -> dict[str, int]:
         "changelog entry of one key": entries[0],
         "changelog entry, each further key": entries[1] - entries[0],
     }
-
-
-def group_record_units(member_count: int, partitions_each: int) -> int:
-    """Return the write units of a check on a classic group's record of that many members."""
-    record = group_of(member_count, partitions_each)
-    return units.transaction_write_units(units.written_size_bytes(records.put(record)))
 
 
 async def _measure(folder: Path) -> dict[str, Cost]:

@@ -8,6 +8,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.groups import CommittedOffset, GroupMember, GroupRecord
 from tidelog_core.metadata.transactions import TransactionRecord
 from tidelog_core.model import TopicPartition
+from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
 from tidelog_node.transactions import state as transaction_state
 from tidelog_node.transactions.loaded import LoadedTransaction
@@ -32,14 +33,21 @@ class Clients:
         self._world = world
 
     async def offsets(self) -> None:
-        """Measure writing a group's record and its members' commits."""
+        """Measure giving a group's members their partitions, and their commits."""
         record = group_of(GROUP_MEMBERS, MEMBER_PARTITIONS)
-        await self._world.store.commit([records.put(record, is_logged=False)])
-        record = dataclasses.replace(record, version=1)
+        before = [dataclasses.replace(member, assignment=b"") for member in record.members]
         storage = GroupStorage(
-            self._world.store, OffsetPages(), shard=record.shard, group_id=GROUP, record=record
+            self._world.store,
+            OffsetPages(),
+            shard=record.shard,
+            group_id=GROUP,
+            stored=None,
+            limits=DEFAULT_PAGE_LIMITS,
         )
-        await self._world.note("write a group's record", lambda: storage.save(record))
+        await storage.save(
+            dataclasses.replace(record, phase="CompletingRebalance", members=tuple(before))
+        )
+        await self._world.note("assign partitions to 15 members", lambda: storage.save(record))
         topic = (TOPIC, self._world.topic.topic_id)
         full = {topic: {n: _offset() for n in range(GROUP_MEMBERS * MEMBER_PARTITIONS)}}
         some = {topic: {n: _offset() for n in range(MEMBER_PARTITIONS)}}

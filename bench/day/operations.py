@@ -104,12 +104,12 @@ COSTS: Mapping[str, Cost] = {
         },
         requests={"LIST": 1},
     ),
-    "write a group's record": Cost(write_units={"group": 2}),
+    "assign partitions to 15 members": Cost(write_units={"group": 2, "member": 4}, transactions=1),
     "commit the offset of a topic's only partition": Cost(
-        write_units={"offset": 2, "group": 4}, transactions=1
+        write_units={"offset": 2, "group": 2}, transactions=1
     ),
     "commit 4 of the 60 offsets in a page": Cost(
-        write_units={"offset": 6, "group": 4}, transactions=1
+        write_units={"offset": 6, "group": 2}, transactions=1
     ),
     "take a block of producer ids": Cost(write_units={"producer-id": 1}),
     "carry out a transaction": Cost(write_units={"transaction": 3}),
@@ -122,7 +122,3 @@ ITEM_BYTES: Mapping[str, int] = {
     "changelog entry of one key": 137,
     "changelog entry, each further key": 66,
 }
-
-# Write units of a check on a group's record, which every offset commit makes, by the group's
-# members. Of a transaction, so two for each KB.
-GROUP_CHECK_UNITS: Mapping[int, int] = {1: 2, 15: 4, 50: 8, 100: 16, 500: 74, 1000: 146}

@@ -18,7 +18,7 @@ from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 
 from bench.day.amounts import Amounts
 from bench.day.cluster import Cluster, Floats
-from bench.day.operations import COSTS, GROUP_CHECK_UNITS, ITEM_BYTES
+from bench.day.operations import COSTS, ITEM_BYTES
 from bench.day.scenario import DAY_S, GB, NODE, TOPIC, Scenario
 from bench.day.units import READ_UNIT_BYTES, read_units
 
@@ -83,7 +83,7 @@ def client_load(scenario: Scenario) -> Load:
     """Return what offset commits and transactions take a second."""
     load = Load()
     pages = COMMIT.write_units["offset"] * scenario.offset_pages
-    check = group_check_units(scenario.members)
+    check = COMMIT.write_units["group"]
     load.writes["offset commits"] = scenario.commits_per_s * (pages + check)
     load.writes["transactions"] = scenario.transactions_per_s * TRANSACTION.writes
     a_group = scenario.members / scenario.commit_interval_s
@@ -136,18 +136,6 @@ def functions_load(lists: float, others: float) -> Load:
     call = COSTS["a function finds nothing due"]
     load.reads["retention functions"] = lists + others * (call.reads - call.read_units[LISTED])
     return load
-
-
-def group_check_units(members: float) -> int:
-    """Return the write units of checking a group's record, from the next larger one measured.
-
-    Beyond the largest, in proportion.
-    """
-    for count, units in sorted(GROUP_CHECK_UNITS.items()):
-        if members <= count:
-            return units
-    largest = max(GROUP_CHECK_UNITS)
-    return math.ceil(GROUP_CHECK_UNITS[largest] * members / largest)
 
 
 def groups_of_busiest_shard(scenario: Scenario) -> int:

@@ -181,7 +181,7 @@ def test_the_bill_of_a_day_by_hand() -> None:
     stored = sum(hour.stored_gb for hour in day.hours) / 730
     assert math.isclose(lines["S3 storage"], stored * 0.023)
     commits = SMALL.commits_per_s * DAY_S
-    assert math.isclose(lines["DynamoDB, offset commits"], commits * 10 * 0.625e-6, rel_tol=1e-6)
+    assert math.isclose(lines["DynamoDB, offset commits"], commits * 8 * 0.625e-6, rel_tol=1e-6)
 
 
 def test_kafka_without_a_tier_pays_for_three_copies_and_direct_to_s3_for_no_crossing() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.day import measure
-from bench.day.operations import COSTS, GROUP_CHECK_UNITS, ITEM_BYTES, Cost
+from bench.day.operations import COSTS, ITEM_BYTES, Cost
 from bench.day.units import attributes_size_bytes, read_units, transaction_write_units, write_units
 
 
@@ -27,11 +27,6 @@ def test_an_operation_takes_what_is_stated(operation: str, measured: dict[str, C
 
 def test_items_have_the_sizes_that_are_stated() -> None:
     assert measure.item_bytes() == ITEM_BYTES
-
-
-def test_a_check_on_a_groups_record_takes_what_is_stated() -> None:
-    found = {count: measure.group_record_units(count, 4) for count in GROUP_CHECK_UNITS}
-    assert found == GROUP_CHECK_UNITS
 
 
 def test_another_run_measures_the_same(measured: dict[str, Cost], tmp_path: Path) -> None:

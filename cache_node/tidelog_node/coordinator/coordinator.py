@@ -33,10 +33,10 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.groups import (
     GROUP_COLLECTION_PREFIX,
     CommittedOffset,
-    GroupRecord,
     shard_of_group,
 )
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.member_pages import StoredGroup
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check, ItemKey, MetadataStore, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
@@ -61,6 +61,7 @@ from tidelog_node.coordinator.events import (
     SyncAnswer,
     SyncRequest,
 )
+from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Surroundings, Unloaded
@@ -94,6 +95,7 @@ class GroupCoordinator:
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         leads: Callable[[Partition], bool] | None = None,
         can_serve: Callable[[], bool] = lambda: True,
+        page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
     ) -> None:
         """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
 
@@ -107,6 +109,7 @@ class GroupCoordinator:
         self._wall_clock_ms = wall_clock_ms
         self._new_id = new_id
         self._can_serve = can_serve
+        self._page_limits = page_limits
         self._numbers = itertools.count(1)
         self._pages = OffsetPages()
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
@@ -337,8 +340,7 @@ class GroupCoordinator:
                     raise GroupIdNotFound(f"Group {group_id} is not a share group.")
                 if not loaded.group.is_empty:
                     raise NonEmptyGroup("The group is not empty.")
-                if not loaded.storage.is_claimed:
-                    await loaded.storage.save(loaded.record())
+                await loaded.storage.claim()
                 return await change(loaded.storage)
 
             return await loaded.exclusively(work)
@@ -428,7 +430,7 @@ class GroupCoordinator:
                 if not create:
                     return None
                 group = self._host(
-                    shard.index, ClassicGroup(group_id, now_ms=self._now_ms()), record=None
+                    shard.index, ClassicGroup(group_id, now_ms=self._now_ms()), stored=None
                 )
                 shard.groups[group_id] = group
             try:
@@ -483,7 +485,8 @@ class GroupCoordinator:
                 "changed group is not read again", extra={"group": group_id, "problem": str(error)}
             )
 
-    def _restored(self, shard_index: int, record: GroupRecord) -> LoadedGroup:
+    def _restored(self, shard_index: int, stored: StoredGroup) -> LoadedGroup:
+        record = stored.record
         now_ms, clock_offset_ms = self._now_ms(), self._clock_offset_ms()
         group: Group
         if record.share is not None:
@@ -502,9 +505,9 @@ class GroupCoordinator:
                 clock_offset_ms=clock_offset_ms,
                 settings=self._consumer_settings(record.group_id),
             )
-        return self._host(shard_index, group, record=record)
+        return self._host(shard_index, group, stored=stored)
 
-    def _host(self, shard_index: int, group: Group, *, record: GroupRecord | None) -> LoadedGroup:
+    def _host(self, shard_index: int, group: Group, *, stored: StoredGroup | None) -> LoadedGroup:
         shard = self._shards.get(shard_index)
 
         async def is_still_ours() -> bool:
@@ -516,7 +519,8 @@ class GroupCoordinator:
             self._pages,
             shard=shard_index,
             group_id=group.group_id,
-            record=record,
+            stored=stored,
+            limits=self._page_limits,
         )
         loaded = LoadedGroup(
             group,

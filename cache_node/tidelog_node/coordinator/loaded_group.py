@@ -250,8 +250,7 @@ class LoadedGroup:
                 self.group, member_id, group_instance_id=group_instance_id, generation=generation
             )
             if error is ErrorCode.none:
-                if not self.storage.is_claimed:
-                    await self.storage.save(self.record())
+                await self.storage.claim()
                 created_ms = self._now_ms() + self._surroundings.clock_offset_ms()
                 timed = await self.storage.after_committed(offsets)
                 await self.storage.write_beside([write(timed)], checks, created_ms=created_ms)
@@ -404,7 +403,7 @@ class LoadedGroup:
         while not self.storage.is_claimed:
             await self.ready()
             if not self.storage.is_claimed:
-                await self.exclusively(lambda: self.storage.save(self.record()))
+                await self.exclusively(self.storage.claim)
 
     def _take(self, step: Step) -> None:
         if step.becomes is not None:

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.groups import GroupRecord, group_collection
-from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
+from tidelog_core.admin.stored_groups import read_group, read_groups
+from tidelog_core.errors import CoordinatorNotAvailable, CorruptItem
+from tidelog_core.metadata.member_pages import StoredGroup
+from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShard
 from tidelog_node.coordinator.loaded_group import LoadedGroup
@@ -28,7 +29,7 @@ class Shard(LedShard):
         leadership: Leadership,
         store: MetadataStore,
         *,
-        restore: Callable[[int, GroupRecord], LoadedGroup],
+        restore: Callable[[int, StoredGroup], LoadedGroup],
     ) -> None:
         super().__init__(index, leadership, store)
         self.groups: dict[str, LoadedGroup] = {}
@@ -39,12 +40,12 @@ class Shard(LedShard):
         """Return the group, or ``None`` where there is none of this id."""
         await self.loaded()
         if group_id in self._stale:
-            item = await self._store.get(ItemKey(group_collection(self.index), group_id))
+            stored = await read_group(self._store, self.index, group_id)
             self.check_open()
             # Someone else may have loaded it while we waited.
             if group_id in self._stale:
-                if item is not None:
-                    self.groups[group_id] = self._restore(self.index, GroupRecord.from_item(item))
+                if stored is not None:
+                    self.groups[group_id] = self._restore(self.index, stored)
                 self._stale.discard(group_id)
         return self.groups.get(group_id)
 
@@ -52,7 +53,7 @@ class Shard(LedShard):
         """Return every group of the shard."""
         await self.loaded()
         for group_id in tuple(self._stale):
-            with contextlib.suppress(CorruptItem):
+            with contextlib.suppress(CorruptItem, CoordinatorNotAvailable):
                 await self.find(group_id)
         return list(self.groups.values())
 
@@ -73,13 +74,9 @@ class Shard(LedShard):
             await group.close()
 
     async def _read_all(self) -> None:
-        for item in await self._store.list(group_collection(self.index)):
-            self._load_one(item)
-
-    def _load_one(self, item: Item) -> None:
-        try:
-            self.groups[item.id.key] = self._restore(self.index, GroupRecord.from_item(item))
-        except CorruptItem as error:
-            # One broken group must not take the others with it.
-            logger.error("group cannot be loaded", extra={"problem": str(error)})
-            self._stale.add(item.id.key)
+        for group_id, stored in (await read_groups(self._store, self.index)).items():
+            if isinstance(stored, StoredGroup):
+                self.groups[group_id] = self._restore(self.index, stored)
+            else:
+                logger.error("group cannot be loaded", extra={"problem": str(stored)})
+                self._stale.add(group_id)

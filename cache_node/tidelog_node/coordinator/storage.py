@@ -1,11 +1,12 @@
-"""One group's items in the metadata store: its record and its pages of offsets.
+"""One group's items in the metadata store: the group itself and its pages of offsets.
 
 Commits of offsets that arrive within a few milliseconds of each other become one
 transaction. Each transaction is conditional on the group's record being the one that
 its coordinator has in memory: a coordinator that was replaced while it did not look
-cannot store a commit of a generation that has ended elsewhere. A coordinator that has
-loaded a group writes its record before the first commit (``is_claimed``), so that what
-the one before still has under way comes before its own commits or not at all.
+cannot store a commit of a generation that has ended elsewhere. The record is small whatever
+the number of members, so this costs every commit the same (``group_items``). A coordinator
+that has loaded a group claims it before the first commit, so that what the one before still
+has under way comes before its own commits or not at all.
 
 Everything pending is written before the group's record is, so a commit that was
 accepted in a generation never lands after the next one has begun.
@@ -44,6 +45,7 @@ from tidelog_core.metadata.groups import (
     GroupRecord,
     offset_item_id,
 )
+from tidelog_core.metadata.member_pages import StoredGroup
 from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import (
     ABSENT,
@@ -52,6 +54,8 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+
+from tidelog_node.coordinator.group_items import GroupItems, PageLimits, new_record
 
 logger = logging.getLogger(__name__)
 
@@ -114,12 +118,13 @@ class GroupStorage:
         *,
         shard: int,
         group_id: str,
-        record: GroupRecord | None,
+        stored: StoredGroup | None,
+        limits: PageLimits,
     ) -> None:
-        """``record`` is the group as it is stored, ``None`` where it is not."""
-        # Of the group's record; ABSENT until it is first stored.
-        self.version = ABSENT if record is None else record.version
-        self._record = record  # as it was last read or written here
+        """``stored`` is the group as it was read, ``None`` where there is none."""
+        self._items = GroupItems(
+            store, shard=shard, group_id=group_id, stored=stored, limits=limits
+        )
         self._tenure = Tenure()
         self._store = store
         self._pages = pages
@@ -128,30 +133,39 @@ class GroupStorage:
         self._lock = asyncio.Lock()
         self._batch: _Batch | None = None
         self._flusher: asyncio.Task[None] | None = None
-        self._has_saved = False
+
+    @property
+    def version(self) -> int:
+        """The version of the group's record; ABSENT until it is first stored."""
+        return self._items.version
 
     @property
     def is_claimed(self) -> bool:
-        """Whether no coordinator of before can write any more, once this one has."""
-        return self._has_saved or self.version == ABSENT
+        """Whether no coordinator of before can write any more."""
+        return self._items.is_claimed
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits to be written."""
         return self._batch is None and not self._lock.locked()
 
+    async def claim(self) -> None:
+        """Make sure that no coordinator of before can write any more. Durable on return.
+
+        Raises ``VersionConflict`` where the group is not as it was read.
+        """
+        async with self._lock:
+            await self._items.claim()
+
     async def save(self, record: GroupRecord) -> None:
         """Store the group after every commit that was accepted before. Durable on return.
 
-        Raises ``VersionConflict`` where another coordinator has stored it meanwhile.
+        Raises ``VersionConflict`` where another coordinator has stored it since it was read.
         """
         async with self._lock:
             await self._flush()
-            record = dataclasses.replace(record, version=self.version)
-            await self._store.commit([put(record, is_logged=False)])
-            self.version += 1
-            self._record = record
-            self._has_saved = True
+            await self._items.claim()
+            await self._items.save(record)
 
     async def commit_offsets(
         self, offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
@@ -252,6 +266,8 @@ class GroupStorage:
         a transaction's end. Then the end of the record is in the changelog, for whoever has
         them in memory.
         """
+        # Pages that a coordinator of before wrote after they are listed would stay for ever.
+        await self.claim()
         await self.remove_offsets(lambda page: page.partitions.keys())
         if record.share is not None:
             items = await list_share_partitions(self._store, self._group_id)
@@ -263,11 +279,10 @@ class GroupStorage:
                 self._store,
                 shard=self._shard,
                 group_id=self._group_id,
-                if_still=Check(self._record_key, self.version),
+                if_still=self._items.check(),
             )
-            record = dataclasses.replace(record, version=self.version)
-            await self._store.commit([delete(record, is_logged=had_pending)])
-            self.version, self._record = ABSENT, None
+            await self._commit_in_parts(await self._items.page_removals())
+            await self._items.delete(is_logged=had_pending)
             return had_pending
 
     async def drop_pending(self, partitions: Mapping[str, Collection[int]]) -> bool:
@@ -276,20 +291,17 @@ class GroupStorage:
         Returns whether there was some. Then the group's record is in the changelog, as above.
         """
         async with self._lock:
-            if self.version == ABSENT or self._record is None:
+            if self.version == ABSENT:
                 return False
             had_pending = await drop_pending(
                 self._store,
                 shard=self._shard,
                 group_id=self._group_id,
-                if_still=Check(self._record_key, self.version),
+                if_still=self._items.check(),
                 partitions=partitions,
             )
             if had_pending:
-                await self._store.commit(
-                    [put(dataclasses.replace(self._record, version=self.version))]
-                )
-                self.version += 1
+                await self._items.write_again(is_logged=True)
             return had_pending
 
     async def has_pending(self) -> bool:
@@ -304,15 +316,11 @@ class GroupStorage:
         """
         async with self._lock:
             await self._flush()  # in the tenure in which it was accepted, or not at all
-            item = await self._store.get(self._record_key)
-            if item is None:
-                return self.version == ABSENT
-            if item.version != self.version:
-                if GroupRecord.from_item(item) != self._record:
-                    return False
-                self.version, self._tenure = item.version, Tenure()
-                self._has_saved = False
-            return True
+            version = self.version
+            is_as_known = await self._items.catch_up()
+            if self.version != version:
+                self._tenure = Tenure()
+            return is_as_known
 
     async def close(self) -> None:
         """Write what is pending and stop."""
@@ -392,18 +400,14 @@ class GroupStorage:
     ) -> None:
         """Do the writes if the group's record is ours; create it where there is none yet."""
         if self.version != ABSENT:
-            own = Check(self._record_key, self.version)
-            await self._store.commit(writes, checks=[own, *checks])
-            return
-        record = self._simple_group(created_ms)
-        await self._store.commit([put(record, is_logged=False), *writes], checks=checks)
-        self.version, self._record = ABSENT + 1, record
-        self._has_saved = True
+            await self._store.commit(writes, checks=[self._items.check(), *checks])
+        else:
+            await self._items.create(new_record(self._items.key, created_ms), writes, checks)
 
     async def _commit_in_parts(self, writes: Sequence[Write]) -> None:
         for start in range(0, len(writes), PAGES_PER_COMMIT):
             some = writes[start : start + PAGES_PER_COMMIT]
-            await self._store.commit(some, checks=[Check(self._record_key, self.version)])
+            await self._store.commit(some, checks=[self._items.check()])
 
     async def _page(self, key: PageKey) -> GroupOffsets:
         """Return the page as this storage wrote it last, else as it is stored."""
@@ -411,24 +415,6 @@ class GroupStorage:
         if page is None:
             return await read_page(self._store, self._group_id, key)
         return page_for(self._group_id, key, page)
-
-    @property
-    def _record_key(self) -> ItemKey:
-        return self._simple_group(0).item_id
-
-    def _simple_group(self, created_ms: int) -> GroupRecord:
-        """Return the record of a group that exists only because offsets were committed."""
-        return GroupRecord(
-            shard=self._shard,
-            group_id=self._group_id,
-            phase="Empty",
-            phase_since_ms=created_ms,
-            generation=0,
-            protocol_type=None,
-            protocol_name=None,
-            leader=None,
-            members=(),
-        )
 
 
 def _newer(

@@ -1,14 +1,14 @@
 """Administration of groups by whoever does not coordinate them.
 
-Theory of operation. A group's coordinator has the group in memory, and its members are
-in the store from the beginning of their first generation on: nobody is told of a
-generation before it is stored. Every write of a coordinator is conditional on the
-version that it has of the group's record, its commits of offsets too. So whoever writes
-the record takes the group from the coordinator: its next write loses, and it reads the
-store. If it still coordinates the group and the record says what it said, only at a newer
-version, it goes on from there. If not, it unloads the group and sends its members to look
-for their coordinator again. A coordinator that has read a record writes it once before it
-commits offsets, so that it and whoever is not done yet cannot both go on.
+Theory of operation. A group's coordinator has the group in memory, and its members are in the
+store from the beginning of their first generation on: nobody is told of a generation before it
+is stored. Every write of a coordinator is conditional on the version that it has of the
+group's record, those of members' pages and its commits of offsets too. So whoever writes the
+record takes the group from the coordinator: its next write loses, and it reads the store. If
+it still coordinates the group and the record says what it said, only at a newer version, it
+goes on from there. If not, it unloads the group and sends its members to look for their
+coordinator again. A coordinator that has read a record writes it once before it commits
+offsets, so that it and whoever is not done yet cannot both go on.
 
 What is done here therefore always writes the record at the version at which it was seen
 without members, and may meet a coordinator as follows.
@@ -56,8 +56,10 @@ from tidelog_core.admin.share_offsets import (
     list_share_partitions,
     read_share_partitions,
 )
+from tidelog_core.admin.stored_groups import list_pages, read_group, read_groups
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import (
+    CoordinatorNotAvailable,
     CorruptItem,
     GroupIdNotFound,
     InvalidGroupId,
@@ -69,12 +71,12 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.groups import (
     CommittedOffset,
     GroupRecord,
-    group_collection,
     shard_of_group,
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.member_pages import StoredGroup
 from tidelog_core.metadata.records import check, delete, put
-from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -108,13 +110,17 @@ def _require_one_commit(count: int, what: str) -> None:
         )
 
 
-def _readable(item: Item) -> list[GroupRecord]:
-    """Return the item's group, or nothing where it is damaged: that must not hide the others."""
-    try:
-        return [GroupRecord.from_item(item)]
-    except CorruptItem as error:
-        logger.warning("group cannot be read", extra={"problem": str(error)})
-        return []
+def _readable(
+    groups: Mapping[str, StoredGroup | CorruptItem | CoordinatorNotAvailable],
+) -> list[GroupRecord]:
+    """Return the groups without those that are damaged: these must not hide the others."""
+    found = []
+    for group in groups.values():
+        if isinstance(group, StoredGroup):
+            found.append(group.record)
+        else:
+            logger.warning("group cannot be read", extra={"problem": str(group)})
+    return found
 
 
 class GroupAdmin:
@@ -138,8 +144,8 @@ class GroupAdmin:
         found: list[GroupRecord] = []
         for start in range(0, len(shards), SHARDS_READ_AT_ONCE):
             some = shards[start : start + SHARDS_READ_AT_ONCE]
-            lists = await asyncio.gather(*(self._store.list(group_collection(s)) for s in some))
-            found += [group for items in lists for item in items for group in _readable(item)]
+            read = await asyncio.gather(*(read_groups(self._store, shard) for shard in some))
+            found += [group for groups in read for group in _readable(groups)]
         return sorted(found, key=lambda group: group.group_id)
 
     async def describe(self, group_id: str) -> GroupRecord:
@@ -212,6 +218,8 @@ class GroupAdmin:
             if group.share is not None:
                 items = await list_share_partitions(self._store, group_id)
                 writes += [forget(item) for item in items]
+            for item in await list_pages(self._store, group.shard, group_id):
+                writes.append(Write(item.id, None, item.version, is_logged=False))
             for start in range(0, len(writes), PAGES_PER_COMMIT):
                 some = writes[start : start + PAGES_PER_COMMIT]
                 await self._store.commit(some, checks=[check(group)])
@@ -236,13 +244,13 @@ class GroupAdmin:
     async def _read(self, image: ClusterImage, group_id: str) -> GroupRecord:
         validate_group_id(group_id)
         shard_count = len(image.partitions(CONSUMER_OFFSETS_TOPIC))
-        item = None
+        stored = None
         if shard_count:
             shard = shard_of_group(group_id, shard_count)
-            item = await self._store.get(ItemKey(group_collection(shard), group_id))
-        if item is None:
+            stored = await read_group(self._store, shard, group_id)
+        if stored is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
-        return GroupRecord.from_item(item)
+        return stored.record
 
     async def _read_empty(self, image: ClusterImage, group_id: str) -> GroupRecord:
         group = await self._read(image, group_id)

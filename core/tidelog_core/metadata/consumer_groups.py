@@ -1,12 +1,12 @@
-"""What is stored of a consumer group of KIP-848, within its group's record.
+"""What is stored of a consumer group of KIP-848: within its group's record, and of its members.
 
-The members, with what each has, gives up and is to have, are one packed blob like those of
-a classic group. A member whose target is what it has stores no target.
+Members, with what each has, gives up and is to have, are packed like those of a classic
+group. A member whose target is what it has stores no target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -97,22 +97,24 @@ class ConsumerGroupState:
     members: tuple[ConsumerMember, ...]
 
     def to_body(self) -> dict[str, Any]:
-        """Return what is stored under one field of the record's item."""
+        """Return what is stored under one field of the record's item: not the members."""
         return {
             "assignment_epoch": self.assignment_epoch,
             "topics": topic_rows(self.topics),
             "patterns": [[p, list(names)] for p, names in sorted(self.patterns.items())],
-            "members": _pack(self.members),
         }
 
     @classmethod
     def from_body(cls, body: Any) -> ConsumerGroupState:
-        """Return the state. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``."""
+        """Return the state, with members only where an older program wrote it.
+
+        Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``.
+        """
         return cls(
             assignment_epoch=whole_number(body["assignment_epoch"]),
             topics=read_topics(body["topics"]),
             patterns={pattern: tuple(names) for pattern, names in body["patterns"]},
-            members=unpack_members(body["members"], _member),
+            members=unpack_consumers(body["members"]) if "members" in body else (),
         )
 
 
@@ -131,9 +133,15 @@ def read_topics(rows: Any) -> dict[str, SubscribedTopic]:
     }
 
 
-def _pack(members: tuple[ConsumerMember, ...]) -> str:
+def pack_consumers(members: Sequence[ConsumerMember]) -> str:
+    """Return the members as one string."""
     topic_ids = {p.topic_id for m in members for p in m.held | m.target}
     return pack_members(members, topic_ids, _row)
+
+
+def unpack_consumers(text: str) -> tuple[ConsumerMember, ...]:
+    """Return packed members. Raises as ``ConsumerGroupState.from_body``."""
+    return unpack_members(text, _member)
 
 
 def _row(member: ConsumerMember, index: Mapping[UUID, int]) -> list[Any]:

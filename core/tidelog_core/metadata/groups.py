@@ -1,9 +1,11 @@
-"""The records of consumer groups: one item a group, one item a page of committed offsets.
+"""The records of groups: one item a group, one item a page of committed offsets.
 
-``group:<shard>`` / ``<group id>`` holds a group's generation and members, packed into one
-blob (``packed_members``). The record of a consumer group (KIP-848) has no such members but a
-field ``consumer``, that of a share group (KIP-932) a field ``share``; an older program that
-meets either refuses the group.
+``group:<shard>`` / ``<group id>`` holds a group's generation. The record of a consumer group
+(KIP-848) has a field ``consumer``, that of a share group (KIP-932) a field ``share``. The
+members are in pages beside it (``member_pages``): the record stays small, for every commit
+of offsets checks it and pays by its size. An older program kept the members in the record;
+such a record is read too, and the next write of the group moves them. An older program that
+meets a record without members refuses the group.
 
 ``offset:<group id>`` / ``<topic>/<page>`` holds the committed offsets of up to
 ``OFFSETS_PAGE_PARTITIONS`` neighbouring partitions of one topic. A whole topic is one
@@ -16,16 +18,17 @@ it. Source: ``GroupCoordinatorService.partitionFor`` of Kafka.
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from tidelog_core.metadata.body import BodyReader
-from tidelog_core.metadata.consumer_groups import ConsumerGroupState
+from tidelog_core.metadata.consumer_groups import ConsumerGroupState, ConsumerMember
 from tidelog_core.metadata.packed_members import decode_bytes, encode_bytes, pack, unpack
-from tidelog_core.metadata.share_groups import ShareGroupState
+from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
 from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
 
 GROUP_COLLECTION_PREFIX = "group:"
@@ -76,6 +79,9 @@ class GroupMember:
     assignment: bytes
 
 
+GroupMembers = tuple[GroupMember, ...] | tuple[ConsumerMember, ...] | tuple[ShareMember, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
     """A group at its last durable generation."""
@@ -91,45 +97,66 @@ class GroupRecord:
     members: tuple[GroupMember, ...]
     consumer: ConsumerGroupState | None = None  # with neither it is a classic group
     share: ShareGroupState | None = None
+    stamp: int = 0  # pages of members with a greater one are not valid yet
     version: int = field(default=ABSENT, compare=False)
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return ItemKey(group_collection(self.shard), self.group_id)
 
     @property
     def member_count(self) -> int:
         """How many members the group has, of whatever kind."""
+        return len(self.all_members)
+
+    @property
+    def all_members(self) -> GroupMembers:
+        """The members, of whatever kind, in the order they joined."""
         if self.share is not None:
-            return len(self.share.members)
-        return len(self.members if self.consumer is None else self.consumer.members)
+            return self.share.members
+        return self.members if self.consumer is None else self.consumer.members
+
+    def with_members(self, members: GroupMembers) -> GroupRecord:
+        """Return the same record with these members, which are of its kind."""
+        if self.share is not None:
+            share = dataclasses.replace(self.share, members=cast("Any", members))
+            return dataclasses.replace(self, share=share)
+        if self.consumer is not None:
+            consumer = dataclasses.replace(self.consumer, members=cast("Any", members))
+            return dataclasses.replace(self, consumer=consumer)
+        return dataclasses.replace(self, members=cast("Any", members))
 
     def to_body(self) -> Body:
-        """Return the item's body."""
+        """Return the item's body: everything but the members."""
         kind = {} if self.consumer is None else {"consumer": self.consumer.to_body()}
         if self.share is not None:
             kind = {"share": self.share.to_body()}
         return {
             **kind,
+            "stamp": self.stamp,
             "phase": self.phase,
             "phase_since_ms": self.phase_since_ms,
             "generation": self.generation,
             "protocol_type": self.protocol_type,
             "protocol_name": self.protocol_name,
             "leader": self.leader,
-            "members": _pack_members(self.members),
         }
 
     @classmethod
     def from_item(cls, item: Item) -> GroupRecord:
-        """Return the record. Raises ``CorruptItem``."""
+        """Return the record, with members only where it has them itself.
+
+        Raises ``CorruptItem``.
+        """
         fields = BodyReader(item)
-        blob = fields.text("members")
-        try:
-            members = _unpack_members(blob)
-        except (ValueError, TypeError, zlib.error) as error:
-            raise fields.error(f"members cannot be read: {error}") from None
+        members: tuple[GroupMember, ...] = ()
+        if has_own_members(item):
+            blob = fields.text("members")
+            try:
+                members = unpack_classic(blob)
+            except (ValueError, TypeError, zlib.error) as error:
+                raise fields.error(f"members cannot be read: {error}") from None
         consumer, share = None, None
         try:
             if "consumer" in item.body:
@@ -150,10 +177,16 @@ class GroupRecord:
             members=members,
             consumer=consumer,
             share=share,
+            stamp=fields.integer_or_absent("stamp", absent=0, at_least=0),
             version=item.version,
         )
         fields.finish()
         return record
+
+
+def has_own_members(item: Item) -> bool:
+    """Return whether an older program wrote the group's record, members and all."""
+    return "members" in item.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +270,8 @@ def _offset_row(row: JsonValue, fields: BodyReader) -> tuple[int, CommittedOffse
             raise fields.error(f"{row!r} is not a committed offset")
 
 
-def _pack_members(members: tuple[GroupMember, ...]) -> str:
+def pack_classic(members: Sequence[GroupMember]) -> str:
+    """Return the members as one string."""
     rows: list[list[Any]] = [
         [
             m.member_id,
@@ -254,7 +288,8 @@ def _pack_members(members: tuple[GroupMember, ...]) -> str:
     return pack(rows)
 
 
-def _unpack_members(blob: str) -> tuple[GroupMember, ...]:
+def unpack_classic(text: str) -> tuple[GroupMember, ...]:
+    """Return packed members. Raises ``ValueError``, ``TypeError``, ``zlib.error``."""
     return tuple(
         GroupMember(
             member_id=member_id,
@@ -275,5 +310,5 @@ def _unpack_members(blob: str) -> tuple[GroupMember, ...]:
             rebalance_timeout_ms,
             protocols,
             assignment,
-        ) in unpack(blob)
+        ) in unpack(text)
     )

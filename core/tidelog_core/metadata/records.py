@@ -17,6 +17,9 @@
     scrub-sighting                  <key or prefix in the bucket>   ScrubSighting, never logged
     producer-id                     next                            a counter, never logged
     transaction:<shard>             <transactional id>              TransactionRecord, never logged
+    group:<shard>                   <group id>                      GroupRecord, logged by admins
+    member:<shard>                  <group id>/<page, 6 digits>     MemberPage, never logged
+    offset:<group id>               <topic>/<page, 6 digits>        GroupOffsets, never logged
     pending-offsets:<shard>         <producer id, 20>/<group id>    PendingOffsets, never logged
     pending-offsets-claim           <shard, 10 digits>              PendingOffsetsClaim, not logged
     restoration                     restoration                     RestorationMark, never logged

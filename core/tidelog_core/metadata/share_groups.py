@@ -1,4 +1,4 @@
-"""What is stored of a share group of KIP-932, within its group's record.
+"""What is stored of a share group of KIP-932: within its group's record, and of its members.
 
 How far the group has got with each partition is not here: that belongs to the partitions'
 leaders (``share_partitions``). A partition may be with many members, so members do not wait
@@ -7,7 +7,7 @@ for each other: each gets what it is to have with its next heartbeat.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -54,26 +54,34 @@ class ShareGroupState:
     members: tuple[ShareMember, ...]
 
     def to_body(self) -> dict[str, Any]:
-        """Return what is stored under one field of the record's item."""
+        """Return what is stored under one field of the record's item: not the members."""
         return {
             "assignment_epoch": self.assignment_epoch,
             "topics": topic_rows(self.topics),
-            "members": _pack(self.members),
         }
 
     @classmethod
     def from_body(cls, body: Any) -> ShareGroupState:
-        """Return the state. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``."""
+        """Return the state, with members only where an older program wrote it.
+
+        Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``.
+        """
         return cls(
             assignment_epoch=whole_number(body["assignment_epoch"]),
             topics=read_topics(body["topics"]),
-            members=unpack_members(body["members"], _member),
+            members=unpack_sharers(body["members"]) if "members" in body else (),
         )
 
 
-def _pack(members: tuple[ShareMember, ...]) -> str:
+def pack_sharers(members: Sequence[ShareMember]) -> str:
+    """Return the members as one string."""
     topic_ids = {p.topic_id for m in members for p in m.assigned | m.target}
     return pack_members(members, topic_ids, _row)
+
+
+def unpack_sharers(text: str) -> tuple[ShareMember, ...]:
+    """Return packed members. Raises as ``ShareGroupState.from_body``."""
+    return unpack_members(text, _member)
 
 
 def _row(member: ShareMember, index: Mapping[UUID, int]) -> list[Any]:

@@ -55,7 +55,7 @@ def stored(record: GroupRecord) -> Item:
 
 
 def test_a_share_group_comes_back_as_it_was_stored() -> None:
-    assert GroupRecord.from_item(stored(RECORD)) == RECORD
+    assert GroupRecord.from_item(stored(RECORD)) == RECORD.with_members(())
     assert RECORD.member_count == 2
     empty = dataclasses.replace(
         RECORD, share=ShareGroupState(assignment_epoch=0, topics={}, members=())
@@ -80,9 +80,10 @@ def test_a_damaged_share_group_is_refused(field: str, value: object) -> None:
     body = {**item.body, "share": {**item.body["share"], field: value}}  # type: ignore[dict-item]
     with pytest.raises(CorruptItem):
         GroupRecord.from_item(dataclasses.replace(item, body=body))
-    del body["share"][field]  # type: ignore[union-attr, arg-type]
-    with pytest.raises(CorruptItem):
-        GroupRecord.from_item(dataclasses.replace(item, body=body))
+    if field != "members":  # An older program left them there.
+        del body["share"][field]  # type: ignore[union-attr, arg-type]
+        with pytest.raises(CorruptItem):
+            GroupRecord.from_item(dataclasses.replace(item, body=body))
 
 
 def test_a_group_of_two_kinds_is_refused() -> None:
@@ -91,20 +92,3 @@ def test_a_group_of_two_kinds_is_refused() -> None:
     body = {**item.body, "consumer": consumer.to_body()}
     with pytest.raises(CorruptItem):
         GroupRecord.from_item(dataclasses.replace(item, body=body))
-
-
-def test_a_thousand_members_that_share_ten_partitions_fit_an_item() -> None:
-    assert RECORD.share is not None
-    members = tuple(
-        ShareMember(
-            member_id=str(UUID(int=number * 2**90 + 17 * number)),
-            client_id="client",
-            client_host=f"/10.0.{number // 250}.{number % 250}",
-            subscribed_topics=("t",),
-            epoch=9,
-            assigned=frozenset(TopicIdPartition(UUID(int=5), part) for part in range(10)),
-        )
-        for number in range(1000)
-    )
-    share = dataclasses.replace(RECORD.share, members=members)
-    assert len(json.dumps(dataclasses.replace(RECORD, share=share).to_body())) < 100_000

@@ -24,8 +24,10 @@ from tidelog_core.metadata.groups import (
     group_collection,
     shard_of_group,
 )
+from tidelog_core.metadata.member_pages import MemberPage
 from tidelog_core.metadata.records import (
     Partition,
+    Record,
     SegmentMeta,
     SegmentState,
     put,
@@ -78,7 +80,15 @@ def put_group(
         page=0,
         partitions={0: CommittedOffset(offset, 2, "note", 9)},
     )
-    api.commit(put(record, is_logged=False), put(page, is_logged=False))
+    of_members = MemberPage(
+        shard=record.shard,
+        group_id=group_id,
+        number=0,
+        stamp=0,
+        members=dict(enumerate(record.all_members)),
+    )
+    items: tuple[Record, ...] = (record, of_members, page)
+    api.commit(*(put(item, is_logged=False) for item in items))
 
 
 def starts(api: Api, group_id: str) -> dict[int, int]:

@@ -16,6 +16,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, SyncAnswer
+from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 
 from tests.node.coordinator.requests import join, sync
 
@@ -157,6 +158,7 @@ async def node(
     broker_id: int = 1,
     config: NodeConfig | None = None,
     can_serve: Callable[[], bool] = lambda: True,
+    page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
 ) -> AsyncIterator[Node]:
     """Run a coordinator in the running loop's time."""
     loop = asyncio.get_running_loop()
@@ -171,6 +173,7 @@ async def node(
         clock=loop.time,
         wall_clock_ms=lambda: int(loop.time() * 1000) + 5_000_000,
         can_serve=can_serve,
+        page_limits=page_limits,
     )
     await coordinator.start()
     try:

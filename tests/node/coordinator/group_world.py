@@ -21,6 +21,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TidelogError
 from tidelog_core.metadata.store import Write
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 
 from tests.node.coordinator.cluster import (
     Node,
@@ -40,6 +41,13 @@ SESSION_S = 10.0
 INTERVAL_S = 3.0
 TIMEOUT_S = 2.0  # of a request, but for JoinGroup and SyncGroup
 CALM_S = 150.0
+# In most worlds a group of a few members already takes several transactions, and a slow store
+# takes so long for each that all of them are carried out within a request's timeout.
+PAGE_LIMITS = (
+    (PageLimits(members_per_page=1, pages_per_commit=1), 0.05),
+    (PageLimits(members_per_page=2, pages_per_commit=2), 0.1),
+    (DEFAULT_PAGE_LIMITS, 0.3),
+)
 
 
 @dataclass
@@ -52,6 +60,7 @@ class World:
     store: MemoryMetadataStore
     brokers: dict[int, Node]
     can_serve: dict[int, bool]
+    slow_write_s: float
     leader: int = 1
     is_chaotic: bool = True
     clients: list[Client] = field(default_factory=list)
@@ -211,6 +220,7 @@ async def live(seed: int, world_type: type[World], config: NodeConfig) -> None:
     store = MemoryMetadataStore()
     await new_cluster(store)
     can_serve = {1: True, 2: False}
+    page_limits, slow_write_s = PAGE_LIMITS[seed % len(PAGE_LIMITS)]
     async with AsyncExitStack() as stack:
         brokers = {
             broker_id: await stack.enter_async_context(
@@ -219,11 +229,12 @@ async def live(seed: int, world_type: type[World], config: NodeConfig) -> None:
                     broker_id=broker_id,
                     config=config,
                     can_serve=lambda one=broker_id: can_serve[one],
+                    page_limits=page_limits,
                 )
             )
             for broker_id in (1, 2)
         }
-        world = world_type(seed, store, brokers, can_serve=can_serve)
+        world = world_type(seed, store, brokers, can_serve, slow_write_s)
         try:
             await play(world)
         except BaseException:
@@ -262,8 +273,8 @@ async def play(world: World) -> None:
 
 
 def fail_writes(world: World, writes: Sequence[Write]) -> Exception | None:
-    """Return what becomes of a write of a group's record, if anything does."""
-    if not any(write.id.collection.startswith("group:") for write in writes):
+    """Return what becomes of a write of a group's record or members, if anything does."""
+    if not any(write.id.collection.startswith(("group:", "member:")) for write in writes):
         return None
     if world.chance(0.02):
         return OutcomeUnknown("lost")
@@ -288,5 +299,5 @@ async def strike(world: World) -> None:
             await grow_topic(world.store, world.broker.view, "t")
             world.log("topic t grows")
         case _:
-            world.store.latency = world.random.choice((0.001, 0.02, 0.3))
+            world.store.latency = world.random.choice((0.001, 0.02, world.slow_write_s))
     await world.broker.view.refresh()

@@ -1,0 +1,286 @@
+"""What a group of thousands costs while they join; writes bench/results/group_joins.json.
+
+One real node on SQLite. Members of KIP-848 join as fast as they are answered, over a few
+hundred connections, and go on as librdkafka does: a heartbeat at once after an assignment has
+changed, else one every interval that the node asks for. A producer in a process of its own
+sends a small record every 20 ms meanwhile: its latencies are those of the other clients. In the
+end a member commits offsets, and the items that the commit checks and writes are weighed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import heapq
+import json
+import multiprocessing
+import struct
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog_core.metadata.groups import group_collection, shard_of_group
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.store import ItemKey
+
+from bench.day import units
+from bench.process import Node, running_node
+from tests.node.wire_client import WireClient, a_batch, frame, produce_body
+
+GROUP, TOPIC, OTHER_TOPIC = "many", "assigned", "other"
+SHARD_COUNT = 50  # offsets.topic.num.partitions
+CONNECTION_COUNT = 200
+PROBE_INTERVAL_SECONDS = 0.02
+SETTLE_SECONDS_MAX = 120.0
+HEARTBEAT_KEY, HEARTBEAT_VERSION = 68, 1
+MEMBER_COUNTS = (1_000, 10_000)
+RESULTS = Path(__file__).parent / "results" / "group_joins.json"
+
+
+@dataclass
+class Member:
+    """One member, and when it has to send its next heartbeat."""
+
+    name: bytes
+    epoch: int = 0
+    owned: bytes = b"\x01"  # a compact array of topics, as it goes over the wire
+    says_owned: bool = True
+
+
+@dataclass
+class Crowd:
+    """All members, and what became of them."""
+
+    members: list[Member]
+    joined_at: list[float] = field(default_factory=list)
+    errors: Counter[int] = field(default_factory=Counter)
+    latencies: list[float] = field(default_factory=list)
+    heartbeat_count: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all are in one epoch."""
+        return len({member.epoch for member in self.members}) == 1
+
+
+def main() -> None:
+    """Measure and print a row for each number of members."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("members", type=int, nargs="*", default=list(MEMBER_COUNTS))
+    parser.add_argument("--partitions", type=int, default=1000)
+    parser.add_argument("--source", action="store_true", help="run the source, not compiled")
+    parser.add_argument("--join-seconds", type=float, default=900.0, help="give up after")
+    arguments = parser.parse_args()
+    rows = []
+    for count in arguments.members:
+        rows.append(_measure(count, arguments))
+        print(json.dumps(rows[-1]), flush=True)
+    if not arguments.source:
+        RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def _measure(count: int, arguments: argparse.Namespace) -> dict[str, float | int]:
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite://{folder}/metadata.db"
+        options = ["--metadata-store", url]
+        with running_node(
+            Path(folder) / "node", *options, is_compiled=not arguments.source
+        ) as node:
+            admin = AdminClient({"bootstrap.servers": node.bootstrap})
+            topics = [NewTopic(TOPIC, arguments.partitions, 1), NewTopic(OTHER_TOPIC, 1, 1)]
+            for made in admin.create_topics(topics).values():
+                made.result(60)
+            _find_coordinator(node)
+            row = _run(node, count, arguments)
+            row |= asyncio.run(_weigh(url))
+    return row
+
+
+def _find_coordinator(node: Node) -> None:
+    """Have __consumer_offsets made, and wait until its shards are led."""
+    name = GROUP.encode()
+    while True:
+        with WireClient(node.port) as client:
+            client.send(frame(10, 0, 1, struct.pack(">h", len(name)) + name, tags=b""))
+            (error,) = struct.unpack_from(">h", client.receive(), 4)
+        if error == 0:
+            return
+        time.sleep(0.2)
+
+
+def _run(node: Node, count: int, arguments: argparse.Namespace) -> dict[str, float | int]:
+    here, there = multiprocessing.Pipe()
+    probe = multiprocessing.Process(target=_probe, args=(node.port, there))
+    probe.start()
+    time.sleep(1)
+    cpu, started = node.cpu_seconds(), time.monotonic()
+    crowd = Crowd([Member(b"member-%08d" % number) for number in range(count)])
+    asyncio.run(_join_all(node.port, crowd, arguments.join_seconds))
+    cpu = node.cpu_seconds() - cpu
+    here.send("end")
+    latencies = sorted(here.recv())
+    probe.join()
+    joined = crowd.joined_at
+    seconds = max(joined) - started if joined else 0.0
+    return {
+        "members": count,
+        "joined": len(joined),
+        "join_seconds": round(seconds, 1),
+        "joined_per_second": round(len(joined) / seconds) if seconds else 0,
+        "settled_after_seconds": round(time.monotonic() - started, 1),
+        "heartbeats": crowd.heartbeat_count,
+        "errors": dict(crowd.errors),  # type: ignore[dict-item]
+        "heartbeat_p99_ms": _percentile_ms(sorted(crowd.latencies), 0.99),
+        "others_p50_ms": _percentile_ms(latencies, 0.5),
+        "others_p99_ms": _percentile_ms(latencies, 0.99),
+        "others_max_ms": _percentile_ms(latencies, 1.0),
+        "node_cpu_seconds": round(cpu, 1),
+        "node_rss_mb": round(node.rss_megabytes()),
+    }
+
+
+def _percentile_ms(ordered: list[float], share: float) -> float:
+    at = min(int(len(ordered) * share), len(ordered) - 1)
+    return round(ordered[at] * 1000, 1) if ordered else 0.0
+
+
+# -- the other client
+
+
+def _probe(port: int, pipe: Connection) -> None:
+    """Send a record every interval until told to end; answer with the latencies, seconds."""
+    latencies: list[float] = []
+    request = frame(0, 8, 1, produce_body(OTHER_TOPIC, a_batch(b"x"), acks=1), tags=b"")
+    with WireClient(port) as client:
+        due = time.perf_counter()
+        while not pipe.poll():
+            started = time.perf_counter()
+            client.send(request)
+            client.receive()
+            latencies.append(time.perf_counter() - started)
+            due = max(due + PROBE_INTERVAL_SECONDS, time.perf_counter())
+            time.sleep(max(0.0, due - time.perf_counter()))
+    pipe.recv()
+    pipe.send(latencies)
+
+
+# -- members
+
+
+async def _join_all(port: int, crowd: Crowd, seconds_max: float) -> None:
+    """Have all members join, and go on until everything is shared out."""
+    end = time.monotonic() + seconds_max
+    shares = [crowd.members[n::CONNECTION_COUNT] for n in range(CONNECTION_COUNT)]
+    done = asyncio.Event()
+    tasks = [asyncio.create_task(_converse(port, crowd, share, done)) for share in shares if share]
+    settle_by = None
+    while not done.is_set():
+        await asyncio.sleep(0.2)
+        now = time.monotonic()
+        if settle_by is None and len(crowd.joined_at) == len(crowd.members):
+            settle_by = now + SETTLE_SECONDS_MAX
+        is_settled = settle_by is not None and crowd.is_settled
+        if is_settled or now > end or (settle_by is not None and now > settle_by):
+            done.set()
+    await asyncio.gather(*tasks)
+
+
+async def _converse(port: int, crowd: Crowd, members: list[Member], done: asyncio.Event) -> None:
+    """Send the heartbeats of some members over one connection, one at a time."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    due = [(0.0, number) for number in range(len(members))]
+    while due and not done.is_set():
+        at, number = due[0]
+        wait = at - time.monotonic()
+        if wait > 0:
+            await asyncio.sleep(min(wait, 0.2))
+            continue
+        heapq.heappop(due)
+        member = members[number]
+        sent_at = time.monotonic()
+        writer.write(_heartbeat(member))
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        answer = await reader.readexactly(size)
+        crowd.latencies.append(time.monotonic() - sent_at)
+        crowd.heartbeat_count += 1
+        was_joining = member.epoch == 0
+        wait_seconds, error = _take(member, answer)
+        if error:
+            crowd.errors[error] += 1
+        elif was_joining:
+            crowd.joined_at.append(time.monotonic())
+        heapq.heappush(due, (time.monotonic() + wait_seconds, number))
+    writer.close()
+
+
+def _heartbeat(member: Member) -> bytes:
+    """Return a ConsumerGroupHeartbeat request of version 1."""
+    joins = member.epoch == 0
+    topics = b"\x02" + _compact(TOPIC.encode()) if joins else b"\x00"
+    body = (
+        _compact(GROUP.encode())
+        + _compact(member.name)
+        + struct.pack(">i", member.epoch)
+        + b"\x00\x00"  # no instance, no rack
+        + struct.pack(">i", 300_000 if joins else -1)
+        + topics
+        + b"\x00\x00"  # no pattern, no assignor
+        + (member.owned if joins or member.says_owned else b"\x00")
+        + b"\x00"
+    )
+    return frame(HEARTBEAT_KEY, HEARTBEAT_VERSION, 1, body, tags=b"\x00")
+
+
+def _take(member: Member, answer: bytes) -> tuple[float, int]:
+    """Note what the answer says; return when to send the next, seconds, and the error."""
+    (error,) = struct.unpack_from(">h", answer, 9)
+    at = 11
+    at += max(answer[at] - 1, 0) + 1  # the error's text; texts here are shorter than 127
+    at += max(answer[at] - 1, 0) + 1
+    epoch, interval_ms = struct.unpack_from(">ii", answer, at)
+    at += 8
+    if error:
+        if error in (25, 110):  # unknown or fenced: it begins again
+            member.epoch, member.owned = 0, b"\x01"
+        return 0.2, error
+    member.epoch = epoch
+    member.says_owned = False
+    if answer[at] == 0xFF:
+        return interval_ms / 1000, 0
+    owned = answer[at + 1 : -2]
+    if owned == member.owned:
+        return interval_ms / 1000, 0
+    member.owned, member.says_owned = owned, True
+    return 0.0, 0
+
+
+def _compact(data: bytes) -> bytes:
+    assert len(data) < 127
+    return bytes([len(data) + 1]) + data
+
+
+# -- what a commit weighs
+
+
+async def _weigh(url: str) -> dict[str, float | int]:
+    """Return the size of the group's record and what its check costs in every commit."""
+    store = open_metadata_store(url)
+    try:
+        shard = shard_of_group(GROUP, SHARD_COUNT)
+        item = await store.get(ItemKey(group_collection(shard), GROUP))
+        assert item is not None
+        size_bytes = units.item_size_bytes(item)
+    finally:
+        await store.close()
+    return {
+        "record_size_bytes": size_bytes,
+        "commit_check_write_units": units.transaction_write_units(size_bytes),
+    }
+
+
+if __name__ == "__main__":
+    main()

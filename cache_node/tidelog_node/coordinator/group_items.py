@@ -1,0 +1,271 @@
+"""A group's record and pages of members in the store, as its coordinator writes them.
+
+Whatever a coordinator writes is conditional on the version of the group's record that it
+knows. The record changes with the group's epoch or generation; what a single member does
+changes that member's page. So a coordinator that has read a group first writes the record
+once, as it is: from then on no coordinator of before can write anything of the group. Only
+then it makes sure that the pages are as they were read.
+
+``member_pages`` says how a change of more pages than a transaction takes is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+
+from tidelog_core.admin.stored_groups import list_pages
+from tidelog_core.errors import VersionConflict
+from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX
+from tidelog_core.metadata.commit import COMMIT_SIZE_BYTES_MAX
+from tidelog_core.metadata.groups import (
+    GROUP_COLLECTION_PREFIX,
+    GroupRecord,
+    group_collection,
+    has_own_members,
+)
+from tidelog_core.metadata.member_pages import MEMBERS_PER_PAGE, MemberPage, StoredGroup
+from tidelog_core.metadata.records import put
+from tidelog_core.metadata.store import (
+    ABSENT,
+    COMMIT_WRITES_MAX,
+    Body,
+    Check,
+    Item,
+    ItemKey,
+    MetadataStore,
+    Write,
+)
+
+from tidelog_node.coordinator.member_table import MemberTable, PageChange
+
+PAGES_PACKED_AT_ONCE = 8  # then other tasks have their turn
+PAGE_OVERHEAD_BYTES = 2_000  # more than all of a page that is not packed members
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PageLimits:
+    """How members are spread over items and transactions."""
+
+    members_per_page: int = MEMBERS_PER_PAGE
+    pages_per_commit: int = COMMIT_WRITES_MAX - 1  # and the group's record
+    commit_size_bytes: int = COMMIT_SIZE_BYTES_MAX - BODY_SIZE_BYTES_MAX
+
+
+DEFAULT_PAGE_LIMITS = PageLimits()
+
+
+class GroupItems:
+    """The record and the pages of one group. Its owner makes one call at a time."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        shard: int,
+        group_id: str,
+        stored: StoredGroup | None,
+        limits: PageLimits,
+    ) -> None:
+        """``stored`` is the group as it was read, ``None`` where there is none."""
+        self.version = ABSENT  # of the record's item
+        self.key = ItemKey(group_collection(shard), group_id)
+        self._store = store
+        self._shard = shard
+        self._limits = limits
+        self._record: GroupRecord | None = None  # without members, as it was read or written
+        self._body: Body = {}  # of the record's item, also where an older program wrote it
+        self._has_own_members = False
+        self._is_claimed = True
+        self._members = MemberTable(members_per_page=limits.members_per_page)
+        if stored is not None:
+            self.version = stored.record.version
+            self._record = stored.record.with_members(())
+            self._body = stored.record_body
+            self._has_own_members = stored.has_own_members
+            self._is_claimed = False
+            self._members = MemberTable.of(stored, members_per_page=limits.members_per_page)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether no coordinator of before can write any more."""
+        return self._is_claimed
+
+    def check(self) -> Check:
+        """Return the condition that the record is as it is known here."""
+        return Check(self.key, self.version)
+
+    async def claim(self) -> None:
+        """Make sure that nobody of before can write any more. Durable on return.
+
+        Raises ``VersionConflict`` where the group is not as it was read.
+        """
+        if self._is_claimed:
+            return
+        await self.write_again(is_logged=False)
+        pages = await list_pages(self._store, self._shard, self.key.key)
+        known = self._members.versions(self._shard, self.key.key)
+        changed = known.items() ^ {(page.id, page.version) for page in pages}
+        if changed:
+            raise VersionConflict(sorted({(key.collection, key.key) for key, _ in changed}))
+        self._is_claimed = True
+
+    async def write_again(self, *, is_logged: bool) -> None:
+        """Write the record as it is. Durable on return. Raises ``VersionConflict``."""
+        write = Write(self.key, self._body, self.version, is_logged=is_logged)
+        await self._store.commit([write])
+        self.version += 1
+
+    async def create(
+        self, record: GroupRecord, writes: Sequence[Write], checks: Sequence[Check]
+    ) -> None:
+        """Store a group without members, with other writes. Raises ``VersionConflict``."""
+        await self._store.commit([put(record, is_logged=False), *writes], checks=checks)
+        self._wrote(record)
+
+    async def save(self, record: GroupRecord) -> None:
+        """Store the group, which is claimed. Durable on return.
+
+        Raises ``VersionConflict``, ``ItemTooLarge``.
+        """
+        changes = self._members.change_to(record.all_members)
+        if len(changes) <= self._limits.pages_per_commit:
+            packed = [write async for write in self._packed(changes, self._stamp)]
+            if sum(map(_size_bytes, packed)) <= self._limits.commit_size_bytes:
+                await self._save_at_once(record, packed)
+                self._members.apply(changes, keeps_emptied=False)
+                return
+        await self._save_in_parts(record, changes)
+        self._members.apply(changes, keeps_emptied=True)
+
+    async def catch_up(self) -> bool:
+        """Whether the stored record says what it said here last, also if it was written again.
+
+        Then it has to be claimed again: the one who wrote it may not be done yet.
+        """
+        item = await self._store.get(self.key)
+        if item is None:
+            return self.version == ABSENT
+        if item.version != self.version:
+            if not self._is_as_known(item):
+                return False
+            self.version, self._body = item.version, item.body
+            self._is_claimed = False
+        return True
+
+    async def page_removals(self) -> list[Write]:
+        """Return the deletions of all pages, for a group in which nobody is."""
+        items = await list_pages(self._store, self._shard, self.key.key)
+        return [Write(item.id, None, item.version, is_logged=False) for item in items]
+
+    async def delete(self, *, is_logged: bool) -> None:
+        """Remove the record, which is the last of the group. Raises ``VersionConflict``."""
+        await self._store.commit([Write(self.key, None, self.version, is_logged=is_logged)])
+        self.version, self._record, self._body = ABSENT, None, {}
+        self._members = MemberTable(members_per_page=self._limits.members_per_page)
+
+    # Writing.
+
+    async def _save_at_once(self, record: GroupRecord, pages: Sequence[Write]) -> None:
+        record = dataclasses.replace(record, stamp=self._stamp, version=self.version)
+        if pages and not self._is_news(record):
+            await self._store.commit(pages, checks=[self.check()])
+        else:
+            await self._store.commit([put(record, is_logged=False), *pages])
+            self._wrote(record)
+
+    async def _save_in_parts(self, record: GroupRecord, changes: Sequence[PageChange]) -> None:
+        """Write the pages with a stamp that is not valid yet, then the record with it."""
+        if self.version == ABSENT:
+            # Pages are only written under a record, or nobody would find them after a crash.
+            await self.create(new_record(self.key, record.phase_since_ms), (), ())
+        stamp = self._stamp + 1
+        part: list[Write] = []
+        size_bytes = 0
+        async for write in self._packed(changes, stamp):
+            size_bytes += _size_bytes(write)
+            if part and (
+                len(part) == self._limits.pages_per_commit
+                or size_bytes > self._limits.commit_size_bytes
+            ):
+                await self._store.commit(part, checks=[self.check()])
+                part, size_bytes = [], _size_bytes(write)
+            part.append(write)
+        if part:
+            await self._store.commit(part, checks=[self.check()])
+        record = dataclasses.replace(record, stamp=stamp, version=self.version)
+        await self._store.commit([put(record, is_logged=False)])
+        self._wrote(record)
+
+    async def _packed(self, changes: Sequence[PageChange], stamp: int) -> AsyncIterator[Write]:
+        """Yield the writes of the pages. Where the stamp is not valid yet they keep what is."""
+        for index, change in enumerate(changes, 1):
+            is_valid = stamp == self._stamp
+            page = MemberPage(
+                shard=self._shard,
+                group_id=self.key.key,
+                number=change.number,
+                stamp=stamp,
+                members=change.after,
+                before=None if is_valid else change.before,
+                version=change.version,
+            )
+            is_needed = change.after or (change.before and not is_valid)
+            body = page.to_body() if is_needed else None
+            if body is not None or change.version != ABSENT:
+                yield Write(page.item_id, body, change.version, is_logged=False)
+            if index % PAGES_PACKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    @property
+    def _stamp(self) -> int:
+        return 0 if self._record is None else self._record.stamp
+
+    def _is_news(self, record: GroupRecord) -> bool:
+        """Whether the record's item would change, apart from how its time was rounded."""
+        known = self._record
+        if known is None or self._has_own_members:
+            return True
+        return record.with_members(()) != dataclasses.replace(
+            known, phase_since_ms=record.phase_since_ms
+        )
+
+    def _is_as_known(self, item: Item) -> bool:
+        if self._has_own_members or has_own_members(item):
+            return item.body == self._body
+        return GroupRecord.from_item(item) == self._record
+
+    def _wrote(self, record: GroupRecord) -> None:
+        self.version += 1
+        self._record, self._body = record.with_members(()), record.to_body()
+        self._has_own_members = False
+        self._is_claimed = True
+
+
+def new_record(key: ItemKey, created_ms: int) -> GroupRecord:
+    """Return the record of a group that never had members."""
+    return GroupRecord(
+        shard=int(key.collection.removeprefix(GROUP_COLLECTION_PREFIX)),
+        group_id=key.key,
+        phase="Empty",
+        phase_since_ms=created_ms,
+        generation=0,
+        protocol_type=None,
+        protocol_name=None,
+        leader=None,
+        members=(),
+    )
+
+
+def _size_bytes(write: Write) -> int:
+    """Return an upper bound of the size of a page's body."""
+    if write.body is None:
+        return 0
+    return PAGE_OVERHEAD_BYTES + sum(
+        len(part)
+        for packed in (write.body["members"], write.body["before"])
+        if isinstance(packed, list)
+        for part in packed
+        if isinstance(part, str)
+    )

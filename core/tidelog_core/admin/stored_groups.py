@@ -1,0 +1,93 @@
+"""Reading groups from the store: their records, and the members in the pages beside them.
+
+A record and its pages are several items, and a coordinator may write between two readings.
+A group of several pages therefore counts as read once its pages are found at the versions
+that they were found at before: at the moment between the two listings they all were there.
+What is read of a record and one page may still be of two moments. A coordinator makes sure
+when it claims the group, and everybody else only shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tidelog_core.errors import CoordinatorNotAvailable, CorruptItem
+from tidelog_core.metadata.groups import group_collection
+from tidelog_core.metadata.member_pages import (
+    Inconsistent,
+    MemberPage,
+    StoredGroup,
+    assemble,
+    group_of_page,
+    member_collection,
+    page_prefix,
+)
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
+
+READ_ATTEMPTS_MAX = 10
+
+
+async def list_pages(store: MetadataStore, shard: int, group_id: str) -> list[Item]:
+    """Return the items of the group's pages."""
+    items = await store.list(member_collection(shard), prefix=page_prefix(group_id))
+    return [item for item in items if group_of_page(item.id) == group_id]
+
+
+async def read_group(store: MetadataStore, shard: int, group_id: str) -> StoredGroup | None:
+    """Return the group as it is stored, or ``None`` where there is none.
+
+    Raises ``CorruptItem``, and ``CoordinatorNotAvailable`` where it keeps changing.
+    """
+    key = ItemKey(group_collection(shard), group_id)
+    for _ in range(READ_ATTEMPTS_MAX):
+        item = await store.get(key)
+        if item is None:
+            return None
+        pages = await list_pages(store, shard, group_id)
+        if len(pages) > 1 and _versions(pages) != _versions(
+            await list_pages(store, shard, group_id)
+        ):
+            continue
+        try:
+            return assemble(item, [MemberPage.from_item(page) for page in pages])
+        except Inconsistent:
+            continue
+    raise CoordinatorNotAvailable(f"group {group_id!r} keeps changing")
+
+
+async def read_groups(
+    store: MetadataStore, shard: int
+) -> dict[str, StoredGroup | CorruptItem | CoordinatorNotAvailable]:
+    """Return the shard's groups by id, each as it is stored or why it cannot be read."""
+    records, pages = await asyncio.gather(
+        store.list(group_collection(shard)), store.list(member_collection(shard))
+    )
+    pages_of: dict[str, list[Item]] = defaultdict(list)
+    for page in pages:
+        pages_of[group_of_page(page.id)].append(page)
+    found: dict[str, StoredGroup | CorruptItem | CoordinatorNotAvailable] = {}
+    for item in records:
+        group_id, some = item.id.key, pages_of[item.id.key]
+        try:
+            group = None if len(some) > 1 else _try_to_assemble(item, some)
+            if group is None:
+                group = await read_group(store, shard, group_id)
+            if group is not None:
+                found[group_id] = group
+        except (CorruptItem, CoordinatorNotAvailable) as error:
+            # One broken group must not take the others with it.
+            found[group_id] = error
+    return found
+
+
+def _try_to_assemble(item: Item, pages: Sequence[Item]) -> StoredGroup | None:
+    try:
+        return assemble(item, [MemberPage.from_item(page) for page in pages])
+    except Inconsistent:
+        return None
+
+
+def _versions(pages: Sequence[Item]) -> dict[ItemKey, int]:
+    return {page.id: page.version for page in pages}

@@ -1,0 +1,198 @@
+"""The members of a group as they are stored: in pages beside the group's record.
+
+``member:<shard>`` / ``<group id>/<page, 6 digits>`` holds up to ``MEMBERS_PER_PAGE`` members of
+one group, each with its place in the order in which they joined. What one member does is
+written to its page alone, on the condition that the group's record is as it was.
+
+A change of more pages than one transaction takes becomes valid with the record:
+
+1. The pages are written, in several transactions, with a stamp one above the record's. Each
+   keeps its members of before beside the new ones.
+2. The record is written with that stamp.
+
+A reader takes the new members of a page whose stamp is not above the record's, and those of
+before otherwise. So a crash between the two leaves the group as it was. A page that is left
+with a stamp above the record's is torn: the group's next write, whatever it is for, writes
+all torn pages again. Hence no torn page is there when the stamp grows.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.consumer_groups import ConsumerMember, pack_consumers, unpack_consumers
+from tidelog_core.metadata.groups import (
+    GroupMember,
+    GroupMembers,
+    GroupRecord,
+    has_own_members,
+    pack_classic,
+    unpack_classic,
+)
+from tidelog_core.metadata.packed_members import whole_number
+from tidelog_core.metadata.share_groups import ShareMember, pack_sharers, unpack_sharers
+from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
+
+MEMBER_COLLECTION_PREFIX = "member:"
+MEMBERS_PER_PAGE = 32
+
+StoredMember = GroupMember | ConsumerMember | ShareMember
+MembersByPlace = Mapping[int, StoredMember]
+
+_Pack = Callable[[Sequence[Any]], str]
+_Unpack = Callable[[str], Sequence[StoredMember]]
+_KINDS: Mapping[str, tuple[type, _Pack, _Unpack]] = {
+    "classic": (GroupMember, pack_classic, unpack_classic),
+    "consumer": (ConsumerMember, pack_consumers, unpack_consumers),
+    "share": (ShareMember, pack_sharers, unpack_sharers),
+}
+
+
+def member_collection(shard: int) -> str:
+    """Return the collection that lists the pages of all groups of a shard."""
+    return f"{MEMBER_COLLECTION_PREFIX}{shard}"
+
+
+def page_prefix(group_id: str) -> str:
+    """Return how the keys of a group's pages begin. Those of other groups may do so too."""
+    return f"{group_id}/"
+
+
+def group_of_page(id: ItemKey) -> str:
+    """Return the id of the group that the page is of."""
+    return id.key.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberPage:
+    """Some members of one group, all of one kind."""
+
+    shard: int
+    group_id: str
+    number: int
+    stamp: int
+    members: MembersByPlace
+    before: MembersByPlace | None = None  # valid until the record has the stamp; None: nobody asks
+    version: int = field(default=ABSENT, compare=False)
+
+    @property
+    def item_id(self) -> ItemKey:
+        """The item's key."""
+        return page_item_id(self.shard, self.group_id, self.number)
+
+    def to_body(self) -> Body:
+        """Return the item's body."""
+        return {
+            "stamp": self.stamp,
+            "members": _pack(self.members),
+            "before": None if self.before is None else _pack(self.before),
+        }
+
+    @classmethod
+    def from_item(cls, item: Item) -> MemberPage:
+        """Return the page. Raises ``CorruptItem``."""
+        fields = BodyReader(item)
+        group_id, slash, number = item.id.key.rpartition("/")
+        if not slash or not number.isdecimal():
+            raise fields.error("the key is not a group and a page")
+        stamp = fields.integer("stamp", at_least=0)
+        members, before = fields.sequence("members"), fields.anything("before")
+        try:
+            page = cls(
+                shard=int(item.id.collection.removeprefix(MEMBER_COLLECTION_PREFIX)),
+                group_id=group_id,
+                number=int(number),
+                stamp=stamp,
+                members=_unpack(members),
+                before=None if before is None else _unpack(before),
+                version=item.version,
+            )
+        except (ValueError, TypeError, KeyError, IndexError, zlib.error) as error:
+            raise fields.error(f"members cannot be read: {error}") from None
+        fields.finish()
+        return page
+
+    def is_torn(self, record_stamp: int) -> bool:
+        """Return whether the members of before are valid, where the record has this stamp."""
+        return self.stamp > record_stamp
+
+
+def page_item_id(shard: int, group_id: str, number: int) -> ItemKey:
+    """Return the key of a page's item."""
+    return ItemKey(member_collection(shard), f"{page_prefix(group_id)}{number:06d}")
+
+
+class Inconsistent(Exception):
+    """A group's record and pages were read while they were being written: read them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A group as it was read from its items."""
+
+    record: GroupRecord  # with the members
+    record_body: Body  # of the record's item
+    pages: tuple[MemberPage, ...]
+    has_own_members: bool  # as an older program wrote it; its pages do not count
+
+
+def assemble(item: Item, pages: Sequence[MemberPage]) -> StoredGroup:
+    """Return the group of a record's item and its pages.
+
+    Raises ``CorruptItem`` and ``Inconsistent``.
+    """
+    record = GroupRecord.from_item(item)
+    if has_own_members(item):
+        return StoredGroup(record, item.body, tuple(pages), True)
+    by_place: dict[int, StoredMember] = {}
+    for page in pages:
+        by_place.update(valid_members(page, record.stamp))
+    members = [by_place[place] for place in sorted(by_place)]
+    kind = _type_of(record)
+    ids = {member.member_id for member in members if isinstance(member, kind)}
+    if len(ids) < sum(len(valid_members(page, record.stamp)) for page in pages):
+        raise Inconsistent
+    whole = record.with_members(cast("GroupMembers", tuple(members)))
+    return StoredGroup(whole, item.body, tuple(pages), False)
+
+
+def valid_members(page: MemberPage, record_stamp: int) -> MembersByPlace:
+    """Return the page's members in a group whose record has the stamp.
+
+    Raises ``Inconsistent`` where the page is of a later time than the record.
+    """
+    if not page.is_torn(record_stamp):
+        return page.members
+    if page.before is None:
+        raise Inconsistent
+    return page.before
+
+
+def _type_of(record: GroupRecord) -> type:
+    if record.share is not None:
+        return ShareMember
+    return GroupMember if record.consumer is None else ConsumerMember
+
+
+def _pack(members: MembersByPlace) -> list[JsonValue]:
+    """Return the kind, the places and the members, or nothing for nobody."""
+    if not members:
+        return []
+    some = list(members.values())
+    for kind, (type_, pack, _) in _KINDS.items():
+        if isinstance(some[0], type_):
+            return [kind, list(members), pack(some)]
+    raise AssertionError("a member is of one of the kinds")
+
+
+def _unpack(packed: Any) -> MembersByPlace:
+    """Return the members. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``."""
+    if not packed:
+        return {}
+    kind, places, text = packed
+    members = _KINDS[kind][2](text)
+    return dict(zip(map(whole_number, places), members, strict=True))
