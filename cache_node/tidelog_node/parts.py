@@ -50,6 +50,7 @@ class DataParts:
     executor: Executor  # for what waits for the disk
     health: NodeHealth
     disk_watch: DiskWatch
+    may_expire: Callable[[], bool]  # whether the wall clock may tell what is too old
 
 
 @dataclass(frozen=True, slots=True)

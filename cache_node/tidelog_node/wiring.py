@@ -14,12 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from uuid import uuid4
 
-from tidelog_core.clock import wall_clock_ms
+from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.retention.clock_watch import ClockWatch, store_witness
 
 from tidelog_node.background import Background
 from tidelog_node.compaction.key_eraser import KeyEraser
@@ -106,6 +107,7 @@ async def _start(
         broker_id=settings.broker_id,
         leads=member.membership.leads,
         can_serve=member.membership.can_serve,
+        may_expire=data.may_expire,
     )
     await coordinator.start()
     can_serve = member.membership.can_serve
@@ -265,6 +267,19 @@ async def _open_logs(
     stack.push_async_callback(replicas.close)
     flusher = Flusher(executor, disk)
     stack.push_async_callback(flusher.close)
+    clock = ClockWatch(
+        wall_ms=wall_clock_ms,
+        steady_ms=steady_clock_ms,
+        node_config=cluster.node_config,
+        sources=[store_witness(cluster.store), membership.peer_clocks.witnesses],
+        has_heard_all=lambda: membership.peer_clocks.have_heard(
+            membership.live_brokers(cluster.view.image)
+        ),
+    )
+
+    def may_expire() -> bool:
+        return clock.may_expire(tier.witnesses)
+
     tier = TierService(
         replicas=replicas,
         view=cluster.view,
@@ -277,10 +292,11 @@ async def _open_logs(
         socket=settings.data_dir / TIER_SOCKET,
         cache_dir=settings.data_dir / TIER_CACHE_DIR,
         holds_files=cluster.directories.holds,
+        may_expire=may_expire,
     )
     await tier.start()
     stack.push_async_callback(tier.close)
-    return DataParts(replicas, flusher, tier, executor, health, disk_watch)
+    return DataParts(replicas, flusher, tier, executor, health, disk_watch, may_expire)
 
 
 def _open_files_max(config: NodeConfig) -> int:
@@ -381,6 +397,7 @@ async def _start_transactions(
         markers=MarkerSender(view=view, target=target),
         leads=membership.leads,
         can_serve=membership.can_serve,
+        may_expire=data.may_expire,
     )
     verifier = TransactionVerifier(
         view=view, broker_id=settings.broker_id, coordinator=coordinator, peers=question_peers

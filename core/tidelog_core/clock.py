@@ -1,10 +1,19 @@
-"""The clock that timestamps and retention go by."""
+"""The clocks of this machine: one that tells the time, and one that is never set."""
 
 from __future__ import annotations
 
 import time
 
+# Goes on while the machine is suspended, unlike the monotonic clock. Where there is no such
+# clock, machines are not suspended.
+_STEADY_CLOCK_ID: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 def wall_clock_ms() -> int:
-    """Return the Unix time in milliseconds."""
+    """Return the Unix time in milliseconds, by which records are stamped and retained."""
     return time.time_ns() // 1_000_000
+
+
+def steady_clock_ms() -> float:
+    """Return the milliseconds since the machine was started, time suspended included."""
+    return time.clock_gettime(_STEADY_CLOCK_ID) * 1000

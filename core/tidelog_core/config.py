@@ -206,6 +206,8 @@ class NodeConfig:
     log_retention_bytes: int = _setting("log.retention.bytes", "long", UNLIMITED, "Default of the topic's retention.bytes.", at_least=-1)
     log_open_files_max: int = _setting("log.open.files.max", "int", 100_000, "Segment files that are kept open, over all partitions; at most three quarters of what the process may open.", at_least=16, is_read_only=True)
     log_retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", "long", 300_000, "How often sealed segments are checked for retention, milliseconds.", at_least=1, is_read_only=True)
+    log_retention_clock_ahead_max_ms: int = _setting("log.retention.clock.ahead.max.ms", "long", 600_000, "How far a node's clock may be ahead of the metadata store's, the bucket's and the other nodes' and still remove what is too old, milliseconds.", at_least=1000)
+    log_retention_clock_settle_ms: int = _setting("log.retention.clock.settle.ms", "long", 3_600_000, "How long a clock that has jumped ahead by more than that removes nothing for its age, if no independent clock agrees with it, milliseconds.", at_least=0)
     log_retention_ms: int = _setting("log.retention.ms", "long", 604_800_000, "Default of the topic's retention.ms, milliseconds.", at_least=-1)
     log_roll_ms: int = _setting("log.roll.ms", "long", 604_800_000, "Default of the topic's segment.ms, milliseconds.", at_least=1)
     log_segment_bytes: int = _setting("log.segment.bytes", "int", 1_073_741_824, "Default of the topic's segment.bytes.", at_least=14)

@@ -10,12 +10,14 @@ from functools import partial
 
 import boto3
 import pytest
+from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tidelog_core.metadata.dynamodb_items import changelog_key, key_of
 from tidelog_core.metadata.store import (
     ANY_VERSION,
     Check,
+    ClockedStore,
     ClusterVersion,
     Item,
     ItemKey,
@@ -218,6 +220,20 @@ class TestOnABadNetwork:
                 assert await store.list("letters") == []
                 proxy.lose_answers(1)
                 await store.commit([Write(A, None, ANY_VERSION, False)])
+
+        table = new_table(endpoint)
+        asyncio.run(main())
+
+    def test_answers_tell_the_time(self, endpoint: str) -> None:
+        async def main() -> None:
+            async with opened(table, endpoint) as store:
+                assert isinstance(store, ClockedStore)
+                assert store.heard_time is None
+                await store.get(A)
+                heard = store.heard_time
+                assert heard is not None
+                assert abs(heard.wall_ms - wall_clock_ms()) < 30_000
+                assert abs(heard.steady_ms - steady_clock_ms()) < 30_000
 
         table = new_table(endpoint)
         asyncio.run(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -248,6 +248,7 @@ async def run_retention(
     keys: tuple[SegmentKey, ...],
     *,
     steps: int = 1_000_000,
+    may_expire: Callable[[], bool] = lambda: True,
 ) -> PassResult:
     return await apply_retention(
         store,
@@ -256,6 +257,7 @@ async def run_retention(
         keys=keys,
         is_scheduled=not keys,
         clock_ms=clock,
+        may_expire=may_expire,
         limit=TimeLimit(Steps(steps)),
     )
 

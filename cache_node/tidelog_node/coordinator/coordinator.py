@@ -96,10 +96,12 @@ class GroupCoordinator:
         leads: Callable[[Partition], bool] | None = None,
         can_serve: Callable[[], bool] = lambda: True,
         page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
+        may_expire: Callable[[], bool] = lambda: True,
     ) -> None:
         """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
 
         By default a shard is ours where the image says so, and every moment is good.
+        ``may_expire`` says whether the wall clock can be trusted to tell what is too old.
         """
         self._store = store
         self._view = view
@@ -135,6 +137,7 @@ class GroupCoordinator:
             node_config=node_config,
             wall_clock_ms=wall_clock_ms,
             clock_offset_ms=self._clock_offset_ms,
+            may_expire=may_expire,
         )
         self._sweeping: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None

@@ -36,14 +36,19 @@ class Sweeper:
         node_config: Callable[[], NodeConfig],
         wall_clock_ms: Callable[[], int],
         clock_offset_ms: Callable[[], int],
+        may_expire: Callable[[], bool],
     ) -> None:
-        """``shards`` are those of each moment; ``clock_offset_ms`` is wall minus event clock."""
+        """``shards`` are those of each moment; ``clock_offset_ms`` is wall minus event clock.
+
+        ``may_expire`` says whether the wall clock can be trusted to tell what is too old.
+        """
         self._shards = shards
         self._store = store
         self._view = view
         self._node_config = node_config
         self._wall_clock_ms = wall_clock_ms
         self._clock_offset_ms = clock_offset_ms
+        self._may_expire = may_expire
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -74,7 +79,7 @@ class Sweeper:
         if isinstance(loaded.group, ShareGroup):
             # It never ends by itself: that would forget where it was.
             await self._drop_share_partitions(loaded)
-        else:
+        elif self._may_expire():
             await self._expire_offsets(loaded, loaded.group)
 
     async def _drop_share_partitions(self, loaded: LoadedGroup) -> None:

@@ -31,9 +31,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
@@ -104,8 +107,12 @@ class LeaseKeeper:
         node_loop: NodeLoop,
         incarnation: UUID,
         found: BrokerLease | None,
+        wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """``found`` is the item as an earlier process left it, ``None`` where there is none."""
+        """``found`` is the item as an earlier process left it, ``None`` where there is none.
+
+        ``wall_ms`` is what the others are told, for them to see when a clock is wrong.
+        """
         self._membership = membership
         self._store = store
         self._node_loop = node_loop
@@ -113,6 +120,7 @@ class LeaseKeeper:
         self._times = membership.times
         self._own = OwnLease(membership.broker_id, incarnation, times=membership.times, found=found)
         self._found = found
+        self._wall_ms = wall_ms
         self._has_renewed = False
         self._was_able = True
         self._is_in_trouble = False  # the last renewal has failed
@@ -187,7 +195,7 @@ class LeaseKeeper:
     async def _renew(self) -> bool:
         """Renew once. Return whether the cluster must be read before acting."""
         started_ms = self._membership.now_ms()
-        record = self._own.begin_renewal(started_ms)
+        record = replace(self._own.begin_renewal(started_ms), wall_ms=self._wall_ms())
         try:
             async with asyncio.timeout(self._call_seconds_max):
                 await self._store.commit([put(record, is_logged=False)])

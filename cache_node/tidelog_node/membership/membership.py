@@ -18,6 +18,8 @@ from tidelog_core.replication.election import ElectionClerk
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
 
+from tidelog_node.membership.peer_clocks import PeerClocks
+
 
 class Membership:
     """One process's view of itself and of its peers. For the tasks of one event loop.
@@ -37,6 +39,7 @@ class Membership:
         self.times = times
         self.clerk = clerk
         self.peers = PeerLeases(times)
+        self.peer_clocks = PeerClocks(broker_id)
         self.now_ms = clock
         self._own: OwnLease | None = None
         self._is_unfit = False
@@ -118,6 +121,7 @@ class Membership:
         before = self._known
         self._known = before | {lease.broker_id for lease in leases} - {self.broker_id}
         self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
+        self.peer_clocks.observe(leases, started_ms=started_ms)
         dead = frozenset(b for b in self._known if self.peers.is_dead(b))
         if dead != self._dead or self._known != before:
             self._dead = dead

@@ -17,12 +17,15 @@ import logging
 from collections.abc import Callable
 from uuid import UUID, uuid4
 
-from tidelog_core.config import NodeConfig
+from tidelog_core.clock import steady_clock_ms
+from tidelog_core.config import UNLIMITED, NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
+from tidelog_core.model import NO_TIMESTAMP
+from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.retention.deletion import AT_ONCE
 from tidelog_core.retention.selection import eviction_end_offset, local_limits
 from tidelog_core.tier.index_build import SegmentSource
@@ -63,12 +66,18 @@ class Copier:
         view: ClusterView,
         node_config: Callable[[], NodeConfig],
         clock_ms: Callable[[], int],
+        may_expire: Callable[[], bool],
+        has_own_clock: bool,
     ) -> None:
+        """``has_own_clock`` says that the bucket's clock is not this machine's."""
         self._catalog = catalog
         self._client = client
         self._view = view
         self._node_config = node_config
         self._clock_ms = clock_ms
+        self._may_expire = may_expire
+        self._has_own_clock = has_own_clock
+        self.witness: Witness | None = None  # what the bucket's clock said at the last copy
         # What was last made sure of, by key, and the version of the topic's item that said so.
         self._manifests: dict[str, tuple[ClusterManifest | TopicManifest, int]] = {}
         self.copied_count = 0
@@ -149,9 +158,12 @@ class Copier:
         sealed = log.sealed_segments()
         if not config.remote_storage_enable or not sealed:
             return None
+        limits = local_limits(config)
+        if limits.retention_ms != UNLIMITED and not self._may_expire():
+            limits = limits.without_time()
         return eviction_end_offset(
             sealed,
-            local_limits(config),
+            limits,
             tiered_end=tiered_end,
             active_size_bytes=log.size_bytes - sum(s.size_bytes for s in sealed),
             now_ms=self._clock_ms(),
@@ -200,7 +212,12 @@ class Copier:
             led.under_way = (sealed, started)
         source = await self._source(led, sealed, started)
         keys = self._keys(led, started)
+        begun_ms = steady_clock_ms()
         result = await self._client.upload(UploadRequest(source, keys))
+        if result.stored_ms != NO_TIMESTAMP:
+            self.witness = Witness(
+                "the bucket's clock", result.stored_ms, begun_ms, self._has_own_clock
+            )
         finished = await self._catalog.finish_copy(
             led.leadership,
             dataclasses.replace(

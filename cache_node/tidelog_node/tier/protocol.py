@@ -87,6 +87,9 @@ class UploadResult:
     index_size_bytes: int
     chained_hash: bytes
     max_timestamp_ms: int
+    # When the bucket says that it got the index object; NO_TIMESTAMP where an earlier try
+    # has stored it, or where it has been taken away again.
+    stored_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,7 @@ def upload_result_to_fields(result: UploadResult) -> Fields:
         "index_size_bytes": result.index_size_bytes,
         "chained_hash": result.chained_hash.hex(),
         "max_timestamp_ms": result.max_timestamp_ms,
+        "stored_ms": result.stored_ms,
     }
 
 
@@ -224,6 +228,7 @@ def upload_result_from_fields(fields: Fields) -> UploadResult:
         index_size_bytes=fields["index_size_bytes"],
         chained_hash=bytes.fromhex(fields["chained_hash"]),
         max_timestamp_ms=fields["max_timestamp_ms"],
+        stored_ms=fields["stored_ms"],
     )
 
 

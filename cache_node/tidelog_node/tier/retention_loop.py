@@ -15,6 +15,9 @@ first: ``tidelog_core.retention.deletion`` says why that is safe. Only the leade
 is not tiered yet, and rolls an active segment that is too old, so it always does its part;
 a step that the function has done it finds done. A log start that someone else has
 advanced reaches the local log with the next image (``adopt_log_start``).
+
+While the node's clock is in doubt (``tidelog_core.retention.clock_rule``) nothing is removed
+for its age, and no deletion is begun or ended: both go by the clock.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 CLEAN_RETRY_SECONDS = 60.0
 TELL_RETRY_SECONDS = 5.0
+CLOCK_RETRY_SECONDS = 60.0  # while the clock is in doubt
 OTHERS_DELAY_MS = 600_000  # then the node that should clean a topic up is taken for gone
 
 
@@ -66,6 +70,7 @@ class Retention:
         view: ClusterView,
         broker_id: int,
         clock_ms: Callable[[], int],
+        may_expire: Callable[[], bool],
         deleted_topic_delay_ms: int = TopicConfig().file_delete_delay_ms,
     ) -> None:
         self._catalog = catalog
@@ -75,6 +80,7 @@ class Retention:
         self._view = view
         self._broker_id = broker_id
         self._clock_ms = clock_ms
+        self._may_expire = may_expire
         self._deleted_topic_delay_ms = deleted_topic_delay_ms
         self._told_deletions: set[UUID] = set()  # topics
         self.deleted_count = 0
@@ -106,6 +112,8 @@ class Retention:
         Returns in how many seconds the next one is due, ``None`` for none. One that cannot
         be removed is tried again later and keeps no other from it.
         """
+        if not self._may_expire():
+            return CLOCK_RETRY_SECONDS
         image, now_ms = self._view.image, self._clock_ms()
         self._told_deletions &= image.deleted_topics.keys()
         waits: list[float] = []
@@ -134,6 +142,8 @@ class Retention:
         limits = total_limits(led.replica.config)
         if not self._view.image.has_all_settings(led.replica.partition.topic, self._broker_id):
             limits = Limits(UNLIMITED, UNLIMITED)
+        if not self._may_expire():
+            limits = limits.without_time()
         start = await self._log_start(led, log, limits)
         if self._is_active_expired(led, limits, start):
             log.roll()
@@ -175,6 +185,8 @@ class Retention:
 
     async def _delete(self, led: LedPartition, doomed: Sequence[SegmentMeta]) -> float | None:
         """Begin with what is doomed, end what is due; return when the next one is, in seconds."""
+        if not self._may_expire():
+            return CLOCK_RETRY_SECONDS if doomed or led.deleting else None
         deletable_ms = self._clock_ms() + led.replica.config.file_delete_delay_ms
         for segment in doomed:
             try:

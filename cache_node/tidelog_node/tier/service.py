@@ -12,7 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -34,6 +42,8 @@ from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.objects.location import parse_object_location
+from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.rewriting.choice import compacted_end
 from tidelog_core.tier.planning import finished_segments
 
@@ -78,8 +88,12 @@ class TierService:
         socket: Path,
         cache_dir: Path,
         holds_files: Callable[[TieredReplica], bool] = lambda _: True,
+        may_expire: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``holds_files`` says of a replica whose log is not open whether it is worth opening."""
+        """``holds_files`` says of a replica whose log is not open whether it is worth opening.
+
+        ``may_expire`` says whether ``clock_ms`` can be trusted to tell what is too old.
+        """
         self._replicas = replicas
         self._view = view
         self._node_config = node_config
@@ -109,6 +123,8 @@ class TierService:
             view=view,
             node_config=node_config,
             clock_ms=clock_ms,
+            may_expire=may_expire,
+            has_own_clock=parse_object_location(objects_url).has_own_clock,
         )
         self._retention = Retention(
             catalog=self._catalog,
@@ -118,6 +134,7 @@ class TierService:
             view=view,
             broker_id=broker_id,
             clock_ms=clock_ms,
+            may_expire=may_expire,
         )
         self._led: dict[tuple[UUID, int], LedPartition] = {}
         self._followed: dict[tuple[UUID, int], RemoteLog] = {}  # what followers have read
@@ -189,6 +206,10 @@ class TierService:
             if led.under_way is not None:
                 # To go on with it could make one object of the old bytes and one of the new.
                 led.reset()
+
+    def witnesses(self) -> Iterable[Witness]:
+        """Return what the bucket's clock was heard to say last."""
+        return () if self._copier.witness is None else (self._copier.witness,)
 
     @property
     def status(self) -> Mapping[str, int]:

@@ -24,6 +24,7 @@ from tidelog_core.errors import (
     StorageError,
     StoreUnavailable,
 )
+from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.index_build import BuiltIndex, build_index_file
 
@@ -65,7 +66,20 @@ async def upload_segment(
     )
     if not is_ours and await store.get(keys.index) != built.data:
         raise CorruptObject(keys.index, "an earlier try has stored another index")
-    return UploadResult(len(built.data), built.chained_hash, built.max_timestamp_ms)
+    return UploadResult(
+        len(built.data),
+        built.chained_hash,
+        built.max_timestamp_ms,
+        stored_ms=await _stored_ms(store, keys.index) if is_ours else NO_TIMESTAMP,
+    )
+
+
+async def _stored_ms(store: ObjectStore, key: str) -> int:
+    """Return the bucket's time of an object that was put just now."""
+    try:
+        return (await store.head(key)).modified_ms
+    except (ObjectNotFound, StoreUnavailable):
+        return NO_TIMESTAMP  # What it is good for is no reason to upload again.
 
 
 async def _put_once(

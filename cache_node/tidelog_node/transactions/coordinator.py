@@ -69,8 +69,12 @@ class TransactionCoordinator:
         leads: Callable[[Partition], bool],
         can_serve: Callable[[], bool],
         wall_clock_ms: Callable[[], int] = wall_clock_ms,
+        may_expire: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``leads`` says which shards are this process's, ``can_serve`` whether it may answer."""
+        """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
+
+        ``may_expire`` says whether the wall clock can be trusted to tell what is too old.
+        """
         self._store = store
         self._view = view
         self._node_config = node_config
@@ -78,6 +82,7 @@ class TransactionCoordinator:
         self._markers = markers
         self._can_serve = can_serve
         self._wall_clock_ms = wall_clock_ms
+        self._may_expire = may_expire
         self._shards = LedShards(
             TRANSACTION_STATE_TOPIC,
             view,
@@ -404,6 +409,8 @@ class TransactionCoordinator:
 
     async def expire_unused(self) -> None:
         """Forget ids that nobody has used for ``transactional.id.expiration.ms``."""
+        if not self._may_expire():
+            return
         expiration_ms = self._node_config().transactional_id_expiration_ms
         for shard in await self._loaded_shards():
             for loaded in tuple(shard.transactions.values()):

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ import aioboto3
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 
+from tidelog_core.clock import steady_clock_ms
 from tidelog_core.errors import (
     CorruptItem,
     OutcomeUnknown,
@@ -44,6 +46,7 @@ from tidelog_core.metadata.store import (
     Changes,
     Check,
     ClusterVersion,
+    HeardTime,
     Item,
     ItemKey,
     Write,
@@ -92,6 +95,13 @@ class DynamoDbMetadataStore:
         self._opening = asyncio.Lock()
         self._logging = asyncio.Lock()
         self._version_guess: ClusterVersion | None = None
+        self._heard_time: HeardTime | None = None
+        self._heard_date = ""  # the header that it was read from
+
+    @property
+    def heard_time(self) -> HeardTime | None:
+        """What the last answer said the time was, to the second; ``None`` before the first."""
+        return self._heard_time
 
     async def get(self, id: ItemKey) -> Item | None:
         """Return the item, or ``None`` where there is none."""
@@ -381,8 +391,11 @@ class DynamoDbMetadataStore:
     async def _call(self, operation: str, request: Mapping[str, Any]) -> Any:
         """Send one request. Raises ``ClientError`` and ``BotoCoreError``."""
         client = await self._connected()
+        begun_ms = steady_clock_ms()
         try:
-            return await getattr(client, operation)(**request)
+            answer = await getattr(client, operation)(**request)
+            self._hear(answer, begun_ms)
+            return answer
         except (ClientError, BotoCoreError) as error:
             if classify(error).outcome is Outcome.EXPIRED:
                 await self._renew(client)
@@ -392,6 +405,18 @@ class DynamoDbMetadataStore:
                 raise
             # What botocore makes of a role's endpoint that has no newer ones yet.
             raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
+
+    def _hear(self, answer: Mapping[str, Any], begun_ms: float) -> None:
+        """Take what an answer to a request begun at ``begun_ms`` says of the time."""
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+        if date == self._heard_date:
+            return
+        self._heard_date = date
+        try:
+            wall_s = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return  # It is nobody's business but a proxy's.
+        self._heard_time = HeardTime(round(wall_s * 1000), begun_ms)
 
     async def _connected(self) -> Any:
         """Return the client, made on first use. Making it reads files, so not on creation."""

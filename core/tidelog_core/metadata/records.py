@@ -42,7 +42,7 @@ from uuid import UUID
 
 from tidelog_core.metadata.body import BodyReader
 from tidelog_core.metadata.store import ABSENT, Body, Check, Item, ItemKey, JsonValue, Write
-from tidelog_core.model import NO_LEADER
+from tidelog_core.model import NO_LEADER, NO_TIMESTAMP
 
 CLUSTER_COLLECTION = "cluster"
 BROKER_COLLECTION = "broker"
@@ -169,6 +169,9 @@ class BrokerLease:
     incarnation: UUID
     counter: int
     is_unfit: bool = False  # its disk takes no records: others lead while they can
+    # What the broker's clock said when it wrote this; NO_TIMESTAMP before nodes told. No lease
+    # is measured by it: others see by it when a clock is wrong.
+    wall_ms: int = NO_TIMESTAMP
     version: int = _version()
 
     @property
@@ -178,13 +181,17 @@ class BrokerLease:
 
     def to_body(self) -> Body:
         """Return the item's body."""
-        body: Body = {
+        body: dict[str, JsonValue] = {
             "broker_id": self.broker_id,
             "incarnation": str(self.incarnation),
             "counter": self.counter,
         }
-        # Absent as a rule, so that older programs read the leases of newer ones.
-        return {**body, "is_unfit": True} if self.is_unfit else body
+        # A program from before a field cannot read a lease that has it, and goes by its moving.
+        if self.is_unfit:
+            body["is_unfit"] = True
+        if self.wall_ms != NO_TIMESTAMP:
+            body["wall_ms"] = self.wall_ms
+        return body
 
     @classmethod
     def from_item(cls, item: Item) -> BrokerLease:
@@ -195,6 +202,7 @@ class BrokerLease:
             incarnation=fields.uuid("incarnation"),
             counter=fields.integer("counter", at_least=0),
             is_unfit=fields.boolean_or_absent("is_unfit", absent=False),
+            wall_ms=fields.integer_or_absent("wall_ms", absent=NO_TIMESTAMP, at_least=0),
             version=item.version,
         )
         fields.finish()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 Body = Mapping[str, JsonValue]
@@ -80,6 +80,23 @@ class Changes:
 
     version: ClusterVersion
     keys: frozenset[ItemKey] | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeardTime:
+    """What somebody else's clock said, and when by our steady clock it was asked."""
+
+    wall_ms: int  # Unix time
+    steady_ms: float
+
+
+@runtime_checkable
+class ClockedStore(Protocol):
+    """A store with a clock of its own, which its answers tell."""
+
+    @property
+    def heard_time(self) -> HeardTime | None:
+        """What the last answer told, ``None`` before the first."""
 
 
 class MetadataStore(Protocol):

@@ -25,6 +25,11 @@ class ObjectLocation:
     name: str  # the bucket, or the folder's absolute path; empty for memory
     prefix: str = ""  # of the keys in the bucket, slash at its end included
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether the times of objects are by a clock that is not this machine's."""
+        return self.scheme == "s3"
+
     def relative(self, key: str) -> str | None:
         """Return the bucket's key as the store has it, ``None`` for one of somebody else's."""
         return key.removeprefix(self.prefix) if key.startswith(self.prefix) else None

@@ -32,6 +32,10 @@ class Limits:
     retention_ms: int
     retention_bytes: int
 
+    def without_time(self) -> Limits:
+        """Return the limits for when no clock can be trusted."""
+        return dataclasses.replace(self, retention_ms=UNLIMITED)
+
 
 def total_limits(config: TopicConfig) -> Limits:
     """Return the limits of a partition, local and tiered together.

@@ -22,13 +22,16 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 
-from tidelog_core.clock import wall_clock_ms
+from tidelog_core.clock import steady_clock_ms, wall_clock_ms
+from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Topic
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.location import ObjectLocation, parse_object_location
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.retention.clock_watch import ClockWatch, store_witness
 from tidelog_core.tier.keys import SegmentKey, parse_segment_key
 
 from tidelog_functions.cluster_reader import ClusterReader, problems_of
@@ -96,6 +99,7 @@ async def _run(
 ) -> dict[str, object]:
     async with open_stores(settings) as (store, objects):
         reader = ClusterReader(store, settings.node_config)
+        heard = store_witness(store)
         result = await apply_retention(
             store,
             objects,
@@ -103,6 +107,7 @@ async def _run(
             keys=keys,
             is_scheduled=is_scheduled,
             clock_ms=wall_clock_ms,
+            may_expire=partial(_clock_of_process(settings.node_config).may_expire, heard),
             limit=limit,
         )
     problems = problems_of(result.failed.items())
@@ -121,6 +126,7 @@ async def apply_retention(
     keys: Sequence[SegmentKey],
     is_scheduled: bool,
     clock_ms: Callable[[], int],
+    may_expire: Callable[[], bool],
     limit: TimeLimit,
 ) -> PassResult:
     """Apply retention to the partitions of ``keys``, and to all where it is scheduled."""
@@ -135,6 +141,7 @@ async def apply_retention(
         cluster_id=cluster_id,
         topic_config=reader.topic_config,
         clock_ms=clock_ms,
+        may_expire=may_expire,
         limit=limit,
     )
     if is_scheduled:
@@ -152,6 +159,14 @@ async def apply_retention(
     for at in range(0, len(steps), PARTITIONS_AT_ONCE):
         await apply_steps(steps[at : at + PARTITIONS_AT_ONCE], result)
     return result
+
+
+@cache
+def _clock_of_process(node_config: NodeConfig) -> ClockWatch:
+    """Return what watches the clock from one invocation to the next."""
+    return ClockWatch(
+        wall_ms=wall_clock_ms, steady_ms=steady_clock_ms, node_config=lambda: node_config
+    )
 
 
 async def _step_of(

@@ -7,6 +7,10 @@ any other only in how much it finds to do.
 A function knows what is tiered, and not what lies on the leader's disk: it removes no more
 than the leader would. It reads no objects, so damaged ones go like any other, and writes none
 but those that tell, before anything is deleted, that it may be: ``tidelog_core.tier.manifest``.
+
+The clock of the machine it runs on is compared with the metadata store's, where that has one
+(``tidelog_core.retention.clock_rule``). While it is in doubt nothing is removed for its age,
+and no deletion is begun or ended: both go by the clock.
 """
 
 from __future__ import annotations
@@ -83,6 +87,7 @@ class PartitionRetention:
     cluster_id: str
     topic_config: Callable[[Topic, int], TopicConfig]  # as the given leader's node has it
     clock_ms: Callable[[], int]
+    may_expire: Callable[[], bool]  # whether the clock can be trusted to tell what is too old
     limit: TimeLimit
 
     async def apply(self, topic: Topic, partition: int) -> Done:
@@ -109,7 +114,7 @@ class PartitionRetention:
         due_ms = deletable_topic_ms(tombstone, delay_ms=delay_ms)
         told = deletion_key(self.cluster_id, tombstone.name, tombstone.topic_id)
         await self._tell(told, deletion_object(tombstone))
-        if self.clock_ms() < due_ms:
+        if self.clock_ms() < due_ms or not self.may_expire():
             return Done(next_deletion_ms=due_ms)
         prefix = topic_prefix(self.cluster_id, tombstone.name, tombstone.topic_id)
 
@@ -137,15 +142,18 @@ class PartitionRetention:
         partition = Partition.from_item(item)
         metas = await read_segments(self.store, topic.topic_id, number)
         config = self.topic_config(topic, partition.leader)
+        limits = total_limits(config)
         start = log_start_after_tier_retention(
             finished_segments(metas),
-            total_limits(config),
+            limits if self.may_expire() else limits.without_time(),
             log_start_offset=partition.log_start_offset,
             now_ms=self.clock_ms(),
         )
         if start > partition.log_start_offset:
             moved = dataclasses.replace(partition, log_start_offset=start)
             await self.store.commit([records.put(moved)])
+        if not self.may_expire():
+            return Done(log_start_advanced_count=int(start > partition.log_start_offset))
         # Not before the commit above has ended: the delay is for those who read until then.
         deletable_ms = self.clock_ms() + config.file_delete_delay_ms
         doomed = below_log_start(metas, start)

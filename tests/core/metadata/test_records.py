@@ -105,6 +105,15 @@ def test_a_partition_that_was_restored_in_part_says_from_where_and_no_other_does
         Partition.from_item(stored(restored, restored_log_start=-1))
 
 
+def test_a_lease_tells_the_time_only_where_its_broker_did() -> None:
+    plain = next(record for record in RECORDS if isinstance(record, BrokerLease))
+    assert "wall_ms" not in plain.to_body()
+    telling = dataclasses.replace(plain, wall_ms=1_700_000_000_000)
+    assert BrokerLease.from_item(stored(telling)) == telling
+    with pytest.raises(CorruptItem, match="wall_ms"):
+        BrokerLease.from_item(stored(telling, wall_ms=-1))
+
+
 @pytest.mark.parametrize("record", RECORDS, ids=NAMES)
 def test_a_field_of_another_type_is_refused_and_named(record: Any) -> None:
     for field in record.to_body():

@@ -33,6 +33,7 @@ async def call_function(node: TierNode) -> int:
             keys=(),
             is_scheduled=True,
             clock_ms=node.clock,
+            may_expire=lambda: True,
             limit=TimeLimit(Steps()),
         )
     finally:

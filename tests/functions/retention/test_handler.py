@@ -27,6 +27,7 @@ from tests.functions.world import (
     Steps,
     World,
     folder_world,
+    run_retention,
 )
 
 T = TypeVar("T")
@@ -71,6 +72,27 @@ def two_topics(folder: Path) -> list[str]:
 
 async def object_count(world: World) -> int:
     return len(await world.present())
+
+
+def test_a_clock_in_doubt_removes_nothing(folder: Path) -> None:
+    async def run(world: World) -> list[int]:
+        topic = await world.create_topic("a", configs=AT_ONCE)
+        for first in (0, 10):
+            await world.copy(topic, first, age_ms=DAY_MS)
+        counts = []
+        for is_trusted in (False, True):
+            result = await run_retention(
+                world.store,
+                world.objects,
+                world.clock,
+                (),
+                may_expire=lambda: is_trusted,  # noqa: B023
+            )
+            assert result.failed == {}
+            counts.append(result.done.segment_deleted_count)
+        return counts
+
+    assert in_world(folder, run) == [0, 2]
 
 
 def test_an_event_applies_retention_to_its_partition_alone(folder: Path) -> None:

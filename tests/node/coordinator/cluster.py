@@ -159,6 +159,7 @@ async def node(
     config: NodeConfig | None = None,
     can_serve: Callable[[], bool] = lambda: True,
     page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
+    may_expire: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Node]:
     """Run a coordinator in the running loop's time."""
     loop = asyncio.get_running_loop()
@@ -174,6 +175,7 @@ async def node(
         wall_clock_ms=lambda: int(loop.time() * 1000) + 5_000_000,
         can_serve=can_serve,
         page_limits=page_limits,
+        may_expire=may_expire,
     )
     await coordinator.start()
     try:

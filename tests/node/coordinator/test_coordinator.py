@@ -609,6 +609,19 @@ class TestExpiry:
 
         play(scenario)
 
+    def test_offsets_do_not_go_by_a_clock_that_is_in_doubt(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            is_trusted = False
+            async with node(store, config=self.CONFIG, may_expire=lambda: is_trusted) as broker:
+                await self._commit(broker, topic="t")
+                await asyncio.sleep(20 * 60)
+                assert await broker.offset("t") == 5
+                is_trusted = True
+                await asyncio.sleep(2 * 60)
+                assert await broker.offset("t") is None
+
+        play(scenario)
+
     def test_a_group_keeps_its_offsets_for_the_retention_after_its_last_member(self) -> None:
         async def scenario(store: MemoryMetadataStore) -> None:
             async with node(store, config=self.CONFIG) as broker:

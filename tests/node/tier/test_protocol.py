@@ -71,7 +71,7 @@ def test_every_request_comes_back_as_it_was(tmp_path: Path) -> None:
     ]
     for request in requests:
         assert request_from_fields(through_json(request_to_fields(request))) == request
-    result = UploadResult(5, b"\x01\x02", 7)
+    result = UploadResult(5, b"\x01\x02", 7, 9)
     assert upload_result_from_fields(through_json(upload_result_to_fields(result))) == result
 
 

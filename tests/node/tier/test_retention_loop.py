@@ -24,6 +24,7 @@ from tidelog_core.retention.deletion import start_deletions
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_node.flushing import Flusher
 from tidelog_node.replicas import Replica
+from tidelog_node.tier.retention_loop import CLOCK_RETRY_SECONDS
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
 from tests.node.tier.tier_node import (
@@ -562,5 +563,44 @@ def test_a_leader_that_was_replaced_deletes_nothing(tmp_path: Path) -> None:
             assert len(await node.finished(replica)) == 2
             assert len(await node.objects()) == 4
             assert replica.log.log_start_offset == 0
+
+    asyncio.run(run())
+
+
+def test_nothing_goes_by_a_clock_that_is_in_doubt(tmp_path: Path) -> None:
+    """Neither records for their age, nor local copies, nor objects whose deletion has begun."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            configs = {"retention.ms": "100000", "file.delete.delay.ms": "1000"}
+            replica = await node.create_topic(configs=configs)
+            gone = await node.create_topic("gone", configs=configs)
+            node.produce_segments(replica, 4)
+            node.produce(replica, 1)
+            await node.wait_copied(replica, 4)
+            replica.log.advance_log_start_offset(50)
+            await node.tier.apply_retention()  # begins to delete the first segment
+            assert len(await node.objects()) == 8
+            tombstone = DeletedTopic(
+                topic_id=gone.topic_id, name="gone", partition_count=1, deleted_ms=START_MS
+            )
+            await node.store.commit([records.put(tombstone)])
+            await node.view.refresh()
+            local_start = replica.log.local_log_start_offset
+            node.is_clock_trusted = False
+            node.clock.now_ms = BASE_TIMESTAMP_MS + 8 * 86_400_000
+            assert await node.tier.apply_retention() == CLOCK_RETRY_SECONDS
+            assert (replica.log.log_start_offset, await stored_log_start(node, replica)) == (50, 50)
+            assert replica.log.local_log_start_offset == local_start
+            assert len(await node.objects()) == 8
+            assert tombstone.topic_id in node.view.image.deleted_topics
+            # What is too much goes all the same: no clock is needed for that.
+            await node.configure({**configs, "retention.bytes": "1"})
+            await node.tier.apply_retention()
+            assert replica.log.log_start_offset == 200
+            node.is_clock_trusted = True
+            await node.tier.apply_retention()
+            await node.view.refresh()
+            assert tombstone.topic_id not in node.view.image.deleted_topics
 
     asyncio.run(run())

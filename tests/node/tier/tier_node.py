@@ -63,6 +63,7 @@ class TierNode:
         self.folder = folder
         self.config = config
         self.clock = Clock()
+        self.is_clock_trusted = True
         self.objects_folder = folder / "objects"
         self.objects_url = objects_url or f"file://{self.objects_folder}"
         self.run_folder = Path(tempfile.mkdtemp(prefix="tl-"))  # sockets need short paths
@@ -103,6 +104,7 @@ class TierNode:
             objects_url=self.objects_url,
             socket=self.run_folder / "tier.sock",
             cache_dir=self.folder / "cache",
+            may_expire=lambda: self.is_clock_trusted,
         )
         await self.tier.start()
         await self.tier.client.wait_ready(READY_TIMEOUT_S)

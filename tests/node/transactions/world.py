@@ -149,6 +149,7 @@ class World:
     logs: dict[TopicPartition, UnifiedLog] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)  # topics that were deleted
+    is_clock_trusted: bool = True
     config: NodeConfig = field(
         default_factory=lambda: NodeConfig(
             group_initial_rebalance_delay_ms=0,
@@ -194,6 +195,7 @@ class World:
             leads=leads,
             can_serve=lambda: True,
             wall_clock_ms=self.now_ms,
+            may_expire=lambda: self.is_clock_trusted,
         )
         offsets = TransactionalOffsets(
             store=store,

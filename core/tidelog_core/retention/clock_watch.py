@@ -1,0 +1,88 @@
+"""A process's wall clock, watched for whoever removes what is too old by it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.store import ClockedStore, MetadataStore
+from tidelog_core.retention.clock_rule import (
+    ClockBounds,
+    ClockReading,
+    Judgement,
+    Witness,
+    first_judgement,
+    judge_clock,
+)
+
+logger = logging.getLogger(__name__)
+
+WitnessSource = Callable[[], Iterable[Witness]]
+"""Returns what other clocks were heard to say last; asks nobody."""
+
+
+class ClockWatch:
+    """Says whether the wall clock may decide what is too old. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        wall_ms: Callable[[], int],
+        steady_ms: Callable[[], float],
+        node_config: Callable[[], NodeConfig],
+        sources: Sequence[WitnessSource] = (),
+        has_heard_all: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``has_heard_all`` says whether everyone who can be a witness has been heard once.
+
+        Until then, soon after a start, nothing is removed for its age, and nothing is logged.
+        """
+        self._wall_ms = wall_ms
+        self._steady_ms = steady_ms
+        self._node_config = node_config
+        self._sources = sources
+        self._has_heard_all = has_heard_all
+        self._judgement = first_judgement(self._read())
+
+    def may_expire(self, *also: WitnessSource) -> bool:
+        """Whether records may be removed for their age now. Logs when that changes.
+
+        ``also`` are asked beside the sources that were given before.
+        """
+        config = self._node_config()
+        bounds = ClockBounds(
+            config.log_retention_clock_ahead_max_ms, config.log_retention_clock_settle_ms
+        )
+        witnesses = [witness for source in (*self._sources, *also) for witness in source()]
+        before, self._judgement = self._judgement, self._judge(witnesses, bounds)
+        self._tell(before)
+        return self._judgement.doubt is None and self._has_heard_all()
+
+    def _judge(self, witnesses: Sequence[Witness], bounds: ClockBounds) -> Judgement:
+        return judge_clock(self._read(), witnesses, self._judgement, bounds)
+
+    def _tell(self, before: Judgement) -> None:
+        doubt, doubt_before = self._judgement.doubt, before.doubt
+        if doubt is not None and (doubt_before is None or doubt.ahead_of != doubt_before.ahead_of):
+            logger.warning(
+                "clock runs ahead, nothing is removed for its age until it agrees: set it right",
+                extra={"ahead_ms": doubt.ahead_ms, "ahead_of": doubt.ahead_of},
+            )
+        elif doubt is None and doubt_before is not None:
+            logger.info("clock agrees again, what is too old is removed")
+
+    def _read(self) -> ClockReading:
+        return ClockReading(self._wall_ms(), self._steady_ms())
+
+
+def store_witness(store: MetadataStore) -> WitnessSource:
+    """Return what hears the metadata store's clock, if it has one of its own."""
+
+    def witnesses() -> Iterable[Witness]:
+        heard = store.heard_time if isinstance(store, ClockedStore) else None
+        if heard is not None:
+            name = "the metadata store's clock"
+            yield Witness(name, heard.wall_ms, heard.steady_ms, is_independent=True)
+
+    return witnesses

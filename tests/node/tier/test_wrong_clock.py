@@ -1,0 +1,121 @@
+"""A real node whose clock jumps days ahead keeps what it has acknowledged."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.chaos.cluster import CLOCK_DIR
+from tests.node.node_process import NodeProcess
+
+DAY_NS = 86_400 * 10**9
+CONFIG = {
+    "log.retention.check.interval.ms": "50",
+    "remote.task.interval.ms": "50",
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+}
+TOPIC_CONFIG = {
+    "segment.bytes": "2000",
+    "retention.ms": str(7 * 86_400_000),
+    "file.delete.delay.ms": "0",
+}
+RECORD_COUNT = 60
+WARNING = "clock runs ahead"
+
+
+class ClockedNode:
+    """A node and how far its wall clock is off."""
+
+    def __init__(self, folder: Path, broker_id: int) -> None:
+        self._clock = folder / f"clock-{broker_id}"
+        self._clock.write_bytes(bytes(8))
+        path = os.pathsep.join(filter(None, (str(CLOCK_DIR), os.environ.get("PYTHONPATH"))))
+        self.process = NodeProcess(
+            folder / f"node-{broker_id}",
+            broker_id=broker_id,
+            metadata_store=f"sqlite://{folder}/metadata.db",
+            object_store=f"file://{folder}/objects",
+            config=CONFIG,
+            environment={"PYTHONPATH": path, "TIDELOG_CHAOS_CLOCK": str(self._clock)},
+        )
+
+    def jump(self, ns: int) -> None:
+        with self._clock.open("r+b") as file:
+            file.write(struct.pack("<q", ns))
+
+
+@contextmanager
+def clocked_nodes(folder: Path, count: int) -> Iterator[list[ClockedNode]]:
+    nodes = [ClockedNode(folder, broker_id) for broker_id in range(1, count + 1)]
+    with ExitStack() as stack:
+        for node in nodes:
+            stack.enter_context(node.process)
+        yield nodes
+
+
+def eventually(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def fill(address: str) -> None:
+    """Make a topic of several segments, and wait until those that are sealed are tiered."""
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic("t", 1, 1, config=TOPIC_CONFIG)])["t"].result(10)
+    producer = Producer({"bootstrap.servers": address, "acks": "all", "linger.ms": 0})
+    for number in range(RECORD_COUNT):
+        producer.produce("t", f"{number:0200}")
+        producer.flush(10)
+
+
+def low_watermark(address: str) -> int:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "g"})
+    try:
+        return int(consumer.get_watermark_offsets(TopicPartition("t", 0), 10)[0])
+    finally:
+        consumer.close()
+
+
+def index_count(folder: Path) -> int:
+    return sum(1 for _ in folder.joinpath("objects").rglob("*.index"))
+
+
+def test_records_outlive_a_clock_that_is_eight_days_ahead_for_a_while(tmp_path: Path) -> None:
+    with clocked_nodes(tmp_path, 1) as (node,):
+        fill(node.process.address)
+        eventually(lambda: index_count(tmp_path) >= 3, "segments are tiered")
+        node.jump(8 * DAY_NS)
+        eventually(lambda: WARNING in node.process.log, "the jump is noticed")
+        before = index_count(tmp_path)
+        time.sleep(0.3)  # six rounds of retention
+        assert low_watermark(node.process.address) == 0
+        node.jump(0)
+        eventually(lambda: "clock agrees again" in node.process.log, "the clock is trusted again")
+        assert low_watermark(node.process.address) == 0
+        assert index_count(tmp_path) >= before
+
+
+@pytest.mark.slow
+def test_records_outlive_a_node_that_starts_with_a_wrong_clock(tmp_path: Path) -> None:
+    """It has nothing of its own to go by: the other node's lease tells it the time."""
+    with clocked_nodes(tmp_path, 2) as (first, second):
+        address = first.process.address
+        fill(address)
+        eventually(lambda: index_count(tmp_path) >= 3, "segments are tiered")
+        assert first.process.stop() == 0
+        first.jump(8 * DAY_NS)
+        first.process.start()
+        eventually(lambda: WARNING in first.process.log, "the wrong clock is noticed")
+        time.sleep(1)
+        assert low_watermark(second.process.address) == 0
