@@ -4,7 +4,9 @@
     python -m tools.chaos --seconds 60 --runs 20           seeds from a random one on
     python -m tools.chaos --check .cache/chaos/7           look at a finished run again
 
-A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``. The exit
+A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``: the nodes' logs
+beside their data, what our clients say in ``clients.log``, what librdkafka's do in
+``librdkafka-<client>.log``. One that stands still is ended and told from. The exit
 status is 1 if anything was wrong.
 """
 
@@ -13,8 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import faulthandler
-import logging
 import os
 import random
 import shutil
@@ -27,9 +27,10 @@ import psutil
 
 from tests.chaos.checker import Rules, check
 from tests.chaos.history import load
+from tests.chaos.options import ChaosOptions
 from tests.chaos.plan import FaultKind
 from tests.chaos.report import summarize
-from tests.chaos.run import ChaosOptions, ChaosResult, describe, run_chaos
+from tests.chaos.supervised import run_supervised
 from tools import dynamodb_local
 from tools.places import ROOT
 
@@ -45,9 +46,6 @@ def main() -> int:
     if arguments.check is not None:
         return _check_again(arguments.check, is_replicated=arguments.replication > 1)
     first = random.randrange(SEEDS) if arguments.seed is None else arguments.seed
-    # The nodes' own logs are beside their data; what the clients have to say is in here.
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(filename=DIRECTORY / "clients.log", filemode="w")
     wrong = [seed for seed in range(first, first + arguments.runs) if not _run(arguments, seed)]
     if arguments.runs > 1:
         print(f"{arguments.runs} runs, seeds with anomalies: {wrong or 'none'}")
@@ -76,24 +74,12 @@ def _run(arguments: argparse.Namespace, seed: int) -> bool:
             producer_count=arguments.producers,
             node_config=dict(pair.split("=", 1) for pair in arguments.set),
         )
-        print(describe(options), flush=True)
-        result = asyncio.run(_run_observed(options))
+        print(options.title, flush=True)
+        result = asyncio.run(run_supervised(options))
     print(result.report, flush=True)
     if not result.anomalies and arguments.runs > 1:
         shutil.rmtree(directory)
     return not result.anomalies
-
-
-async def _run_observed(options: ChaosOptions) -> ChaosResult:
-    """Do the run; on SIGUSR1 tell where every thread and every task is."""
-
-    def print_tasks() -> None:
-        for task in asyncio.all_tasks():
-            task.print_stack(file=sys.stderr)
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print_tasks)
-    faulthandler.register(signal.SIGUSR1, chain=True)
-    return await run_chaos(options)
 
 
 def _abandon(number: int, _frame: object) -> None:

@@ -1,24 +1,19 @@
-"""Clients that read: by assignment and in groups, with our own consumer and librdkafka's."""
+"""Clients that read: by assignment and in groups, with our own consumer."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import threading
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from confluent_kafka import Consumer as ConfluentConsumer
-from confluent_kafka import KafkaException, Message
 from tidelog import Consumer, ConsumerRecord, RebalanceListener, TidelogError, TopicPartition
 
 from tests.chaos.history import FinalLog, PartitionKey, Poll, Positioned
-from tests.chaos.workload import Progress, Scene, pause
+from tests.chaos.scene import Progress, Scene, pause
 
 SESSION_SECONDS = 6.0, 25.0
 POLL_MS = 300
 SESSION_TIMEOUT_MS = 6_000
-CLOSE_SECONDS_MAX = 20.0
 
 
 def _common(session: str) -> dict[str, Any]:
@@ -143,98 +138,6 @@ class GroupMember:
                 await consumer.close()
             except TidelogError as error:
                 scene.note(session, f"close: {type(error).__name__}: {error}")
-
-
-def consume_with_librdkafka(scene: Scene, name: str, group: str, progress: Progress) -> None:
-    """Be a member of a group with librdkafka's consumer, in the calling thread."""
-    chance = scene.chance(name)
-    for count in range(10_000):
-        if not scene.is_reading:
-            return
-        _confluent_session(scene, f"{name}.{count}", group, progress, chance)
-
-
-def _confluent_session(
-    scene: Scene, session: str, group: str, progress: Progress, chance: random.Random
-) -> None:
-    end_s = scene.clock_s() + chance.uniform(*SESSION_SECONDS)
-    consumer = ConfluentConsumer(
-        {
-            "bootstrap.servers": scene.bootstrap,
-            "client.id": session,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "auto.commit.interval.ms": 500,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": 500,
-            "fetch.wait.max.ms": 200,
-            "socket.timeout.ms": 3_000,
-            "reconnect.backoff.max.ms": 500,
-            "topic.metadata.refresh.interval.ms": 2_000,
-            "broker.address.family": "v4",
-            "log_level": 0,
-            "error_cb": lambda _: None,
-        }
-    )
-    topics: list[str] = []
-    assigned: list[tuple[str, int]] = []
-
-    def on_assign(_: Any, partitions: Any) -> None:
-        assigned.extend((p.topic, p.partition) for p in partitions)
-
-    def note_assigned(named: tuple[tuple[str, int], ...]) -> None:
-        if named:
-            scene.history.add(Positioned(session, scene.clock_s(), named))
-
-    try:
-        # Sessions end at the end of a run, too: between two metadata requests librdkafka can
-        # miss that a topic has grown, and then goes on without the partition.
-        while scene.is_reading and scene.clock_s() < end_s:
-            if topics != scene.topics():
-                topics = scene.topics()
-                consumer.subscribe(topics, on_assign=on_assign)
-            messages = consumer.consume(500, POLL_MS / 1000)
-            records = [m for m in messages if m.error() is None]
-            # One call may hand out records of before and after a rebalance.
-            named = tuple(assigned)
-            assigned.clear()
-            note_assigned(named)
-            if records:
-                handed = tuple(_tell(message) for message in records)
-                poll = Poll(session, group, scene.clock_s(), handed)
-                scene.history.add(poll)
-                progress.note(poll)
-            note_assigned(named)
-    except KafkaException as error:
-        scene.note(session, f"starts over: {error}")
-    finally:
-        close_librdkafka(scene, session, consumer)
-
-
-def close_librdkafka(scene: Scene, session: str, consumer: ConfluentConsumer) -> None:
-    """Close the consumer, or leave it behind.
-
-    While partitions change leaders librdkafka's threads can wait for each other for ever
-    (seen in 2.16); it sends no heartbeat any more then, so the group goes on without it.
-    """
-    closing = threading.Thread(target=consumer.close, name=f"close {session}", daemon=True)
-    closing.start()
-    closing.join(CLOSE_SECONDS_MAX)
-    if closing.is_alive():
-        scene.note(session, f"librdkafka's close has not returned in {CLOSE_SECONDS_MAX:g} s")
-
-
-def _tell(message: Message) -> tuple[str, int, int, str]:
-    topic, number, offset, value = (
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        message.value(),
-    )
-    assert topic is not None
-    assert number is not None
-    assert offset is not None
-    return topic, number, offset, (value or b"").decode()
 
 
 async def read_finals(scene: Scene, *, timeout_s: float) -> list[PartitionKey]:

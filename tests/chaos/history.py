@@ -236,12 +236,29 @@ class History:
         yield from self.committed_logs
 
 
+def encode(event: Event) -> str:
+    """Return the event as one line of JSON, without the line's end."""
+    fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
+    return json.dumps([type(event).__name__, fields])
+
+
+def decode(line: str | bytes) -> Event:
+    """Return the event of a line that ``encode`` made."""
+    kind, fields = json.loads(line)
+    for name in ("records", "partitions", "values"):
+        if name in fields:
+            fields[name] = tuple(tuple(item) for item in fields[name])
+    if "outcome" in fields:
+        fields["outcome"] = Outcome(fields["outcome"])
+    event: Event = _KINDS[kind](**fields)
+    return event
+
+
 def save(history: History, path: Path) -> None:
     """Write the history as JSON lines."""
     with path.open("w") as file:
         for event in history.events():
-            fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
-            file.write(json.dumps([type(event).__name__, fields]) + "\n")
+            file.write(encode(event) + "\n")
 
 
 def load(path: Path) -> History:
@@ -249,11 +266,5 @@ def load(path: Path) -> History:
     history = History()
     with path.open() as file:
         for line in file:
-            kind, fields = json.loads(line)
-            for name in ("records", "partitions", "values"):
-                if name in fields:
-                    fields[name] = tuple(tuple(item) for item in fields[name])
-            if "outcome" in fields:
-                fields["outcome"] = Outcome(fields["outcome"])
-            history.add(_KINDS[kind](**fields))
+            history.add(decode(line))
     return history

@@ -6,8 +6,9 @@ would get in each other's way on one node; those of different lanes add up.
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -92,39 +93,51 @@ def plan_faults(
 
     A lane takes its kinds in turns, shuffled each time, so that a short run has them too.
     """
-    lanes = []
+    return [
+        list(itertools.takewhile(lambda fault: fault.end_s <= seconds, endless))
+        for _, endless in _lanes(seed, kinds, node_count, lease_s)
+    ]
+
+
+def plan_rounds(
+    seed: int,
+    *,
+    rounds: int,
+    node_count: int,
+    kinds: Sequence[FaultKind],
+    lease_s: float,
+) -> list[list[PlannedFault]]:
+    """Return the lanes, each with every one of its kinds ``rounds`` times."""
+    return [
+        list(itertools.islice(endless, rounds * kind_count))
+        for kind_count, endless in _lanes(seed, kinds, node_count, lease_s)
+    ]
+
+
+def _lanes(
+    seed: int, kinds: Sequence[FaultKind], node_count: int, lease_s: float
+) -> Iterator[tuple[int, Iterator[PlannedFault]]]:
+    """Yield the number of kinds of each lane that has any, and its faults without an end."""
     for number, lane_kinds in enumerate(_LANES):
         wanted = [kind for kind in lane_kinds if kind in kinds]
-        if not wanted:
-            continue
-        chance = random.Random(f"{seed}:lane {number}")
-        lanes.append(_plan_lane(chance, wanted, seconds, node_count, lease_s))
-    return lanes
+        if wanted:
+            chance = random.Random(f"{seed}:lane {number}")
+            yield len(wanted), _lane(chance, wanted, node_count, lease_s)
 
 
-def _plan_lane(
-    chance: random.Random,
-    kinds: Sequence[FaultKind],
-    seconds: float,
-    node_count: int,
-    lease_s: float,
-) -> list[PlannedFault]:
-    faults: list[PlannedFault] = []
-    round_kinds: list[FaultKind] = []
+def _lane(
+    chance: random.Random, kinds: Sequence[FaultKind], node_count: int, lease_s: float
+) -> Iterator[PlannedFault]:
     at_s = LEAD_SECONDS + chance.uniform(0, 1)
     while True:
-        if not round_kinds:
-            round_kinds = chance.sample(list(kinds), len(kinds))
-        kind = round_kinds.pop()
-        duration_s = _duration(chance, kind, lease_s)
-        if at_s + duration_s > seconds:
-            return faults
-        count = chance.choices((1, 2, 3), _TARGET_WEIGHTS)[0]
-        if kind is FaultKind.TORN:
-            count = 1  # More than one at a time is more than replication promises.
-        targets = chance.sample(range(1, node_count + 1), min(count, node_count))
-        faults.append(PlannedFault(kind, at_s, duration_s, tuple(sorted(targets)), chance.random()))
-        at_s += duration_s + chance.uniform(*GAP_SECONDS)
+        for kind in chance.sample(list(kinds), len(kinds)):
+            duration_s = _duration(chance, kind, lease_s)
+            count = chance.choices((1, 2, 3), _TARGET_WEIGHTS)[0]
+            if kind is FaultKind.TORN:
+                count = 1  # More than one at a time is more than replication promises.
+            targets = chance.sample(range(1, node_count + 1), min(count, node_count))
+            yield PlannedFault(kind, at_s, duration_s, tuple(sorted(targets)), chance.random())
+            at_s += duration_s + chance.uniform(*GAP_SECONDS)
 
 
 def _duration(chance: random.Random, kind: FaultKind, lease_s: float) -> float:

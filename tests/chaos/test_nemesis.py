@@ -61,9 +61,20 @@ def lock(
     return PlannedFault(kind, at_s, duration_s, (1,), 0.5)
 
 
-def run(recorder: Recorder, clock: Clock, *lanes: Sequence[PlannedFault]) -> list[Fault]:
+def run(
+    recorder: Recorder,
+    clock: Clock,
+    *lanes: Sequence[PlannedFault],
+    leaves_nothing_out: bool = False,
+) -> list[Fault]:
     history = History()
-    nemesis = Nemesis(cast("Faults", recorder), lanes, history, lambda: clock.now_s)
+    nemesis = Nemesis(
+        cast("Faults", recorder),
+        lanes,
+        history,
+        lambda: clock.now_s,
+        leaves_nothing_out=leaves_nothing_out,
+    )
     asyncio.run(nemesis.run())
     return history.faults
 
@@ -83,6 +94,16 @@ def test_a_lane_that_falls_behind_keeps_its_pauses_and_its_end(
     # Each takes six seconds instead of one; two seconds of pause are planned between them.
     assert len(run(recorder, clock, [lock(1 + 3 * n) for n in range(10)])) == 4
     assert recorder.begun_s == [1, 9, 17, 25]
+
+
+def test_a_lane_that_must_do_everything_falls_behind_and_does_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    recorder = Recorder(clock, slowness_s=50)
+    lane = [lock(1 + 3 * n) for n in range(10)]
+    assert len(run(recorder, clock, lane, leaves_nothing_out=True)) == 10
+    assert recorder.begun_s[:3] == [1, 54, 107]
 
 
 def test_what_is_on_is_ended_when_another_lane_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 
-from tests.chaos.plan import FaultKind, PlannedFault, kinds_for, plan_faults
+from tests.chaos.plan import FaultKind, PlannedFault, kinds_for, plan_faults, plan_rounds
 
 ALL = tuple(FaultKind)
 
@@ -30,6 +31,15 @@ def test_faults_of_a_lane_follow_each_other_and_end_in_time(seed: int) -> None:
         for fault in lane:
             assert fault.targets
             assert set(fault.targets) <= {1, 2, 3}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounds_have_every_kind_as_often_as_there_are_rounds(seed: int) -> None:
+    kinds = (FaultKind.KILL, FaultKind.TORN, FaultKind.CUT, FaultKind.STORE_LOCK)
+    lanes = plan_rounds(seed, rounds=3, node_count=3, kinds=kinds, lease_s=2)
+    assert Counter(fault.kind for lane in lanes for fault in lane) == dict.fromkeys(kinds, 3)
+    for lane in lanes:
+        assert all(before.end_s < after.at_s for before, after in itertools.pairwise(lane))
 
 
 def test_a_pause_outlasts_the_lease() -> None:

@@ -1,36 +1,24 @@
-"""What every client of a run shares: the clock, the history, which partitions there are.
-
-``Workload`` starts the clients and ends them in order: first those that write, then,
-when the faults are over and the ends are known, those that read.
-"""
+"""What every client of a run shares: the clock, the history, which partitions there are."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tidelog import Admin, TidelogError
-from tidelog.errors import TopicAlreadyExists
-
 from tests.chaos.history import History, Note, Outcome, PartitionKey, Poll, Write
-
-ADMIN_GAP_SECONDS = 3.0, 8.0
-TOPICS_MAX = 4
-PARTITIONS_MAX = 6
 
 
 @dataclass(slots=True)
 class Scene:
-    """Shared by all clients. Threads only add to the history and read the rest."""
+    """Shared by all clients; a session in a process of its own has one that follows it."""
 
     bootstrap: str
     seed: int
     history: History
-    clock_s: Callable[[], float]  # since the run began
+    started_s: float  # by the machine's monotonic clock
     partitions: list[PartitionKey] = field(default_factory=list)  # only ever longer
     transactional: list[PartitionKey] = field(default_factory=list)  # written in transactions only
     piped: list[PartitionKey] = field(default_factory=list)  # where the pipeline writes
@@ -38,6 +26,10 @@ class Scene:
     is_reading: bool = True
     goal: dict[PartitionKey, int] = field(default_factory=dict)  # end offsets; set at the end
     open_writes: dict[str, Write] = field(default_factory=dict)  # by value
+
+    def clock_s(self) -> float:
+        """Return the seconds since the run began."""
+        return time.monotonic() - self.started_s
 
     def chance(self, name: str) -> random.Random:
         """Return a source of chance of this client's own."""
@@ -145,57 +137,6 @@ class Progress:
             for name, end in goal.items()
             if self._next.get(name, 0) < end
         }
-
-
-async def administer(scene: Scene, *, replication_factor: int, configs: dict[str, str]) -> None:
-    """Make topics and partitions now and then, while records are written."""
-    chance = scene.chance("admin")
-    for count in range(1000):
-        await pause(chance.uniform(*ADMIN_GAP_SECONDS), lambda: scene.is_writing)
-        if not scene.is_writing:
-            return
-        topics = scene.topics()
-        try:
-            async with Admin(scene.bootstrap, timeout_ms=15_000, request_timeout_ms=5_000) as admin:
-                if len(topics) < TOPICS_MAX and chance.random() < 0.5:
-                    name = f"late-{count}"
-                    scene.partitions += await create(
-                        scene, admin, name, chance.randint(1, 3), replication_factor, configs
-                    )
-                else:
-                    await _grow(scene, admin, chance.choice(topics))
-        except TidelogError as error:
-            scene.note("admin", f"{type(error).__name__}: {error}")
-
-
-async def create(
-    scene: Scene,
-    admin: Admin,
-    name: str,
-    partition_count: int,
-    replication_factor: int,
-    configs: dict[str, str],
-) -> list[PartitionKey]:
-    """Create a topic and return its partitions."""
-    # There already: by an attempt whose answer was lost.
-    with contextlib.suppress(TopicAlreadyExists):
-        await admin.create_topic(
-            name,
-            partition_count=partition_count,
-            replication_factor=replication_factor,
-            configs=dict(configs),
-        )
-    scene.note("admin", f"topic {name} with {partition_count} partitions")
-    return [PartitionKey(name, number) for number in range(partition_count)]
-
-
-async def _grow(scene: Scene, admin: Admin, topic: str) -> None:
-    held = [name for name in scene.partitions if name.topic == topic]
-    if len(held) >= PARTITIONS_MAX:
-        return
-    await admin.create_partitions({topic: len(held) + 1})
-    scene.note("admin", f"topic {topic} has {len(held) + 1} partitions")
-    scene.partitions.append(PartitionKey(topic, len(held)))
 
 
 async def pause(seconds: float, is_wanted: Callable[[], bool]) -> None:

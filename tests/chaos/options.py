@@ -1,0 +1,54 @@
+"""What a run is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.plan import FaultKind
+
+# Small segments, so that a minute has rolls, uploads, evictions and reads from the tier.
+_TOPIC_CONFIGS = {
+    "segment.bytes": "65536",
+    "local.retention.bytes": "131072",
+    "retention.ms": "-1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosOptions:
+    """What a run is made of."""
+
+    directory: Path  # everything of the run; must not exist, or be empty
+    seed: int
+    seconds: float = 0.0  # of faults
+    rounds: int = 0  # or so many faults of every kind, however long they take
+    writes_min: int = 0  # acknowledged ones, before the clients may end
+    transactions_min: int = 0  # committed ones
+    node_count: int = 3
+    replication_factor: int = 1
+    partition_count: int = 3  # of each of the two topics to begin with
+    kinds: tuple[FaultKind, ...] | None = None  # None: all that such a cluster must stand
+    dynamodb_url: str | None = None  # None: SQLite
+    lease_s: float = 2.0
+    rate_per_s: float = 60.0  # records of one producer
+    producer_count: int = 3
+    node_config: Mapping[str, str] = field(default_factory=dict)
+    is_sabotage: bool = False  # lose what nobody else has, to see that the checker finds it
+
+    @property
+    def topic_configs(self) -> dict[str, str]:
+        """What every topic of the run is made with."""
+        in_sync = min(2, self.replication_factor)
+        return {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync)}
+
+    @property
+    def title(self) -> str:
+        """The run in a line, with the seed that makes it again."""
+        store = "SQLite" if self.dynamodb_url is None else "DynamoDB"
+        length = f"{self.rounds} rounds" if self.rounds else f"{self.seconds:g} s"
+        return (
+            f"chaos: seed {self.seed}, {length}, {self.node_count} nodes,"
+            f" replication factor {self.replication_factor}, {store}"
+        )
