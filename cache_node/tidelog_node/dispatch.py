@@ -136,7 +136,9 @@ class Dispatch:
             position += client_id_length
             if position > len(frame):
                 raise MalformedRequest("the client id does not fit its request")
-            client_id = str(frame[10:position], "utf-8", "replace")  # only ever shown
+            # Only ever shown. A replacement would be longer than the byte, and the whole too
+            # long for an answer.
+            client_id = str(frame[10:position], "utf-8", "ignore")
         if call.is_flexible:
             position = skip_tagged_fields(frame, position)
         try:

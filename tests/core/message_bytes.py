@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from types import UnionType
 from typing import Any, Literal, NamedTuple
@@ -22,6 +22,7 @@ from kio.schema.index import schema_name_map
 Kind = Literal["fixed", "bytes", "text", "compact", "int16", "int32", "marker"]
 
 HOSTILE_LENGTHS = (-2, -1, 0, 1, 2, 127, 128, 32_767, 32_768, 2**31 - 1, 2**32 - 2, 2**34)
+TEXTS = ("", "a", "aé世🐍", "é" * 40, "a" * 127, "a" * 128)
 UNKNOWN_TAGS = (7, 127, 128, 9999, 2**31)
 _ELEMENTS_MAX = 3
 _ERRORS = [int(code) for code in ErrorCode]
@@ -55,12 +56,27 @@ def all_schemas() -> list[Any]:
     ]
 
 
-def random_message(schema: Any, random: Random, *, strangers: Random | None = None) -> list[Piece]:
+def random_message(
+    schema: Any,
+    random: Random,
+    *,
+    strangers: Random | None = None,
+    texts: Sequence[str] = TEXTS,
+    numbers: Sequence[int] = (0, 1),
+    nulls: float = 0.2,
+    null_at: int | None = None,
+) -> list[Piece]:
     """Return a valid message; with ``strangers``, tagged fields that nobody knows among it.
 
-    The same ``random`` gives the same message with and without them.
+    The same ``random`` gives the same message with and without them. What may be null is, with
+    a probability of ``nulls``. With ``null_at`` the value of that number is null, whether it may
+    be or not, among all that have a length; ``ValueError`` says that there are not so many.
     """
-    return list(_struct(schema, random, strangers))
+    maker = _Maker(random, strangers, texts, numbers, nulls, null_at)
+    pieces = list(maker.struct(schema))
+    if null_at is not None and maker.nullable_count <= null_at:
+        raise ValueError(f"the message has {maker.nullable_count} values that could be null")
+    return pieces
 
 
 def joined(pieces: list[Piece]) -> bytes:
@@ -108,6 +124,7 @@ def varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
+_WITH_LENGTH = ("string", "bytes", "records")
 _CONTENTS = ("fixed", "bytes", "text")
 
 
@@ -132,83 +149,109 @@ def _length(kind: Kind, length: int) -> Piece:
             return Piece(kind, struct.pack(">i", max(-(2**31), min(length, 2**31 - 1))))
 
 
-def _struct(schema: Any, random: Random, strangers: Random | None) -> Iterator[Piece]:
-    tagged: list[tuple[int, list[Piece]]] = []
-    for field in dataclasses.fields(schema):
-        value = _field(schema, field, random, strangers)
-        if "tag" not in field.metadata:
-            yield from value
-        else:
-            # Made in any case, so that the same random numbers make the same message.
-            pieces = list(value)
-            if random.random() < 0.5:
-                tagged.append((field.metadata["tag"], pieces))
-    if schema.__flexible__:
-        if strangers is not None:
-            for tag in strangers.sample(UNKNOWN_TAGS, strangers.choice((0, 1, 2))):
-                content = strangers.randbytes(strangers.choice((0, 3, 200)))
-                tagged.append((tag, [Piece("bytes", content)]))
-        yield _length("compact", len(tagged) - 1)
-        for tag, pieces in sorted(tagged, key=lambda each: each[0]):
+class _Maker:
+    """Makes pieces of one message."""
+
+    def __init__(
+        self,
+        random: Random,
+        strangers: Random | None,
+        texts: Sequence[str],
+        numbers: Sequence[int],
+        nulls: float,
+        null_at: int | None,
+    ) -> None:
+        self._random = random
+        self._strangers = strangers
+        self._texts = texts
+        self._numbers = numbers
+        self._nulls = nulls
+        self._null_at = null_at
+        self.nullable_count = 0
+
+    def struct(self, schema: Any) -> Iterator[Piece]:
+        tagged: list[tuple[int, list[Piece]]] = []
+        for field in dataclasses.fields(schema):
+            value = self._field(schema, field)
+            if "tag" not in field.metadata:
+                yield from value
+            else:
+                # Made in any case, so that the same random numbers make the same message.
+                pieces = list(value)
+                if self._random.random() < 0.5:
+                    tagged.append((field.metadata["tag"], pieces))
+        if schema.__flexible__:
+            yield from self._tagged([*tagged, *self._unknown()])
+
+    def _unknown(self) -> Iterator[tuple[int, list[Piece]]]:
+        if self._strangers is not None:
+            for tag in self._strangers.sample(UNKNOWN_TAGS, self._strangers.choice((0, 1, 2))):
+                content = self._strangers.randbytes(self._strangers.choice((0, 3, 200)))
+                yield tag, [Piece("bytes", content)]
+
+    def _tagged(self, fields: list[tuple[int, list[Piece]]]) -> Iterator[Piece]:
+        yield _length("compact", len(fields) - 1)
+        for tag, pieces in sorted(fields, key=lambda each: each[0]):
             yield Piece("fixed", varint(tag))
             yield _length("compact", len(joined(pieces)) - 1)
             yield from pieces
 
-
-def _field(schema: Any, field: Any, random: Random, strangers: Random | None) -> Iterator[Piece]:
-    hint, is_flexible, kind = field.type, schema.__flexible__, field.metadata.get("kafka_type", "")
-    is_nullable = typing.get_origin(hint) in (typing.Union, UnionType)
-    if is_nullable:
-        hint = next(each for each in typing.get_args(hint) if each is not type(None))
-    is_null = is_nullable and random.random() < 0.2
-    # A tagged field that is null is not sent; kio refuses one that is.
-    is_null = is_null and "tag" not in field.metadata
-    if typing.get_origin(hint) is tuple:
-        element = typing.get_args(hint)[0]
-        count = -1 if is_null else random.randint(0, _ELEMENTS_MAX)
-        yield _length("compact" if is_flexible else "int32", count)
-        for _ in range(count):
-            yield from _element(element, kind, random, strangers, is_flexible=is_flexible)
-    elif dataclasses.is_dataclass(hint):
+    def _field(self, schema: Any, field: Any) -> Iterator[Piece]:
+        hint, is_flexible = field.type, schema.__flexible__
+        kind = field.metadata.get("kafka_type", "")
+        is_nullable = typing.get_origin(hint) in (typing.Union, UnionType)
         if is_nullable:
-            yield _length("marker", -1 if is_null else 1)
-        if not is_null:
-            yield from _struct(hint, random, strangers)
-    elif is_null and kind in ("string", "bytes", "records"):
-        yield _length(_length_kind(kind, is_flexible=is_flexible), -1)
-    elif is_null and kind == "datetime_i64":
-        yield Piece("fixed", b"\xff" * 8)
-    else:
-        yield from _element(hint, kind, random, strangers, is_flexible=is_flexible)
+            hint = next(each for each in typing.get_args(hint) if each is not type(None))
+        # A tagged field that is null is not sent; kio refuses one that is.
+        is_nullable = is_nullable and "tag" not in field.metadata
+        is_null = is_nullable and self._random.random() < self._nulls
+        if typing.get_origin(hint) is tuple or is_nullable or kind in _WITH_LENGTH:
+            is_null = is_null or self.nullable_count == self._null_at
+            self.nullable_count += 1
+        if typing.get_origin(hint) is tuple:
+            element = typing.get_args(hint)[0]
+            count = -1 if is_null else self._random.randint(0, _ELEMENTS_MAX)
+            yield _length("compact" if is_flexible else "int32", count)
+            for _ in range(count):
+                yield from self._element(element, kind, is_flexible=is_flexible)
+        elif dataclasses.is_dataclass(hint):
+            if is_nullable:
+                yield _length("marker", -1 if is_null else 1)
+            if not is_null:
+                yield from self.struct(hint)
+        elif is_null and kind in _WITH_LENGTH:
+            yield _length(_length_kind(kind, is_flexible=is_flexible), -1)
+        elif is_null and kind == "datetime_i64":
+            yield Piece("fixed", b"\xff" * 8)
+        else:
+            yield from self._element(hint, kind, is_flexible=is_flexible)
 
-
-def _element(
-    hint: Any, kind: str, random: Random, strangers: Random | None, *, is_flexible: bool
-) -> Iterator[Piece]:
-    if dataclasses.is_dataclass(hint):
-        yield from _struct(hint, random, strangers)
-        return
-    match kind:
-        case "string":
-            data = "".join(random.choices("aé世🐍", k=random.choice((0, 1, 5, 40)))).encode()
-            yield _length(_length_kind(kind, is_flexible=is_flexible), len(data))
-            yield Piece("text", data)
-        case "bytes" | "records":
-            data = random.randbytes(random.choice((0, 1, 5, 200)))
-            yield _length(_length_kind(kind, is_flexible=is_flexible), len(data))
-            yield Piece("bytes", data)
-        case "bool":
-            yield Piece("fixed", bytes([random.randrange(2)]))
-        case "uuid":
-            yield Piece("fixed", random.choice((bytes(16), random.randbytes(16))))
-        case "error_code":
-            yield Piece("fixed", struct.pack(">h", random.choice(_ERRORS)))
-        case "float64":
-            yield Piece("fixed", struct.pack(">d", random.uniform(-1e9, 1e9)))
-        case _:
-            code, low, high = _FIXED[kind]
-            value = random.choice((low, high, 0, 1, random.randint(low, high)))
-            yield Piece("fixed", struct.pack(">" + code, max(value, low)))
+    def _element(self, hint: Any, kind: str, *, is_flexible: bool) -> Iterator[Piece]:
+        random = self._random
+        if dataclasses.is_dataclass(hint):
+            yield from self.struct(hint)
+            return
+        match kind:
+            case "string":
+                data = random.choice(self._texts).encode()
+                yield _length(_length_kind(kind, is_flexible=is_flexible), len(data))
+                yield Piece("text", data)
+            case "bytes" | "records":
+                data = random.randbytes(random.choice((0, 1, 5, 200)))
+                yield _length(_length_kind(kind, is_flexible=is_flexible), len(data))
+                yield Piece("bytes", data)
+            case "bool":
+                yield Piece("fixed", bytes([random.randrange(2)]))
+            case "uuid":
+                yield Piece("fixed", random.choice((bytes(16), random.randbytes(16))))
+            case "error_code":
+                yield Piece("fixed", struct.pack(">h", random.choice(_ERRORS)))
+            case "float64":
+                yield Piece("fixed", struct.pack(">d", random.uniform(-1e9, 1e9)))
+            case _:
+                code, low, high = _FIXED[kind]
+                value = random.choice((low, high, random.randint(low, high), *self._numbers))
+                yield Piece("fixed", struct.pack(">" + code, max(low, min(value, high))))
 
 
 def _length_kind(kind: str, *, is_flexible: bool) -> Kind:

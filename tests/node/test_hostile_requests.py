@@ -2,26 +2,82 @@
 
 from __future__ import annotations
 
+import selectors
+import socket
 import struct
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v3 import request as find
 from kio.schema.metadata.v9 import request as metadata
 from tidelog_core.wire_messages import build
+from tidelog_node.wire.primitives import ERROR_TEXT_LENGTH_MAX
 
+from tests.core.message_bytes import broken, joined, random_message
 from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, api_versions_request, encode, frame
+from tests.node.wire_client import (
+    WireClient,
+    a_batch,
+    api_versions_request,
+    encode,
+    frame,
+    milliseconds,
+)
 
+SECONDS_MAX = 30.0  # for what takes milliseconds on an idle machine
+GROUP, TRANSACTION = 0, 1
+MEMORY_GROWTH_MAX = 100_000_000
 UNKNOWN_TAG = b"\x01\x8f\x4e\x03abc"  # one field, tag 9999, of three bytes
+
+PRODUCE, FETCH, METADATA, JOIN_GROUP, SYNC_GROUP = 0, 1, 3, 11, 14
+CREATE_TOPICS, CREATE_PARTITIONS, SHARE_FETCH = 19, 37, 78
+# acks=0 has no answer, long polls and rebalances have one after a while.
+MAY_BE_SILENT = {PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP, SHARE_FETCH}
+MAKE_PARTITIONS = {METADATA, CREATE_TOPICS, CREATE_PARTITIONS}
+# Names of what is there, words that mean something somewhere, and the longest texts there are.
+TEXTS = (
+    *("t", "t", "t", "g", "g", "", "consumer", "range", "uniform", "all", "1", "latest", "a b"),
+    *("(", ":", "a" * 249, "x" * 32_767, "é" * 16_000),
+)
+FEW = (-1, 0, 1, 2, 3) * 4
+TIMES_MS = (6000, 10_000, 30_000) * 2
+CLIENT_IDS = (None, b"", b"test", b"\xff\xfe", b"x" * 32_767)
+
+
+class Case(NamedTuple):
+    """One request to send, and what it is for the messages of a failure."""
+
+    api_key: int
+    version: int
+    data: bytes  # with its size
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """One node for all tests here."""
     with NodeProcess(tmp_path_factory.mktemp("hostile") / "node") as process:
+        admin = AdminClient({"bootstrap.servers": process.address})
+        for made in admin.create_topics([NewTopic("t", 2, 1), NewTopic("friend", 1, 1)]).values():
+            made.result(30)
+        with WireClient(process.port) as client:
+            for key_type in (GROUP, TRANSACTION):
+                await_coordinator(client, key_type)
         yield process
+
+
+def await_coordinator(client: WireClient, key_type: int) -> None:
+    """Have the coordinators' topic made, so that requests get as far as they can."""
+    request = find.FindCoordinatorRequest(key="g", key_type=key_type)
+    deadline = time.monotonic() + SECONDS_MAX
+    while client.call(request).error_code is not ErrorCode.none:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_29_bytes_that_name_four_billion_topics_do_not_stop_a_node(node: NodeProcess) -> None:
@@ -65,3 +121,140 @@ def test_unknown_tagged_fields_of_nested_structs_are_skipped(node: NodeProcess) 
         plain = client.receive()
         client.send(frame(3, 9, 1, head + b"nowhere" + UNKNOWN_TAG + tail, tags=b"\0"))
         assert client.receive() == plain
+
+
+def test_requests_of_every_kind_are_answered_or_their_connections_closed(
+    node: NodeProcess, request: pytest.FixtureRequest
+) -> None:
+    """Valid ones that make no sense, null wherever that is allowed, and broken ones."""
+    assault(node, seeds(request), rounds=1, sample=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_requests_of_every_kind_are_answered_or_their_connections_closed(
+    node: NodeProcess, request: pytest.FixtureRequest
+) -> None:
+    assault(node, seeds(request), rounds=50, sample=None)
+
+
+def seeds(request: pytest.FixtureRequest) -> Random:
+    """Return random numbers that can be had again."""
+    seed = Random().getrandbits(32)
+    print(f"seed {seed} of {request.node.name}")
+    return Random(seed)
+
+
+def assault(node: NodeProcess, random: Random, *, rounds: int, sample: int | None) -> None:
+    """Send requests of all APIs in all versions, while somebody uses the node as one should.
+
+    With ``sample`` each round has so many of the versions.
+    """
+    before = node.rss_bytes()
+    with WireClient(node.port) as friend:
+        versions = [
+            (api.api_key, version)
+            for api in friend.call(api_versions_request()).api_keys
+            for version in range(api.min_version, api.max_version + 1)
+            if api.api_key != PRODUCE or version >= 3  # those below are advertised, not served
+        ]
+        for round_ in range(rounds):
+            some = random.sample(versions, sample or len(versions))
+            for nulls in (0.0, 0.5, 1.0):
+                send_all(node, [strange(*each, random, nulls=nulls) for each in some])
+            send_all(node, [strange(*each, random, is_broken=True) for each in some])
+            produced = friend.produce("friend", a_batch(b"value"))
+            assert (produced.error_code, produced.base_offset) == (0, round_)
+            assert friend.fetch("friend", round_).high_watermark == round_ + 1
+            assert_no_traceback(node)
+    assert node.rss_bytes() - before < MEMORY_GROWTH_MAX
+
+
+def strange(
+    api_key: int, version: int, random: Random, *, nulls: float = 0.2, is_broken: bool = False
+) -> Case:
+    """Return a request with a header that is as strange as the request."""
+    schema = load_request_schema(api_key, version)
+    numbers = FEW if api_key in MAKE_PARTITIONS else FEW + TIMES_MS
+    pieces = random_message(
+        schema, random, strangers=random, texts=TEXTS, numbers=numbers, nulls=nulls
+    )
+    body = broken(pieces, random) if is_broken else joined(pieces)
+    client_id = random.choice(CLIENT_IDS)
+    length = -1 if client_id is None else len(client_id)
+    tags = random.choice((b"\0", UNKNOWN_TAG)) if schema.__flexible__ else b""
+    head = struct.pack(">hhih", api_key, version, 1, length) + (client_id or b"") + tags
+    return Case(api_key, version, struct.pack(">i", len(head) + len(body)) + head + body)
+
+
+def send_all(node: NodeProcess, cases: list[Case]) -> None:
+    """Send each request on a connection of its own; wait for every answer that must come."""
+    with selectors.DefaultSelector() as selector:
+        try:
+            for case in cases:
+                client = socket.create_connection(("127.0.0.1", node.port), SECONDS_MAX)
+                selector.register(client, selectors.EVENT_READ, case)
+                client.sendall(case.data)
+            deadline = time.monotonic() + SECONDS_MAX
+            while waiting := must_be_answered(selector.get_map()):
+                assert time.monotonic() < deadline, waiting
+                for key, _ in selector.select(0.1):
+                    selector.unregister(key.fileobj)
+                    assert isinstance(key.fileobj, socket.socket)
+                    key.fileobj.close()
+        finally:
+            for key in list(selector.get_map().values()):
+                assert isinstance(key.fileobj, socket.socket)
+                key.fileobj.close()
+
+
+def must_be_answered(keys: Mapping[Any, selectors.SelectorKey]) -> list[Case]:
+    """Return the requests that wait for an answer and may not."""
+    return [key.data for key in keys.values() if key.data.api_key not in MAY_BE_SILENT]
+
+
+def assert_no_traceback(node: NodeProcess) -> None:
+    """Fail with the first traceback that the node has logged, if there is one."""
+    _, found, rest = node.log.partition("Traceback")
+    assert not found, rest[:3000]
+
+
+# -- texts that are too long for an answer --
+
+
+@pytest.mark.parametrize("version", [2, 5, 9])
+@pytest.mark.parametrize("client_id", [b"x" * 32_767, b"\xff" * 32_767], ids=["long", "no UTF-8"])
+def test_a_member_id_fits_its_answer_whatever_the_client_calls_itself(
+    node: NodeProcess, version: int, client_id: bytes
+) -> None:
+    schema: Any = load_request_schema(JOIN_GROUP, version)
+    (protocol,) = get_args(get_type_hints(schema)["protocols"])[:1]
+    body = encode(
+        schema,
+        build(
+            schema,
+            group_id=f"{client_id[:1]!r}-{version}",
+            session_timeout=milliseconds(10_000),
+            protocol_type="consumer",
+            protocols=(build(protocol, name="range", metadata=b""),),
+        ),
+    )
+    head = struct.pack(">hhih", JOIN_GROUP, version, 7, len(client_id)) + client_id
+    data = head + (b"\0" if schema.__flexible__ else b"") + body
+    with WireClient(node.port) as client:
+        client.send(struct.pack(">i", len(data)) + data)
+        assert struct.unpack_from(">i", client.receive()) == (7,)
+    assert_no_traceback(node)
+
+
+@pytest.mark.parametrize("version", [2, 7])
+def test_an_error_text_is_cut_to_what_an_answer_holds(node: NodeProcess, version: int) -> None:
+    schema: Any = load_request_schema(CREATE_TOPICS, version)
+    (topic,) = get_args(get_type_hints(schema)["topics"])[:1]
+    (setting,) = get_args(get_type_hints(topic)["configs"])[:1]
+    settings = (build(setting, name="x" * 32_767, value="1"),)
+    made = build(topic, name="never", num_partitions=1, replication_factor=1, configs=settings)
+    with WireClient(node.port) as client:
+        answer = client.call(build(schema, topics=(made,), timeout=milliseconds(5000)))
+    assert answer.topics[0].error_code is ErrorCode.invalid_config
+    assert len(answer.topics[0].error_message) == ERROR_TEXT_LENGTH_MAX

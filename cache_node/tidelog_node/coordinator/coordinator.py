@@ -77,6 +77,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIND_ATTEMPTS_MAX = 5
+MEMBER_ID_PREFIX_LENGTH_MAX = 255  # in characters; with the rest it must fit an answer
 FENCED_RETRY_MS = 500
 
 
@@ -171,7 +172,9 @@ class GroupCoordinator:
 
     def new_member_id(self, prefix: str | None) -> str:
         """Return an id that no member has: the client's or instance's id and a random part."""
-        return self._new_id() if prefix is None else f"{prefix}-{self._new_id()}"
+        if prefix is None:
+            return self._new_id()
+        return f"{prefix[:MEMBER_ID_PREFIX_LENGTH_MAX]}-{self._new_id()}"
 
     def next_number(self) -> RequestNumber:
         """Return a number for a request that waits for its answer."""

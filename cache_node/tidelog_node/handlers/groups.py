@@ -48,6 +48,8 @@ LIST_GROUPS_KEY = 16
 DELETE_GROUPS_KEY = 42
 
 # The types of groups, by Kafka's names.
+SYNC_NAMES_FROM = 5  # the version from which protocol type and name must be there (KIP-559)
+
 CLASSIC = "classic"
 CONSUMER = "consumer"
 SHARE = "share"
@@ -131,9 +133,13 @@ class GroupHandlers:
         )
 
     async def sync_group(
-        self, request: sync_request.SyncGroupRequest, _: RequestContext
+        self, request: sync_request.SyncGroupRequest, context: RequestContext
     ) -> sync_response.SyncGroupResponse:
         """Give the member its assignment, when the leader has brought it."""
+        names = (request.protocol_type, request.protocol_name)
+        if context.api_version >= SYNC_NAMES_FROM and None in names:
+            error = ErrorCode.inconsistent_group_protocol
+            return build(sync_response.SyncGroupResponse, error_code=error)
         sync = SyncRequest(
             number=self._coordinator.next_number(),
             member_id=request.member_id,

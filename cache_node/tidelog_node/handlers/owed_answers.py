@@ -16,6 +16,7 @@ from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_node.connection import CloseConnection
 from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica
+from tidelog_node.wire.primitives import cut_error_text
 from tidelog_node.wire.produce import ProduceResult
 
 ACK_TIMEOUT_SWEEP_SECONDS = 0.1  # how late a request may learn that its time is up
@@ -50,7 +51,7 @@ class OwedAck:
         if not self.is_settled:
             result = self._results[self._index]
             self._results[self._index] = result._replace(
-                error_code=code, error_message=message.encode()
+                error_code=code, error_message=cut_error_text(message).encode()
             )
             self._settle()
 

@@ -39,7 +39,7 @@ from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.wire import produce
-from tidelog_node.wire.primitives import INT32
+from tidelog_node.wire.primitives import INT32, cut_error_text
 from tidelog_node.wire.produce import (
     Endpoint,
     ProduceRequest,
@@ -56,7 +56,6 @@ ACKS_ALL = -1
 ADVERTISED_MIN_VERSION = 0
 ZSTD_FROM = 7
 LEADER_FROM = 10
-ERROR_MESSAGE_LENGTH_MAX = 1000
 RECORD_ERRORS_MAX = 1000  # of one partition; a batch can hold 100,000 records
 _NONE: Mapping[int, Replica] = {}
 _BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attributes
@@ -369,7 +368,7 @@ def _failed(index: int, replica: Replica | None, error: TidelogError) -> Produce
     log = None
     if replica is not None and not isinstance(error, _WITHOUT_LOG_START):
         log = replica.opened_log
-    message = str(error)[:ERROR_MESSAGE_LENGTH_MAX].encode()
+    message = cut_error_text(str(error)).encode()
     wrong = error.record_indexes if isinstance(error, InvalidRecord) else ()
     return ProduceResult(
         index,

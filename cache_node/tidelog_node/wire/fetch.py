@@ -34,9 +34,7 @@ from tidelog_node.wire.primitives import (
     MalformedRequest,
     read_array_length,
     read_compact_array_length,
-    read_compact_nullable_string,
     read_compact_string,
-    read_nullable_string,
     read_string,
     read_uvarint,
     skip_tagged_fields,
@@ -182,10 +180,10 @@ def _parse_plain_topics(
         topics.append((name, partitions))
     if version >= 7:
         position = _skip_forgotten(frame, position)
-    rack: bytes | None = None
+    rack = b""
     if version >= 11:
-        rack, position = read_nullable_string(frame, position)
-    return topics, rack or b""
+        rack, position = read_string(frame, position)
+    return topics, rack
 
 
 def _skip_forgotten(frame: memoryview, position: int) -> int:
@@ -227,10 +225,10 @@ def _parse_flexible_topics(
             _, position = read_compact_string(frame, position)
         partition_count, position = read_compact_array_length(frame, position)
         position = skip_tagged_fields(frame, position + 4 * partition_count)
-    rack, position = read_compact_nullable_string(frame, position)
+    rack, position = read_compact_string(frame, position)
     if position >= len(frame):
         raise MalformedRequest("the request ends early")
-    return topics, rack or b"", position
+    return topics, rack, position
 
 
 def _parse_replica_state(frame: memoryview, position: int) -> tuple[int, int]:

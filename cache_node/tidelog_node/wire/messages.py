@@ -6,13 +6,24 @@ class. Where a newer version dropped or reshaped fields, the API has several rou
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
+from tidelog_core import wire_messages
 from tidelog_core.message_reader import ElementBudget, read_message
-from tidelog_core.wire_messages import build, write_message
+from tidelog_core.wire_messages import write_message
 
-__all__ = ["build", "read_request", "write_response"]
+from tidelog_node.wire.primitives import cut_error_text
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], /, **fields: Any) -> T:
+    """Return a kio entity as core's ``build`` does, with an error's text cut where it is long."""
+    text = fields.get("error_message")
+    if text is not None:
+        fields["error_message"] = cut_error_text(text)
+    return wire_messages.build(cls, **fields)
 
 
 def read_request(

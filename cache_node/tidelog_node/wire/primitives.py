@@ -19,6 +19,8 @@ INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
 REQUEST_HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, client id length
 UVARINT_BYTES_MAX = 5
+# In characters. A string has room for 32,767 bytes, and errors name what clients sent.
+ERROR_TEXT_LENGTH_MAX = 1000
 
 
 class MalformedRequest(TidelogError, ValueError):
@@ -67,8 +69,8 @@ def read_string(buffer: memoryview, position: int) -> tuple[bytes, int]:
 
 
 def read_nullable_string(buffer: memoryview, position: int) -> tuple[bytes | None, int]:
-    """Return the UTF-8 bytes of a string with a 16-bit length, or ``None``."""
-    if INT16.unpack_from(buffer, position)[0] == -1:
+    """Return the UTF-8 bytes of a string, or ``None`` for any length below zero, as Kafka."""
+    if INT16.unpack_from(buffer, position)[0] < 0:
         return None, position + 2
     return read_string(buffer, position)
 
@@ -120,6 +122,13 @@ def skip_tagged_fields(buffer: memoryview, position: int) -> int:
         if position > len(buffer):
             raise MalformedRequest("a tagged field does not fit its request")
     return position
+
+
+def cut_error_text(text: str) -> str:
+    """Return an error's text as it may be answered: whole, or its beginning."""
+    if len(text) <= ERROR_TEXT_LENGTH_MAX:
+        return text
+    return text[: ERROR_TEXT_LENGTH_MAX - 1] + "…"
 
 
 def write_string(out: bytearray, value: bytes) -> None:

@@ -29,6 +29,7 @@ from tidelog_node.wire.primitives import (
     INT16,
     INT32,
     MalformedRequest,
+    cut_error_text,
     read_compact_array_length,
     read_compact_nullable_string,
     skip_tagged_fields,
@@ -171,7 +172,7 @@ def encode_share_fetch(
     """
     out = head = bytearray(9)
     head += _TOP.pack(0, error_code)
-    write_compact_nullable_string(head, _text(error_message))
+    write_compact_nullable_string(head, _error_text(error_message))
     head += INT32.pack(lock_ms)
     topics: dict[bytes, list[tuple[int, ShareFetchResult]]] = {}
     for (topic_id, index), result in results.items():
@@ -207,9 +208,9 @@ def encode_share_fetch(
 def _write_partition(out: bytearray, index: int, result: ShareFetchResult) -> None:
     out += INT32.pack(index)
     out += INT16.pack(result.error_code)
-    write_compact_nullable_string(out, _text(result.error_message))
+    write_compact_nullable_string(out, _error_text(result.error_message))
     out += INT16.pack(result.acknowledge_error_code)
-    write_compact_nullable_string(out, _text(result.acknowledge_error_message))
+    write_compact_nullable_string(out, _error_text(result.acknowledge_error_message))
     out += _LEADER.pack(result.leader_id, result.leader_epoch, 0)
 
 
@@ -225,3 +226,7 @@ def _write_endpoints(out: bytearray, endpoints: Sequence[Endpoint]) -> None:
 
 def _text(value: str | None) -> bytes | None:
     return None if value is None else value.encode()
+
+
+def _error_text(value: str | None) -> bytes | None:
+    return None if value is None else cut_error_text(value).encode()

@@ -228,6 +228,22 @@ def test_a_member_joins_syncs_beats_and_leaves(tmp_path: Path, version: int) -> 
     play(tmp_path, scenario)
 
 
+def test_a_sync_must_name_the_protocol_from_version_5_on(tmp_path: Path) -> None:
+    """Source: KIP-559."""
+
+    async def scenario(asked: Wire) -> None:
+        for version in versions(SYNC):
+            expected = (
+                ErrorCode.inconsistent_group_protocol
+                if version >= 5
+                else ErrorCode.unknown_member_id
+            )
+            answer = await asked.ask(SYNC, version, group_id="g", member_id="x")
+            assert answer.error_code is expected
+
+    play(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("api_key", [JOIN, SYNC, HEARTBEAT, LEAVE])
 def test_errors_have_their_place_in_every_version(tmp_path: Path, api_key: int) -> None:
     async def scenario(asked: Wire) -> None:
@@ -243,6 +259,8 @@ def test_errors_have_their_place_in_every_version(tmp_path: Path, api_key: int) 
                     member_id="x",
                     members=[{"member_id": "x"}],
                     session_timeout=timedelta(seconds=10),
+                    protocol_type="consumer",
+                    protocol_name="range",
                 )
                 found = answer.error_code
                 if api_key == LEAVE and version >= 3 and group:
