@@ -86,6 +86,6 @@ def control_routes(
         *ProducersHandler(replicas=replicas, can_serve=can_serve).routes(),
         *ListOffsetsHandler(replicas=replicas, tier=data.tier, can_serve=can_serve).routes(),
         *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
-        *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir).routes(),
+        *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir, health=data.health).routes(),
         *DeleteRecordsHandler(replicas=replicas, store=store, can_serve=can_serve).routes(),
     ]

@@ -165,7 +165,7 @@ class DiskWatch:
             is_relapse = now - self._fit_since < RELAPSE_SECONDS
             self._relapse_count = self._relapse_count + 1 if is_relapse else 0
             self._fit_since = None
-        wait_s = min(LOOK_SECONDS * 2**self._relapse_count, WAIT_SECONDS_MAX)
+        wait_s = min(LOOK_SECONDS * 2.0 ** min(self._relapse_count, 10), WAIT_SECONDS_MAX)
         if self._disk.is_full:
             self._not_before = now + wait_s
             self._tell_full(True, said)

@@ -15,7 +15,6 @@ from concurrent.futures import Executor
 from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import StorageError
 
-from tidelog_node.data_disk import DataDisk
 from tidelog_node.replicas import Replica, ReplicaManager
 
 logger = logging.getLogger(__name__)
@@ -29,10 +28,9 @@ FLUSHES_FOR_ROOM_MAX = 100  # logs in a sweep, so that their files may be let go
 class Flusher:
     """Flushes the logs of one node. For the node's event loop only."""
 
-    def __init__(self, executor: Executor, disk: DataDisk | None = None) -> None:
+    def __init__(self, executor: Executor) -> None:
         self._loop = asyncio.get_running_loop()
         self._executor = executor
-        self._disk = disk or DataDisk()
         self._timers: dict[Replica, asyncio.TimerHandle] = {}
         self._running: dict[Replica, asyncio.Task[None]] = {}
         self._next: dict[Replica, asyncio.Future[None]] = {}  # asked for during a flush
@@ -136,12 +134,11 @@ class Flusher:
         if problem is not None:
             what = {"partition": str(replica.partition), "reason": str(problem)}
             log = replica.opened_log
-            is_disk_full = isinstance(problem, OSError | StorageError) and self._disk.note(problem)
+            is_known = isinstance(problem, OSError | StorageError) and replica.note_failure(problem)
             if log is None or log.is_offline:
-                logger.error("flush failed, the partition is offline", extra=what)
                 replica.wake()  # Who waits for records will get none.
             else:
-                if not is_disk_full:
+                if not is_known:
                     logger.error("flush failed, will retry", extra=what)
                 replica.note_unflushed()
         waiting = self._next.pop(replica, None)
@@ -160,7 +157,7 @@ def _roll_old(replicas: ReplicaManager) -> list[Replica]:
             if log.maybe_roll():
                 rolled.append(replica)
         except StorageError as error:
-            if not replicas.disk.note(error):
+            if not replica.note_failure(error):
                 what = {"partition": str(replica.partition), "reason": str(error)}
                 logger.error("roll failed", extra=what)
     return rolled

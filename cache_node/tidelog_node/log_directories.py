@@ -5,7 +5,8 @@
     <data dir>/clean-shutdown                  there while every log was closed cleanly
     <data dir>/<topic>-<partition>/            a log
     <data dir>/<topic>-<partition>/topic-<id>  empty; says which topic the log belongs to
-    <data dir>/<topic>-<partition>.<id>-stray  a log of a topic that the cluster does not know
+    <data dir>/<topic>-<partition>.<id>-stray  a log that was damaged, or of a topic that the
+                                               cluster does not know
 
 A log whose topic id is not the one expected is moved aside, never removed: it may be
 the only copy of something, so a person decides. Only where the cluster remembers that
@@ -119,6 +120,16 @@ class LogDirectories:
         names = _names(self.path / str(held.partition))
         is_its = f"{TOPIC_ID_PREFIX}{held.topic_id}" in names
         return is_its and any(name.endswith(LOG_SUFFIX) for name in names)
+
+    def set_aside(self, held: HeldPartition) -> Path:
+        """Take a damaged log out of the way, for a person to look at; return where it is now."""
+        directory = self.path / str(held.partition)
+        topic, _, partition = directory.name.rpartition("-")
+        name = f"{topic[:STRAY_TOPIC_LENGTH_MAX]}-{partition}.{uuid4().hex}{STRAY_SUFFIX}"
+        stray = directory.with_name(name)
+        directory.rename(stray)
+        sync_directory(self.path)
+        return stray
 
     def rename_deleted(self, held: HeldPartition) -> Path:
         """Take the partition's directory away; return it for ``remove_directories``."""

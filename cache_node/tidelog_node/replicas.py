@@ -33,6 +33,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.deletion import remove_directories
 from tidelog_core.log.open_files import OpenFiles
+from tidelog_core.log.rewriting import rewrite_unflushed
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -70,6 +71,7 @@ class Replica:
         "_dirty",
         "_disk",
         "_log",
+        "_on_trouble",
         "_open_log",
         "_refusal",
         "config",
@@ -98,6 +100,7 @@ class Replica:
         open_log: Callable[[Replica], UnifiedLog],
         dirty: set[Replica],
         disk: DataDisk,
+        on_trouble: Callable[[Replica], None],
     ) -> None:
         self.partition = partition
         self.topic_id = topic_id
@@ -119,6 +122,7 @@ class Replica:
         self._open_log = open_log
         self._dirty = dirty
         self._disk = disk
+        self._on_trouble = on_trouble  # called with this one, once ``is_in_trouble``
         self._refusal: TidelogError | None = None  # why the log will not be opened any more
 
     @property
@@ -166,6 +170,46 @@ class Replica:
         log = self._log
         return self._refusal is not None if log is None else log.is_offline
 
+    @property
+    def damage(self) -> CorruptLog | None:
+        """What is damaged so that the log cannot be opened, if that is why."""
+        return self._refusal if isinstance(self._refusal, CorruptLog) else None
+
+    def note_failure(self, error: OSError | StorageError) -> bool:
+        """Take an error that a file of the log has met; return whether the disk is only full."""
+        is_disk_full = self._disk.note(error)
+        if self.is_in_trouble:
+            self._on_trouble(self)
+        return is_disk_full
+
+    def reopen(self) -> UnifiedLog:
+        """Return a log over the files of the one that is offline, whatever thread this is.
+
+        It is nobody's yet. What the disk may not have is written again before. Raises
+        ``OSError``, ``StorageError``.
+        """
+        log = self._log
+        assert log is not None
+        rewrite_unflushed(log.directory)
+        return self._open_log(self)
+
+    def take(self, log: UnifiedLog) -> None:
+        """Go on with the log that ``reopen`` has returned."""
+        with self.opening:
+            self._log = log
+        if self.role is None:
+            log.advance_high_watermark(log.log_end_offset)
+
+    def give_up(self, damage: CorruptLog) -> None:
+        """Never open the log again: it cannot be, whoever tries."""
+        with self.opening:
+            self._log, self._refusal = None, damage
+
+    def begin_anew(self) -> None:
+        """Let a log be opened where the damaged one was; its files are set aside."""
+        with self.opening:
+            self._log = self._refusal = None
+
     def note_unflushed(self) -> None:
         """Ask for a look at whether the log is to be flushed."""
         self._dirty.add(self)
@@ -183,7 +227,7 @@ class Replica:
         try:
             info = log.append_as_leader(batches, leader_epoch=self.leader_epoch, origin=origin)
         except StorageError as error:
-            self._disk.note(error)
+            self.note_failure(error)
             raise
         if not info.is_duplicate:
             self._dirty.add(self)
@@ -208,7 +252,7 @@ class Replica:
         try:
             info = self.log.append_as_follower(batches)
         except StorageError as error:
-            self._disk.note(error)
+            self.note_failure(error)
             raise
         self._dirty.add(self)
         return info
@@ -346,6 +390,7 @@ class ReplicaManager:
         self.on_uncertain_lead: Callable[[Replica], None] | None = None
         self._view = view
         self._broker_id = broker_id
+        self.on_trouble: list[Callable[[Replica], None]] = []  # called with one in trouble
         self._directories = directories
         self._node_config = node_config
         self._executor = executor
@@ -545,6 +590,7 @@ class ReplicaManager:
             open_log=self._open,
             dirty=self.dirty,
             disk=self.disk,
+            on_trouble=self._tell_trouble,
         )
         refusal = self._refusal(topic, partition)
         if refusal is not None and not self._directories.has_log(replica):
@@ -572,12 +618,15 @@ class ReplicaManager:
             replica.role = self._make_role(replica)
         if not self._is_recovered:
             return
+        is_known = replica.damage is not None
         try:
             self._update_role(replica, partition)
         except (TidelogError, OSError) as error:
             replica.is_leader = False
             replica.followed = None
-            if not (isinstance(error, OSError | StorageError) and self.disk.note(error)):
+            if is_known:
+                return
+            if not (isinstance(error, OSError | StorageError) and replica.note_failure(error)):
                 logger.error(
                     "log could not be opened, its partition is offline",
                     extra={"partition": str(replica.partition), "reason": str(error)},
@@ -652,6 +701,14 @@ class ReplicaManager:
         """Let the replica lead in this epoch: its log has what the tier has."""
         replica.settled_epoch = leader_epoch
         self._follow_topic(self._view.image, replica.partition.topic)
+
+    def look_again(self, topic: str) -> None:
+        """Follow what the image says of a topic once more: a log has come or gone."""
+        self._follow_topic(self._view.image, topic)
+
+    def _tell_trouble(self, replica: Replica) -> None:
+        for callback in tuple(self.on_trouble):
+            callback(replica)
 
     def _make_role(self, replica: Replica) -> ReplicaRole:
         return ReplicaRole(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from uuid import uuid4
 
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
@@ -38,6 +39,7 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
 from tidelog_node.log_directories import LogDirectories
+from tidelog_node.log_reopening import LogReopener
 from tidelog_node.membership.lease_thread import LeaseThread
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.node_health import NodeHealth
@@ -165,8 +167,9 @@ async def _start(
     await _start_rewriting(settings, cluster, data, tasks)
     port = server.bind(settings.host, settings.port)
     await member.take_lease(lease_tasks.add)
-    await _register(settings, cluster, port)
-    _start_replication(settings, stack, cluster, data, tasks)
+    register = partial(_register, settings, cluster, port)
+    await register()
+    _start_replication(settings, stack, cluster, data, tasks, register=register)
     lease_tasks.add(wait_until_replaced(view, settings.broker_id, cluster.incarnation))
     await member.enter(data.replicas, lease_tasks.add)
     # Leaderships go first, while clients are still told where they are now.
@@ -265,7 +268,7 @@ async def _open_logs(
     )
     await replicas.start()
     stack.push_async_callback(replicas.close)
-    flusher = Flusher(executor, disk)
+    flusher = Flusher(executor)
     stack.push_async_callback(flusher.close)
     clock = ClockWatch(
         wall_ms=wall_clock_ms,
@@ -341,6 +344,8 @@ def _start_replication(
     cluster: ClusterParts,
     data: DataParts,
     tasks: Background,
+    *,
+    register: Callable[[], Awaitable[None]],
 ) -> None:
     """Start to follow other leaders, and to write what this node's leaders decide."""
     config = cluster.static_config
@@ -359,6 +364,19 @@ def _start_replication(
         broker_id=settings.broker_id,
         timeout_s=config.replica_socket_timeout_ms / 1000,
     )
+    reopener = LogReopener(
+        replicas=data.replicas,
+        disk=data.replicas.disk,
+        directories=cluster.directories,
+        view=cluster.view,
+        broker_id=settings.broker_id,
+        can_serve=cluster.member.membership.can_serve,
+        lead_anew=cluster.member.lead_anew,
+        register=register,
+        health=data.health,
+        executor=data.executor,
+    )
+    tasks.add(reopener.run())
     checks = LeadChecks(replicas=data.replicas, catch_up=catch_up)
     stack.push_async_callback(checks.close)
     fetchers = FollowerFetchers(

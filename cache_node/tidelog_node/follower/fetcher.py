@@ -98,10 +98,6 @@ class FollowerFetchers:
         broker = self._view.image.brokers.get(leader_id)
         return None if broker is None else (broker.host, broker.port)
 
-    def is_disk_full(self, error: Exception) -> bool:
-        """Whether the error is only that this node's disk is full, which the node says itself."""
-        return isinstance(error, OSError | StorageError) and self._replicas.disk.note(error)
-
     def limits(self) -> FollowerLimits | None:
         """Return who fetches how much; ``None`` while this process is not the registered one."""
         own = self._view.image.brokers.get(self._broker_id)
@@ -328,7 +324,8 @@ class LeaderFetcher:
             self._act(followed, fetch, answer)
         except (TidelogError, OSError) as error:
             followed.not_before = self._loop.time() + TROUBLE_SECONDS
-            if not self._owner.is_disk_full(error):
+            replica = followed.replica
+            if not (isinstance(error, OSError | StorageError) and replica.note_failure(error)):
                 logger.error(
                     "replica cannot follow, will retry",
                     extra={"partition": str(followed.replica.partition), "reason": str(error)},

@@ -12,6 +12,9 @@ from kio.schema.describe_log_dirs.v5 import response as log_dirs_response
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.turns import Turn
 
+from tidelog_node.data_disk import FAILED
+from tidelog_node.log_reopening import OFFLINE
+from tidelog_node.node_health import NodeHealth
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -19,14 +22,16 @@ from tidelog_node.wire.messages import build
 logger = logging.getLogger(__name__)
 
 API_KEY = 35
+FAILURES = frozenset({FAILED, OFFLINE})  # what the directory's error code tells of
 
 
 class LogDirsHandler:
     """Serves DescribeLogDirs: a node has one log directory."""
 
-    def __init__(self, *, replicas: ReplicaManager, data_dir: Path) -> None:
+    def __init__(self, *, replicas: ReplicaManager, data_dir: Path, health: NodeHealth) -> None:
         self._replicas = replicas
         self._data_dir = data_dir
+        self._health = health
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -35,7 +40,11 @@ class LogDirsHandler:
     async def handle(
         self, request: log_dirs_request.DescribeLogDirsRequest, _: RequestContext
     ) -> log_dirs_response.DescribeLogDirsResponse:
-        """Return the sizes of the partitions asked for, of all for a null list."""
+        """Return the sizes of the partitions asked for, of all for a null list.
+
+        While the disk or a log on it has failed the directory has KAFKA_STORAGE_ERROR; unlike
+        Kafka's, it tells of the partitions all the same: most can still be read.
+        """
         wanted: dict[str, set[int]] | None = None
         if request.topics is not None:
             wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
@@ -49,9 +58,10 @@ class LogDirsHandler:
                 if described is not None:
                     by_topic[topic].append(described)
         disk = shutil.disk_usage(self._data_dir)
+        has_failed = any(reason.name in FAILURES for reason in self._health.reasons)
         result = build(
             log_dirs_response.DescribeLogDirsResult,
-            error_code=ErrorCode.none,
+            error_code=ErrorCode.kafka_storage_error if has_failed else ErrorCode.none,
             log_dir=str(self._data_dir),
             topics=tuple(
                 build(

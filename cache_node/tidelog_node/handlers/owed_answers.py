@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 
-from tidelog_node.connection import CloseConnection
 from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica
 from tidelog_node.wire.primitives import cut_error_text
@@ -61,10 +61,19 @@ class OwedAck:
         self.answer.settle_one()
 
 
+class OwedFlush(NamedTuple):
+    """One partition of a request that waits for its records to be flushed."""
+
+    done: asyncio.Future[None]
+    results: list[ProduceResult]
+    place: int  # of the partition's result
+
+
 class OwedAnswer(OwedReply):
     """What is known of a request's answer so far."""
 
     __slots__ = (
+        "_flushes",
         "_missing_count",
         "_owner",
         "acks",
@@ -85,6 +94,7 @@ class OwedAnswer(OwedReply):
         self.deadline = 0.0  # the loop's time
         self._owner = owner
         self._missing_count = 0
+        self._flushes: Sequence[OwedFlush] = ()
 
     def wait_for_acks(self, acks: Sequence[OwedAck]) -> None:
         """Wait for these, too."""
@@ -93,12 +103,13 @@ class OwedAnswer(OwedReply):
         for ack in acks:
             ack.answer = self
 
-    def wait_for_flushes(self, flushes: Sequence[asyncio.Future[None]]) -> None:
-        """Wait for these, too; one that fails closes the connection."""
+    def wait_for_flushes(self, flushes: Sequence[OwedFlush]) -> None:
+        """Wait for these, too."""
         if not flushes:
             return
         self._missing_count += 1
-        gathered = asyncio.gather(*flushes, return_exceptions=True)
+        self._flushes = flushes
+        gathered = asyncio.gather(*(flush.done for flush in flushes), return_exceptions=True)
         gathered.add_done_callback(self._on_flushed)
 
     def settle_one(self) -> None:
@@ -108,10 +119,13 @@ class OwedAnswer(OwedReply):
             self._owner.finish(self)
 
     def _on_flushed(self, done: asyncio.Future[list[BaseException | None]]) -> None:
-        problem = next((result for result in done.result() if result is not None), None)
-        if problem is not None and not self.is_settled:
-            # Nothing is known of the records: the producer sends them again.
-            self.fail(CloseConnection(f"flush failed: {problem}"))
+        for flush, problem in zip(self._flushes, done.result(), strict=True):
+            if problem is not None:
+                # Nothing is known of the records: the producer sends them again.
+                flush.results[flush.place] = flush.results[flush.place]._replace(
+                    error_code=ErrorCode.kafka_storage_error,
+                    error_message=f"flush failed: {problem}".encode(),
+                )
         self.settle_one()
 
 

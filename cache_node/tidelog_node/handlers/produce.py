@@ -34,7 +34,7 @@ from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_h
 from tidelog_node.connection import CloseConnection
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
-from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, Topics
+from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
 from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
@@ -184,7 +184,7 @@ class ProduceHandler:
         can_serve = self._can_serve()
         topics = []
         failures: list[tuple[int, TidelogError]] = []
-        flushes: list[asyncio.Future[None]] = []
+        flushes: list[OwedFlush] = []
         owed_acks: list[OwedAck] = []
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
@@ -208,7 +208,9 @@ class ProduceHandler:
                     )
                 )
                 if replica.has_flush_policy:
-                    flushes += self._flusher.appended(replica)
+                    place = len(results) - 1
+                    due = self._flusher.appended(replica)
+                    flushes.extend(OwedFlush(flush, results, place) for flush in due)
                 if acks == ACKS_ALL and replica.role is not None:
                     required_offset = info.last_offset + 1
                     if replica.log.high_watermark < required_offset:

@@ -98,6 +98,11 @@ class ElectionLoop:
             self._waiting.update(self._names(changes))
         return len(outcome.written)
 
+    def look_again(self, topic: str) -> None:
+        """Look at a topic soon: this node does not lead any more what it led."""
+        self._changed.add(topic)
+        self._stir.set()
+
     def decide(self) -> list[PartitionChange]:
         """Return the takeovers that are due now."""
         image, dead = self._view.image, self._membership.dead

@@ -15,7 +15,11 @@ from uuid import UUID
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import PARTITION_COLLECTION_PREFIX, TOPIC_COLLECTION
+from tidelog_core.metadata.records import (
+    PARTITION_COLLECTION_PREFIX,
+    TOPIC_COLLECTION,
+    Partition,
+)
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.replication.election import ElectionClerk
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
@@ -186,6 +190,14 @@ class ClusterMember:
         assert self._led is not None, "enter first"
         start_task(self._elections.run())
         start_task(self._led.run())
+
+    def lead_anew(self, topic: str, partition: Partition) -> None:
+        """Lead the partition in its next leader epoch, as after a start of this node.
+
+        For one whose log was opened again: it may lack what followers have of this epoch.
+        """
+        self.membership.clerk.start([partition])
+        self._elections.look_again(topic)
 
     async def drain(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Hand over what others can lead. Elections and hand-backs have been stopped."""

@@ -73,7 +73,9 @@ class LeaderWrites:
         self._due: set[Replica] = set()
         self._stir = asyncio.Event()
         self._could_serve = True
+        self._has_broken = False  # something must be left now
         replicas.on_wants_write = self._note
+        replicas.on_trouble.append(self._note_broken)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -99,7 +101,8 @@ class LeaderWrites:
             if can_serve and self._due:
                 due, self._due = self._due, set()
                 await self.look(due)
-            if can_serve and is_time:
+            if can_serve and (is_time or self._has_broken):
+                self._has_broken = False
                 await self.leave_broken()
 
     async def look(self, replicas: Iterable[Replica]) -> None:
@@ -138,8 +141,8 @@ class LeaderWrites:
                     changes.append(change)
         if changes:
             outcome = await write_changes(self._store, changes)
-            logger.error(
-                "logs are broken, left to the other replicas",
+            logger.warning(
+                "logs in trouble left to the other replicas",
                 extra={"count": len(outcome.written)},
             )
             self._view.nudge()
@@ -218,6 +221,10 @@ class LeaderWrites:
 
     def _led(self) -> list[Replica]:
         return [replica for replica in self._replicas.replicas() if replica.leader is not None]
+
+    def _note_broken(self, _: Replica) -> None:
+        self._has_broken = True
+        self._stir.set()
 
     def _note(self, replica: Replica) -> None:
         self._due.add(replica)

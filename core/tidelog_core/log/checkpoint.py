@@ -24,7 +24,7 @@ _CRC_PREFIX = b"crc32c "
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Failures to write that say nothing bad of the disk, and pass.
-OUT_OF_ROOM = DISK_FULL | {errno.EMFILE, errno.ENFILE}
+OUT_OF_ROOM = DISK_FULL | {errno.EMFILE, errno.ENFILE, errno.EFBIG}
 
 Rows = Sequence[Sequence[int]]
 

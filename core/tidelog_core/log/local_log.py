@@ -1,9 +1,9 @@
 """The segments of one log on this node's disk: written, found, rolled, cut, removed.
 
 Knows bytes and offsets; what may be appended, read or removed is decided by
-``UnifiedLog``. A failed write is taken back; if that fails too, or an fsync fails,
-nobody knows what the disk holds: the log goes offline and only a restart, which
-recovers it, brings it back.
+``UnifiedLog``. A write that finds no room is taken back; if that fails too, or a write or an
+fsync fails otherwise, nobody knows what the disk holds: the log goes offline, and only one
+that is opened again, which recovers it, takes its place (``rewriting``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log import time_index
-from tidelog_core.log.checkpoint import sync_directory
+from tidelog_core.log.checkpoint import OUT_OF_ROOM, sync_directory
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     LOG_SUFFIX,
@@ -137,6 +137,7 @@ class LocalLog:
         try:
             active.append(content, batches, interval_bytes=self.config.index_interval_bytes)
         except OSError as error:
+            self._is_offline = error.errno not in OUT_OF_ROOM
             try:
                 active.cut_failed_write()
             except OSError:

@@ -91,6 +91,7 @@ class UnifiedLog:
         "_expiration_ms",
         "_high_watermark",
         "_is_closed",
+        "_is_given_up",
         "_local",
         "_producers",
         "_start",
@@ -122,6 +123,7 @@ class UnifiedLog:
             on_replaced=self._start.forget_sealed,
         )
         self._is_closed = False
+        self._is_given_up = False  # offline, and not for an error of the disk
         self._verifications = Verifications()
 
     @classmethod
@@ -227,8 +229,13 @@ class UnifiedLog:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the disk has failed; a restart recovers what is there."""
+        """Whether the disk has failed; opening the log again recovers what is there."""
         return self._local.is_offline
+
+    @property
+    def may_be_reopened(self) -> bool:
+        """Whether the log is offline for an error of the disk, which may pass."""
+        return self._local.is_offline and not self._is_given_up
 
     @property
     def producer_count(self) -> int:
@@ -824,6 +831,7 @@ class UnifiedLog:
 
     def take_offline(self) -> None:
         """Refuse everything from now on: what is here must not be added to. Idempotent."""
+        self._is_given_up = True
         self._durability.cancel()
         self._local.go_offline()
 

@@ -262,6 +262,15 @@ def test_write_that_fails_half_way_is_taken_back(tmp_path: Path, file_size_limit
     log.close()
 
 
+def test_a_log_that_was_given_up_is_not_to_be_opened_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    assert not log.may_be_reopened
+    log.take_offline()
+    assert log.is_offline
+    assert not log.may_be_reopened
+    log.close()
+
+
 def test_log_goes_offline_when_a_failed_write_cannot_be_taken_back(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     append(log, batch(1))
@@ -272,6 +281,7 @@ def test_log_goes_offline_when_a_failed_write_cannot_be_taken_back(tmp_path: Pat
     with pytest.raises(StorageError):
         append(log, batch(1))
     assert log.is_offline
+    assert log.may_be_reopened
     for call in (
         lambda: append(log, batch(1)),
         lambda: log.read(0, max_bytes=1, up_to=1),

@@ -296,7 +296,9 @@ def test_consumers_read_from_the_replica_of_their_rack(tmp_path: Path) -> None:
         assert cluster.consume("t", 1_000, **rack) == acked
 
 
-def test_a_node_with_a_broken_log_leaves_it_to_the_others(tmp_path: Path) -> None:
+def test_a_node_with_a_broken_log_leaves_it_to_the_others_and_fetches_it_again(
+    tmp_path: Path,
+) -> None:
     with replicated_cluster(tmp_path) as cluster:
         cluster.create("t", segment_bytes="20000", remote_storage_enable="false")
         acked = cluster.produce("t", values(1_000))
@@ -314,9 +316,13 @@ def test_a_node_with_a_broken_log_leaves_it_to_the_others(tmp_path: Path) -> Non
         for node in cluster.nodes.values():
             node.start()
         cluster.wait_leader("t", other_than=broken.broker_id)
-        cluster.wait_isr("t", {1, 2, 3} - {broken.broker_id})
         assert cluster.consume("t", 1_000) == acked
         assert len(cluster.produce("t", values(10))) == 10
+        cluster.wait_isr("t", {1, 2, 3})
+        cluster.wait_same_logs("t")
+        (aside,) = broken.data_dir.glob("t-0.*-stray")  # for a person to look at
+        assert (aside / first.name).stat().st_size == 1_000
+        assert broken.log.count("is damaged") + broken.log.count("but was sealed with") <= 3
 
 
 def recovery_point(directory: Path) -> int:

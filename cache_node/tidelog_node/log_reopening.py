@@ -1,0 +1,255 @@
+"""Brings logs back that an error of the disk, or damage, has taken offline.
+
+Theory of operation. A log that meets an error of the disk goes offline at once, and so does one
+whose files turn out damaged when it is opened. ``LeaderWrites.leave_broken`` leaves ISR and
+leadership to the other replicas, if any is in sync. From then on the log counts for nothing,
+and this may do with it what a start of the node would do:
+
+- *A log with an error of the disk* is opened again, in place of the old one: what the disk may
+  not have is written again (``log.rewriting``), and what is damaged past the recovery point is
+  cut. Where another node leads, the replica follows it from there, which truncates by leader
+  epoch; it joins the ISR when it is caught up. Where this node is the last in sync, it leads
+  again, in the next leader epoch: followers may have more of this one than is left.
+- A log that comes back shorter, or empty, lacks what leaders may have been told that it has.
+  As for a start (KIP-903) the node registers again before it follows: no leader's write that
+  counts on an earlier fetch can land after that, and a reading shows those that have.
+- The last in sync must have everything that it has acknowledged. If the disk has lost some of
+  it, to go on would give acknowledged offsets to other records, and nobody can be told in
+  time: the log stays offline, and the one ERROR line says that a restart goes on without
+  them. So a person decides, and may look for the records first.
+- *A damaged log* is set aside, never removed, where another node leads and this one is not in
+  sync: the replica begins anew and gets all of it from the leader and the tier. As the last in
+  sync it stays offline: ``tidelog repair`` says what is left of it.
+
+Trouble that comes back is waited out for longer each time. What is wrong is said once, and
+again when all of it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tidelog_core.errors import StorageError, TidelogError
+from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import CorruptLog
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.stand_in import is_readable
+
+from tidelog_node.data_disk import DataDisk
+from tidelog_node.log_directories import LogDirectories
+from tidelog_node.node_health import NodeHealth
+from tidelog_node.replicas import Replica, ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+WAIT_SECONDS_MAX = 60.0  # before a log that fails again and again is tried again
+FORGIVEN_SECONDS = 600.0  # without trouble, after which a log is tried at once again
+OFFLINE = "log-offline"
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What is known of one log's troubles."""
+
+    count: int = 0  # of attempts that were in vain, or did not last
+    last_at: float = 0.0  # the loop's time
+
+    def not_before(self) -> float:
+        return self.last_at + min(LOOK_SECONDS * 2.0 ** min(self.count, 10), WAIT_SECONDS_MAX)
+
+
+class LogReopener:
+    """Looks after the logs in trouble. For the node's event loop; ``run`` is one task."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        disk: DataDisk,
+        directories: LogDirectories,
+        view: ClusterView,
+        broker_id: int,
+        can_serve: Callable[[], bool],
+        lead_anew: Callable[[str, Partition], None],
+        register: Callable[[], Awaitable[None]],
+        health: NodeHealth,
+        executor: Executor,
+    ) -> None:
+        self._replicas = replicas
+        self._disk = disk
+        self._directories = directories
+        self._view = view
+        self._broker_id = broker_id
+        self._can_serve = can_serve
+        self._lead_anew = lead_anew
+        self._register = register  # this process again; the view has read the cluster since
+        self._health = health
+        self._executor = executor
+        self._troubles: dict[Replica, _Trouble] = {}
+        self._said: set[Replica] = set()  # in trouble, and reported
+        self._given_up: set[Replica] = set()  # only a restart helps
+        self._stir = asyncio.Event()
+        replicas.on_trouble.append(self._note)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._stir.wait()
+            self._stir.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        """Try what is due."""
+        found = self._in_trouble()
+        for replica in found:
+            self._report(replica)
+        self._end_reports(found)
+        now = asyncio.get_running_loop().time()
+        for replica in found:
+            trouble = self._troubles.setdefault(replica, _Trouble(last_at=now))
+            if self._is_ready(replica) and now >= trouble.not_before():
+                trouble.count, trouble.last_at = trouble.count + 1, now
+                await self._mend(replica)
+        self._end_reports(self._in_trouble())
+
+    def _in_trouble(self) -> list[Replica]:
+        return [replica for replica in self._replicas.replicas() if replica.is_in_trouble]
+
+    def _note(self, replica: Replica) -> None:
+        now = asyncio.get_running_loop().time()
+        trouble = self._troubles.setdefault(replica, _Trouble(last_at=now))
+        if now - trouble.last_at > FORGIVEN_SECONDS:
+            trouble.count = 0
+        self._stir.set()
+
+    def _is_ready(self, replica: Replica) -> bool:
+        """Whether the replica counts for nothing, or nobody else could have its records."""
+        partition = self._view.image.partition(replica.partition)
+        if partition is None or not is_readable(partition) or replica in self._given_up:
+            return False
+        if not (self._disk.is_fit and self._can_serve()):
+            return False
+        log, is_member = replica.opened_log, self._broker_id in partition.isr
+        if log is None:
+            # Damaged: only what the leader has can take its place.
+            is_led = partition.leader not in (-1, self._broker_id)
+            return replica.damage is not None and is_led and not is_member
+        return log.may_be_reopened and (not is_member or partition.isr == (self._broker_id,))
+
+    async def _mend(self, replica: Replica) -> None:
+        log = replica.opened_log
+        try:
+            if log is None:
+                await self._begin_anew(replica)
+            else:
+                await self._reopen(replica, log)
+        except CorruptLog as error:
+            replica.give_up(error)
+            logger.error(
+                "log is damaged, its partition is offline",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+        except (TidelogError, OSError) as error:
+            if isinstance(error, StorageError | OSError):
+                self._disk.note(error)
+            logger.debug("log could not be opened again", exc_info=error)
+
+    async def _begin_anew(self, replica: Replica) -> None:
+        await self._register()
+        if not self._is_ready(replica):
+            return
+        aside = self._directories.set_aside(replica)
+        logger.warning(
+            "damaged log set aside, it is fetched again from the leader",
+            extra={
+                "partition": str(replica.partition),
+                "path": str(aside),
+                "reason": str(replica.damage),
+            },
+        )
+        replica.begin_anew()
+        self._replicas.look_again(replica.partition.topic)
+
+    async def _reopen(self, replica: Replica, before: UnifiedLog) -> None:
+        end_offset, acknowledged = before.log_end_offset, before.high_watermark
+        before.close()
+        loop = asyncio.get_running_loop()
+        after = await loop.run_in_executor(self._executor, replica.reopen)
+        is_taken = False
+        try:
+            if after.log_end_offset < end_offset:
+                await self._register()
+            partition = self._view.image.partition(replica.partition)
+            if replica.opened_log is not before or partition is None or not self._is_ready(replica):
+                return
+            is_last = partition.isr == (self._broker_id,)
+            if is_last and after.log_end_offset < acknowledged:
+                self._give_up(replica, after.log_end_offset, acknowledged)
+                return
+            is_taken = True
+            self._take(replica, after, partition, is_last=is_last)
+        finally:
+            if not is_taken:
+                after.take_offline()
+                after.close()
+
+    def _take(
+        self, replica: Replica, log: UnifiedLog, partition: Partition, *, is_last: bool
+    ) -> None:
+        if is_last:
+            replica.is_leader = False
+            if replica.role is not None:
+                replica.role.end()
+        replica.take(log)
+        replica.followed = None
+        if is_last:
+            self._lead_anew(replica.partition.topic, partition)
+        self._replicas.look_again(replica.partition.topic)
+
+    def _give_up(self, replica: Replica, end_offset: int, acknowledged: int) -> None:
+        self._given_up.add(replica)
+        reason = (
+            f"the disk has lost the acknowledged records from {end_offset} to {acknowledged - 1}"
+        )
+        self._health.report(OFFLINE, reason, subject=str(replica.partition))
+        logger.error(
+            "log stays offline; restart the node to go on without the records that are lost",
+            extra={"partition": str(replica.partition), "reason": reason},
+        )
+
+    # -- what is said of it
+
+    def _report(self, replica: Replica) -> None:
+        """Note that the log is in trouble. The first one of several is told to the log."""
+        if replica in self._said:
+            return
+        is_first = not self._said
+        self._said.add(replica)
+        log = replica.opened_log
+        reason = str(replica.damage) if log is None else "its disk has failed"
+        self._health.report(OFFLINE, reason, subject=str(replica.partition))
+        if log is None:
+            return  # Who has tried to open it has said so.
+        if is_first:
+            logger.error(
+                "log is offline, its disk has failed; it is opened again once the disk works",
+                extra={"partition": str(replica.partition), "path": str(log.directory)},
+            )
+
+    def _end_reports(self, found: list[Replica]) -> None:
+        over = self._said.difference(found)
+        for replica in over:
+            self._health.clear(OFFLINE, subject=str(replica.partition))
+        self._said -= over
+        self._given_up.intersection_update(found)
+        if over and not self._said:
+            logger.warning("logs are online again", extra={"count": len(over)})

@@ -1,0 +1,129 @@
+"""A disk that gives EIO: the log goes offline at once, others lead, and it comes back by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
+from kio.schema.errors import ErrorCode
+
+from tests.faults.disk_faults import DiskFaults
+from tests.node.node_process import NodeProcess
+from tests.node.replication.replicated_cluster import eventually, replicated_cluster
+from tests.node.wire_client import WireClient, a_batch
+
+
+def values(count: int, *, start: int = 0) -> list[bytes]:
+    return [b"%06d" % number + b"x" * 94 for number in range(start, start + count)]
+
+
+def lines(node: NodeProcess, *levels: str) -> list[str]:
+    """Return what the node has logged at these levels."""
+    return [line for line in node.log.splitlines() if any(level in line for level in levels)]
+
+
+def produced(node: NodeProcess, topic: str) -> ErrorCode:
+    with WireClient(node.port) as client:
+        code: ErrorCode = client.produce(topic, a_batch(b"x")).error_code
+        return code
+
+
+def fetched(node: NodeProcess, topic: str) -> tuple[ErrorCode, int]:
+    """Return the answer's error code and the high watermark."""
+    with WireClient(node.port) as client:
+        answer = client.fetch(topic, 0)
+        return answer.error_code, answer.high_watermark
+
+
+def alone(folder: Path, faults: DiskFaults) -> NodeProcess:
+    """Return a node whose metadata store is on another disk."""
+    return NodeProcess(
+        folder / "node",
+        metadata_store=f"sqlite://{folder}/metadata.db",
+        environment=faults.environment(),
+    )
+
+
+def create(node: NodeProcess, topic: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(20)
+    eventually(lambda: produced(node, topic) is ErrorCode.none, "the topic is there")
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_the_only_node_opens_a_failed_log_again_once_the_disk_works(
+    call: str, tmp_path: Path
+) -> None:
+    faults = DiskFaults(tmp_path / "faults")
+    with alone(tmp_path, faults) as node:
+        create(node, "sound")
+        create(node, "t", **({"flush.messages": "1"} if call == "fsync" else {}))
+        for _ in range(5):
+            assert produced(node, "t") is ErrorCode.none
+        before = len(lines(node, "WARNING", "ERROR"))
+        with faults.failing(errno.EIO, (call, "truncate"), node.data_dir / "t-0"):
+            for _ in range(20):
+                assert produced(node, "t") is ErrorCode.kafka_storage_error
+            assert fetched(node, "t")[0] is ErrorCode.kafka_storage_error
+            # One bad log does not take the node.
+            assert produced(node, "sound") is ErrorCode.none
+            said = lines(node, "WARNING", "ERROR")[before:]
+            assert len(said) == 1, said
+            assert "it is opened again once the disk works" in said[0]
+        eventually(lambda: produced(node, "t") is ErrorCode.none, "it is online again")
+        error, high_watermark = fetched(node, "t")
+        assert (error, high_watermark >= 7) == (ErrorCode.none, True)
+        assert "logs are online again" in node.log
+
+
+def test_a_log_that_has_lost_acknowledged_records_stays_offline(tmp_path: Path) -> None:
+    """As when the pages of a failed fsync have left the page cache."""
+    faults = DiskFaults(tmp_path / "faults")
+    node = alone(tmp_path, faults)
+    with node:
+        create(node, "t")
+        for _ in range(5):
+            assert produced(node, "t") is ErrorCode.none
+        (segment,) = (node.data_dir / "t-0").glob("*.log")
+        batch_size_bytes = segment.stat().st_size // 6
+        with faults.failing(errno.EIO, ("write",), node.data_dir / "t-0"):
+            assert produced(node, "t") is ErrorCode.kafka_storage_error
+            os.truncate(segment, 4 * batch_size_bytes)
+        eventually(lambda: "restart the node to go on without" in node.log, "it says what to do")
+        assert "acknowledged records from 4 to 5" in node.log
+        assert produced(node, "t") is ErrorCode.kafka_storage_error
+        node.stop()
+        node.start()
+        assert fetched(node, "t") == (ErrorCode.none, 4)
+        assert produced(node, "t") is ErrorCode.none
+
+
+@pytest.mark.slow
+def test_a_leader_with_a_failing_disk_is_replaced_and_comes_back(tmp_path: Path) -> None:
+    faults = DiskFaults(tmp_path / "faults")
+    with replicated_cluster(tmp_path, environment=faults.environment()) as cluster:
+        cluster.create("t", min_insync_replicas="2")
+        acked = cluster.produce("t", values(100))
+        failing = cluster.node_leading("t")
+        faults.fail(errno.EIO, ("write", "fsync", "truncate"), failing.data_dir)
+        acked |= cluster.produce("t", values(200, start=100))
+        assert len(acked) == 300
+        cluster.wait_isr("t", {1, 2, 3} - {failing.broker_id})
+        assert len(lines(failing, "ERROR")) <= 2, lines(failing, "ERROR")
+        assert has_failed_directory(failing)
+        faults.heal()
+        cluster.wait_isr("t", {1, 2, 3})
+        acked |= cluster.produce("t", values(100, start=300))
+        cluster.wait_same_logs("t")
+        assert not has_failed_directory(failing)
+        assert cluster.consume("t", 400) == acked
+
+
+def has_failed_directory(node: NodeProcess) -> bool:
+    with WireClient(node.port) as client:
+        (directory,) = client.call(DescribeLogDirsRequest(topics=None)).results
+        return directory.error_code is ErrorCode.kafka_storage_error
