@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
     StorageError,
     TidelogError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
 )
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 
@@ -119,7 +121,13 @@ class ShareDelivery:
     async def deliver(
         self, session: ShareSession, request: ShareFetchRequest
     ) -> dict[PartitionKey, ShareFetchResult]:
-        """Return records for the member, and errors; waits for the first of either."""
+        """Return records for the member, and errors; waits for the first of either.
+
+        At once where no records are wanted: then only what names no partition is an error.
+        Source: ``SharePartitionManager.processShareFetch`` of Kafka 4.2.
+        """
+        if request.fetches_nothing:
+            return self._unknown(session.partitions)
         ends_at = self._loop.time() + request.max_wait_ms / 1000
         keys = session.rotated()
         while True:
@@ -129,8 +137,6 @@ class ShareDelivery:
                 look = await self._look(session, keys, request, wait)
                 wait.missing_bytes = request.min_bytes - look.size_bytes
                 is_late = self._is_closing or self._loop.time() >= ends_at or not keys
-                if request.records_max <= 0:
-                    look.found.clear()
                 must_answer = bool(look.results) or is_late
                 if look.in_tier:
                     await self._read_tier(look, session)
@@ -350,6 +356,17 @@ class ShareDelivery:
             return None
         records = slice_of(batches, acquired, read.slice)
         return ShareFetchResult(records=records, acquired=acquired)
+
+    def _unknown(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ShareFetchResult]:
+        results = {}
+        for key in keys:
+            try:
+                self._service.led(key)
+            except (UnknownTopicId, UnknownTopicOrPartition) as error:
+                results[key] = self._failure(key, error)
+            except TidelogError:
+                continue  # Nobody has asked for what is wrong there.
+        return results
 
     def _failure(self, key: PartitionKey, error: TidelogError) -> ShareFetchResult:
         """Return what the partition answers instead of records."""

@@ -76,6 +76,11 @@ class ShareFetchRequest:
     partitions: dict[PartitionKey, list[Acknowledgement]]  # to fetch from, and what to say first
     forgotten: list[PartitionKey]
 
+    @property
+    def fetches_nothing(self) -> bool:
+        """Whether it leaves no room for a record: then not even one batch is given."""
+        return self.max_bytes <= 0 or self.records_max <= 0
+
 
 class ShareFetchResult(NamedTuple):
     """What one partition answers."""

@@ -92,6 +92,28 @@ def member(node: NodeProcess, topic: str, name: str = "a", **options: int) -> Sh
     return ShareMember(node.port, f"group-of-{topic}", name, topic, **options)
 
 
+@pytest.mark.parametrize("nothing", [{"max_bytes": 0}, {"max_records": 0}])
+def test_who_asks_for_nothing_gets_nothing_at_once(
+    node: NodeProcess, topic: str, nothing: dict[str, int]
+) -> None:
+    """Not even one batch, and no record is acquired; acknowledgements are heard all the same."""
+    configure(node, f"group-of-{topic}")
+    produce(node, topic, 5, 5)
+    with member(node, topic) as one, member(node, topic, "b") as other:
+        assert acquired(one.fetch(max_records=5)) == [(0, 4, 1)]
+        begun = time.monotonic()
+        for said in (None, {0: [(0, 4, [ACCEPT])]}):
+            answer = one.fetch(said=said, max_wait_ms=20_000, **nothing)
+            assert answer.error_code is ErrorCode.none
+            if said is None:
+                assert answer.responses == ()
+            else:
+                assert partition_of(answer).acknowledge_error_code == ErrorCode.none.value
+                assert partition_of(answer).acquired_records == ()
+        assert time.monotonic() - begun < 15
+        assert acquired(other.fetch()) == [(5, 9, 1)]
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_members_of_a_group_share_a_partitions_records(
     node: NodeProcess, topic: str, version: int
