@@ -197,7 +197,12 @@ class SharePartitions:
         raise GroupIdNotFound(f"there is no share group {group_id!r}")
 
     async def _initial_offset(self, group_id: str, replica: Replica) -> int:
-        """Return where a group begins that has not read the partition yet."""
+        """Return where a group begins that has not read the partition yet.
+
+        It is decided once and stored, so the settings must be those of this moment: another
+        node may have acknowledged them just now.
+        """
+        await self._view.refresh()
         reset = parse_offset_reset(self.settings(group_id).share_auto_offset_reset)
         log = replica.log
         if reset.strategy == "earliest":

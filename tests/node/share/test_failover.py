@@ -193,3 +193,35 @@ def test_a_leader_that_was_away_for_too_long_acknowledges_nothing(tmp_path: Path
                     assert again == got
                     assert other.acknowledge((min(got), max(got), [ACCEPT])) is ErrorCode.none
             assert late.result(30) is not ErrorCode.none
+
+
+@pytest.mark.slow
+def test_fresh_groups_skip_no_partitions_whichever_node_their_settings_were_told(
+    tmp_path: Path,
+) -> None:
+    """The leaders are asked for records at once, and hear of settings only by and by."""
+    with replicated_cluster(tmp_path) as cluster:
+        cluster.create(TOPIC, partitions=3)
+        producer = cluster.producer()
+        for index in range(3):
+            producer.produce(TOPIC, b"v", partition=index)
+        assert producer.flush(10) == 0
+        for number in range(12):
+            group = f"{GROUP}-{number}"
+            make_group(cluster.nodes[1].port, group, TOPIC)
+            leaders = [cluster.nodes[cluster.leader(TOPIC, index)] for index in range(3)]
+            members = [ShareMember(leader.port, group, "m", TOPIC) for leader in leaders]
+            told = cluster.nodes[1 + number % 3]
+            setting = ConfigEntry(
+                "share.auto.offset.reset",
+                "earliest",
+                incremental_operation=AlterConfigOpType.SET,
+            )
+            resource = ConfigResource(
+                ConfigResource.Type.GROUP, group, incremental_configs=[setting]
+            )
+            admin = AdminClient({"bootstrap.servers": told.address})
+            admin.incremental_alter_configs([resource])[resource].result(10)
+            for index, member in enumerate(members):
+                with member:
+                    assert acquired(member.fetch(partitions=(index,)), index) == [(0, 0, 1)]

@@ -17,6 +17,7 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
 )
+from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import GroupRecord, shard_of_group
 from tidelog_core.metadata.records import Partition, Topic, delete, put
 from tidelog_core.metadata.share_groups import ShareGroupState
@@ -368,5 +369,25 @@ def test_nothing_is_made_for_a_group_that_is_not_there(tmp_path: Path) -> None:
         assert await world.store.list("share:nobody") == []
         share = await world.load()
         assert share.state.start_offset == 10  # latest, unless the group says otherwise
+
+    in_a_world(tmp_path, body)
+
+
+@pytest.mark.parametrize(("resets", "expected"), [(("earliest",), 0), (("earliest", "latest"), 10)])
+def test_a_group_begins_by_the_settings_that_any_node_has_acknowledged(
+    tmp_path: Path, resets: tuple[str, ...], expected: int
+) -> None:
+    """Also if this node has not heard of them yet: where a group begins is stored for good."""
+
+    async def body(made: World) -> None:
+        store = made.node.store
+        for version, reset in enumerate(resets):
+            await made.node.view.refresh()
+            configs = {"share.auto.offset.reset": reset}
+            setting = GroupConfigOverrides(group_id=GROUP, configs=configs, version=version)
+            await store.commit([put(setting)])
+        share = await made.load()
+        assert share.state.start_offset == expected
+        assert (await made.record()).start_offset == expected
 
     in_a_world(tmp_path, body)
