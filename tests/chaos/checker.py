@@ -57,6 +57,9 @@ class Kind(StrEnum):
     PARTIAL_COMMIT = "transaction committed in part"
     HANGING_TRANSACTION = "transaction left open after the faults ended"
     NOT_EXACTLY_ONCE = "input not processed exactly once"
+    NOT_SHARED = "record never delivered to the share group"
+    SHARED_AGAIN = "record delivered again though it was accepted"
+    DELIVERY_COUNT = "delivery count went back"
 
 
 @dataclass(frozen=True, slots=True)

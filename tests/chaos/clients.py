@@ -13,7 +13,8 @@ from tests.chaos.history import Outcome, PartitionKey
 from tests.chaos.librdkafka.processes import SessionProcesses
 from tests.chaos.options import ChaosOptions
 from tests.chaos.producers import produce
-from tests.chaos.scene import Progress, Scene, close_writes
+from tests.chaos.scene import Delivered, Progress, Scene, close_writes
+from tests.chaos.sharing import ShareReader
 from tests.chaos.transactions import CommittedReader, Processor, write_transactions
 from tests.chaos.watchdog import where_is
 
@@ -21,21 +22,24 @@ ENOUGH_SECONDS_MAX = 180.0
 DRAIN_SECONDS_MAX = 90.0
 READERS_END_SECONDS_MAX = 90.0
 CLOSE_SECONDS_MAX = 20.0
+SHARE_READERS = 2
 
 
 class Clients:
     """Starts the clients and ends them, writers first."""
 
-    def __init__(self, scene: Scene, options: ChaosOptions, *, source: str) -> None:
-        """``source`` is the topic at the pipeline's beginning."""
+    def __init__(self, scene: Scene, options: ChaosOptions, *, source: str, shared: str) -> None:
+        """``source`` is the topic at the pipeline's beginning, ``shared`` the share group's."""
         self._scene = scene
         self._options = options
         self._source = source
+        self._shared = shared
         self._writers: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
         self._assigned = AssignedReader(scene, "reader")
         self._groups = {"tidelog-group": Progress(), "librdkafka-group": Progress()}
         self._piped = Progress()
+        self._delivered = Delivered()
 
     def start(self) -> None:
         """Start everyone."""
@@ -53,6 +57,9 @@ class Clients:
         self._read("kx0", self._librdkafka("kx0", "process", progress=piped, source=source))
         self._read("committed", CommittedReader(scene, "committed").run())
         self._read("reader", self._assigned.run())
+        for number in range(SHARE_READERS):
+            sharer = ShareReader(scene, f"sharer{number}", self._shared, self._delivered)
+            self._read(f"sharer{number}", sharer.run())
         ours, theirs = self._groups
         for number in range(2):
             member = GroupMember(scene, f"member{number}", ours, self._groups[ours])
@@ -144,6 +151,8 @@ class Clients:
             left[group] = progress.missing(goal)
         source = {name: end for name, end in goal.items() if name.topic == self._source}
         left["pipeline"] = self._piped.missing(source)
+        shared = {name: end for name, end in goal.items() if name.topic == self._shared}
+        left["share group"] = self._delivered.missing(shared)
         return {reader: missing for reader, missing in left.items() if missing}
 
     async def close(self) -> None:

@@ -152,6 +152,37 @@ class CommittedLog:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """Records that one fetch handed to a member of the share group, delivered as often as that."""
+
+    session: str
+    asked_s: float
+    at_s: float
+    topic: str
+    partition: int
+    delivery_count: int
+    records: tuple[tuple[int, str], ...]  # offset, value
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a member of the share group said of records: accepted, or given back.
+
+    OK: it was told that this is stored. INFO: nobody knows.
+    """
+
+    session: str
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int  # inclusive
+    is_accepted: bool
+    said_s: float
+    completed_s: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """A fault, from its start to its end."""
 
@@ -172,12 +203,14 @@ class Note:
 
 
 Transactional = Transaction | Pipeline | CommittedPoll | CommittedLog
-Event = Write | Positioned | Poll | FinalLog | Resent | Transactional | Fault | Note
+Sharing = Shared | Settled
+Event = Write | Positioned | Poll | FinalLog | Resent | Transactional | Sharing | Fault | Note
 _KINDS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         *(Write, Positioned, Poll, FinalLog, Resent),
         *(Transaction, Pipeline, CommittedPoll, CommittedLog),
+        *(Shared, Settled),
         *(Fault, Note),
     )
 }
@@ -195,6 +228,8 @@ class History:
     pipelines: list[Pipeline] = field(default_factory=list)
     committed_polls: list[CommittedPoll] = field(default_factory=list)
     committed_logs: list[CommittedLog] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
@@ -217,6 +252,10 @@ class History:
                 self.committed_polls.append(event)
             case CommittedLog():
                 self.committed_logs.append(event)
+            case Shared():
+                self.shared.append(event)
+            case Settled():
+                self.settled.append(event)
             case Fault():
                 self.faults.append(event)
             case Note():
@@ -234,6 +273,8 @@ class History:
         yield from self.pipelines
         yield from self.committed_polls
         yield from self.committed_logs
+        yield from self.shared
+        yield from self.settled
 
 
 def encode(event: Event) -> str:

@@ -85,6 +85,11 @@ def _operations(history: History) -> list[str]:
     ended = Counter(transaction.outcome for transaction in history.transactions)
     told = ", ".join(f"{ended[outcome]:,} {outcome}" for outcome in Outcome)
     lines.append(f"  transactions           {told}")
+    if history.shared:
+        records = sum(len(one.records) for one in history.shared)
+        settled = Counter((one.is_accepted, one.outcome) for one in history.settled)
+        told = f"{settled[True, Outcome.OK]:,} accepted, {settled[False, Outcome.OK]:,} released"
+        lines.append(f"  share group            {records:,} deliveries, ranges: {told}")
     committed = sum(len(log.records) for log in history.committed_logs)
     count = len(history.committed_logs)
     lines.append(f"  committed logs         {count} with {committed:,} records")

@@ -36,6 +36,8 @@ from tests.chaos.plan import FaultKind, PlannedFault, kinds_for, plan_faults, pl
 from tests.chaos.producers import probe
 from tests.chaos.report import summarize
 from tests.chaos.scene import Scene
+from tests.chaos.share_checker import check_sharing
+from tests.chaos.sharing import make_share_group
 from tests.chaos.transaction_checker import check_transactions
 from tests.chaos.transactions import read_committed_logs
 from tests.chaos.watchdog import Watchdog
@@ -51,12 +53,16 @@ IN_SYNC_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 120.0
 WRITERS_END_SECONDS_MAX = 120.0
 COMPARE_SECONDS_MAX = 300.0
-# The pipeline's ends, and what transactions write to beside it.
-SOURCE, TARGET, MOVED = "early-a", "piped", "moved"
+# The pipeline's ends, what transactions write to beside it, and what the share group reads.
+SOURCE, TARGET, MOVED, SHARED = "early-a", "piped", "moved", "early-b"
 NODE_CONFIG = {
     "remote.task.interval.ms": "500",
     "offsets.topic.num.partitions": "8",
     "log.retention.check.interval.ms": "5000",
+    # What a member has taken along is soon given to others.
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.record.lock.duration.ms": "3000",
+    "group.share.delivery.count.limit": "10",
 }
 
 
@@ -102,6 +108,7 @@ async def run_chaos(options: ChaosOptions, watchdog: Watchdog | None = None) -> 
     rules = Rules(is_acks_one_kept=options.replication_factor == 1)
     found += await asyncio.to_thread(check, history, rules)
     found += await asyncio.to_thread(check_transactions, history)
+    found += await asyncio.to_thread(check_sharing, history, SHARED)
     report = summarize(history, found, title=options.title, recovered=recovered)
     (options.directory / "report.txt").write_text(report + "\n")
     return ChaosResult(history, found, recovered, report)
@@ -120,7 +127,7 @@ async def _work(
     """
     enter = watchdog.enter
     async with AsyncExitStack() as stack:
-        clients = Clients(scene, options, source=SOURCE)
+        clients = Clients(scene, options, source=SOURCE, shared=SHARED)
         stack.push_async_callback(clients.close)
         clients.start()
         lanes = _plan(options)
@@ -167,7 +174,7 @@ async def _make_topics(scene: Scene, options: ChaosOptions) -> None:
     async with Admin(scene.bootstrap) as admin:
         for name, into in (
             (SOURCE, scene.partitions),
-            ("early-b", scene.partitions),
+            (SHARED, scene.partitions),
             (MOVED, scene.transactional),
             (TARGET, scene.piped),
         ):
@@ -181,6 +188,7 @@ async def _make_topics(scene: Scene, options: ChaosOptions) -> None:
             )
             into.extend(made)
     scene.history.add(Pipeline(SOURCE, TARGET))
+    await make_share_group(scene, SHARED)
 
 
 def _plan(options: ChaosOptions) -> list[list[PlannedFault]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from tests.chaos.history import History, Note, Outcome, PartitionKey, Poll, Write
@@ -136,6 +136,27 @@ class Progress:
             name: f"{self._next.get(name, 0)} of {end}"
             for name, end in goal.items()
             if self._next.get(name, 0) < end
+        }
+
+
+class Delivered:
+    """Which records a share group was given, in any order, to know when it had them all."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[PartitionKey, set[int]] = {}
+
+    def add(self, name: PartitionKey, offsets: Iterable[int]) -> None:
+        """Take note of records of a partition."""
+        self._offsets.setdefault(name, set()).update(offsets)
+
+    def missing(self, goal: dict[PartitionKey, int]) -> dict[PartitionKey, str]:
+        """Return the partitions of which records below their end are left, and how many were had."""
+        counts = {
+            name: sum(offset < end for offset in self._offsets.get(name, ()))
+            for name, end in goal.items()
+        }
+        return {
+            name: f"{counts[name]} of {end}" for name, end in goal.items() if counts[name] < end
         }
 
 
