@@ -1,9 +1,10 @@
 """From frames to handlers: request headers, the table of APIs, errors that close.
 
 Produce and Fetch are hot routes: their handler gets the frame itself and usually
-answers on the spot. Every other API is a control route: the request is parsed here,
-lifted to the newest class its handler knows, and the handler runs as a call that the
-connection makes in turn.
+answers on the spot. Every other API is a control route: reading the request, as the newest
+class that its handler knows, handling and answering it is a call that the connection makes in
+turn. For large requests the reading and the writing of the answer are a thread's work, for one
+after the other (``request_turns``).
 
 A request that cannot be parsed, an unknown API or an unsupported version closes the
 connection, as Kafka does; only ApiVersions answers an unsupported version, with those
@@ -17,15 +18,17 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from kio.index import load_request_schema
+from kio.index import load_request_schema, load_response_schema
 from kio.static.constants import EntityType
-from tidelog_core.errors import ErrorCode, MalformedMessage
+from tidelog_core.errors import ErrorCode, MalformedMessage, TooManyElements
+from tidelog_core.message_reader import ElementBudget
 
 from tidelog_node.connection import CloseConnection, DeferredCall, Peer
 from tidelog_node.owed_reply import OwedReply, Reply
+from tidelog_node.request_turns import LargeRequests
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build, read_request, write_response
 from tidelog_node.wire.primitives import (
@@ -38,6 +41,9 @@ from tidelog_node.wire.primitives import (
 logger = logging.getLogger(__name__)
 
 API_VERSIONS_KEY = 18
+ELEMENTS_SETTING = "socket.request.max.elements"
+# A larger control request is read and answered in the lane of large ones.
+LARGE_REQUEST_BYTES_MIN = 32_768
 _SIZE_CORRELATION = struct.Struct(">ii")
 
 HotParser = Callable[[memoryview, int, int], Any]
@@ -76,7 +82,10 @@ class _ControlCall:
 class Dispatch:
     """The handler of every frame of a node."""
 
-    def __init__(self, hot: Iterable[HotRoute], control: Iterable[Route]) -> None:
+    def __init__(
+        self, hot: Iterable[HotRoute], control: Iterable[Route], *, elements_max: int
+    ) -> None:
+        """``elements_max`` bounds the elements of a control request's arrays together."""
         self._hot = {route.api_key: route for route in hot}
         self._control: dict[tuple[int, int], Route] = {}
         for route in control:
@@ -86,6 +95,12 @@ class Dispatch:
                     raise ValueError(f"two routes for API {key[0]} version {key[1]}")
                 self._control[key] = route
         self._calls: dict[tuple[int, int], _ControlCall] = {}
+        self._elements_max = elements_max
+        self._large = LargeRequests()
+
+    def close(self) -> None:
+        """Let go of what reads large requests."""
+        self._large.close()
 
     def advertised(self) -> list[tuple[int, int, int]]:
         """Return (api key, min version, max version) of every API, by key."""
@@ -141,26 +156,73 @@ class Dispatch:
             client_id = str(frame[10:position], "utf-8", "ignore")
         if call.is_flexible:
             position = skip_tagged_fields(frame, position)
-        try:
-            request = read_request(api_key, version, frame[position:], newest=call.request_class)
-        except MalformedMessage as error:
-            raise CloseConnection(f"malformed request of API {api_key}: {error}") from error
         context = RequestContext(
             api_key, version, correlation_id, client_id, peer.client_host, peer.listener_host
         )
-        return lambda: self._run_control(call, request, context)
+        # It is read when it is its turn: read, it takes many times the memory.
+        body = bytes(frame[position:])
+        if len(body) > LARGE_REQUEST_BYTES_MIN:
+            return lambda: self._answer_large(call, body, context)
+        return lambda: self._answer(call, body, context)
 
-    async def _run_control(
-        self, call: _ControlCall, request: object, context: RequestContext
-    ) -> Reply:
+    async def _answer(self, call: _ControlCall, body: bytes, context: RequestContext) -> Reply:
         try:
+            request = self._read(call, body, context)
             response = await call.route.handle(request, context)
             return self._encode(call, context, response)
-        except CloseConnection:
-            raise
         except Exception as error:
-            logger.exception("request failed", extra={"api_key": context.api_key})
-            raise CloseConnection(f"request failed: {error!r}") from error
+            return self._answer_failed(call, context, error)
+
+    async def _answer_large(
+        self, call: _ControlCall, body: bytes, context: RequestContext
+    ) -> Reply:
+        """Do what is done for other requests, but in the lane of large ones."""
+        async with self._large.turn() as turn:
+            try:
+                request = await turn.work(self._read, call, body, context)
+                response = await call.route.handle(request, context)
+                del request
+                return await turn.work(self._encode, call, context, response)
+            except Exception as error:
+                return self._answer_failed(call, context, error)
+
+    def _read(self, call: _ControlCall, body: bytes, context: RequestContext) -> object:
+        """Return the request. Raises ``MalformedMessage`` and ``TooManyElements``."""
+        budget = ElementBudget(self._elements_max)
+        newest = call.request_class
+        return read_request(
+            context.api_key, context.api_version, body, newest=newest, budget=budget
+        )
+
+    def _answer_failed(
+        self, call: _ControlCall, context: RequestContext, problem: Exception
+    ) -> Reply:
+        """Return what answers a request that failed. Raises ``CloseConnection`` if nothing does."""
+        if isinstance(problem, CloseConnection):
+            raise problem
+        if isinstance(problem, MalformedMessage):
+            reason = f"malformed request of API {context.api_key}: {problem}"
+            raise CloseConnection(reason) from problem
+        if isinstance(problem, TooManyElements):
+            return self._refuse(call, context, problem)
+        logger.error("request failed", exc_info=problem, extra={"api_key": context.api_key})
+        raise CloseConnection(f"request failed: {problem!r}") from problem
+
+    def _refuse(
+        self, call: _ControlCall, context: RequestContext, problem: TooManyElements
+    ) -> Reply:
+        """Return the answer that the request is too large, where it has a place for that."""
+        reason = f"a request of API {context.api_key}: {problem}, see {ELEMENTS_SETTING}"
+        schema = load_response_schema(context.api_key, context.api_version)
+        places = {field.name for field in fields(schema)}
+        if "error_code" not in places:
+            raise CloseConnection(reason)
+        logger.warning("request refused", extra={"reason": reason})
+        answer: dict[str, object] = {"error_code": problem.code}
+        if "error_message" in places:
+            answer["error_message"] = reason
+        newest = load_response_schema(context.api_key, call.route.max_version)
+        return self._encode(call, context, build(newest, **answer))
 
     def _encode(self, call: _ControlCall, context: RequestContext, response: object) -> Reply:
         body = (
@@ -194,7 +256,8 @@ class Dispatch:
         table = replace(oldest.route, handle=_answer_unsupported(oldest.route.handle))
         call = replace(oldest, route=table)
         context = RequestContext(API_VERSIONS_KEY, 0, correlation_id, None, "", "")
-        return lambda: self._run_control(call, build(call.request_class), context)
+        # Of a version that is not known the body is not either: version 0 has none.
+        return lambda: self._answer(call, b"", context)
 
 
 def _answer_unsupported(

@@ -45,6 +45,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -112,7 +113,8 @@ class ConfigHandlers:
         """Answer DescribeConfigs."""
         image = await self._newest_image() if request.resources else self._view.image
         results = []
-        for resource in request.resources:
+        turn = RequestTurn()
+        async for resource in turn.each(request.resources):
             entries: list[ConfigEntry] = []
             error: TidelogError | None = None
             try:
@@ -157,6 +159,8 @@ class ConfigHandlers:
                     node = self._node_of(resource)
                     await self._admin.replace_node(node, configs, validate_only=validate_only)
 
+        turn = RequestTurn()
+        altered = await _alter_each(request.resources, alter, turn)
         responses = [
             build(
                 alter_response.AlterConfigsResourceResponse,
@@ -165,7 +169,7 @@ class ConfigHandlers:
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-            for resource, error in await _alter_each(request.resources, alter)
+            async for resource, error in turn.each(altered)
         ]
         return build(alter_response.AlterConfigsResponse, responses=tuple(responses))
 
@@ -197,6 +201,8 @@ class ConfigHandlers:
                     node = self._node_of(resource)
                     await self._admin.alter_node(node, alterations, validate_only=validate_only)
 
+        turn = RequestTurn()
+        altered = await _alter_each(request.resources, alter, turn)
         responses = [
             build(
                 incremental_response.AlterConfigsResourceResponse,
@@ -205,7 +211,7 @@ class ConfigHandlers:
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-            for resource, error in await _alter_each(request.resources, alter)
+            async for resource, error in turn.each(altered)
         ]
         return build(
             incremental_response.IncrementalAlterConfigsResponse, responses=tuple(responses)
@@ -303,12 +309,12 @@ class ConfigHandlers:
 
 
 async def _alter_each(
-    resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
+    resources: Sequence[R], alter: Callable[[R], Awaitable[None]], turn: RequestTurn
 ) -> list[tuple[R, TidelogError | None]]:
     """Alter every resource by itself; return each with what was wrong with it."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     results: list[tuple[R, TidelogError | None]] = []
-    for resource in resources:
+    async for resource in turn.each(resources):
         error: TidelogError | None = None
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:

@@ -36,6 +36,7 @@ from tidelog_node.handlers.member_messages import (
     HeartbeatMessages,
     is_blank,
 )
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -93,7 +94,10 @@ class ConsumerGroupHandlers:
     ) -> describe_response.ConsumerGroupDescribeResponse:
         """Tell each group's epochs, and each member's partitions."""
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
-        groups = [await self._describe(group_id, operations) for group_id in request.group_ids]
+        groups = [
+            await self._describe(group_id, operations)
+            async for group_id in RequestTurn().each(request.group_ids)
+        ]
         return build(describe_response.ConsumerGroupDescribeResponse, groups=tuple(groups))
 
     def _heartbeat(

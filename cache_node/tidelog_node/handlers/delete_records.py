@@ -32,6 +32,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -66,8 +67,12 @@ class DeleteRecordsHandler:
     ) -> delete_response.DeleteRecordsResponse:
         """Move every partition's start and return where each is now."""
         topics = []
-        for topic in request.topics:
-            results = [await self._answer(topic.name, wanted) for wanted in topic.partitions]
+        turn = RequestTurn()
+        async for topic in turn.each(request.topics):
+            results = [
+                await self._answer(topic.name, wanted)
+                async for wanted in turn.each(topic.partitions)
+            ]
             topics.append(
                 build(
                     delete_response.DeleteRecordsTopicResult,

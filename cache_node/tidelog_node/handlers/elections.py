@@ -23,6 +23,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.leases import PeerLeases
 
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -61,10 +62,11 @@ class ElectionHandlers:
         decide = _DECISIONS.get(request.election_type)
         if decide is None:
             return build(elect_response.ElectLeadersResponse, error_code=ErrorCode.invalid_request)
+        turn = RequestTurn()
         is_all = request.topic_partitions is None
         wanted = [
             TopicPartition(topic.topic, partition)
-            for topic in request.topic_partitions or ()
+            async for topic in turn.each(request.topic_partitions or ())
             for partition in topic.partitions
         ]
         if is_all:
@@ -82,7 +84,7 @@ class ElectionHandlers:
             self._store, self._view, dict.fromkeys(wanted, decide_one)
         )
         by_topic: dict[str, list[elect_response.PartitionResult]] = {}
-        for name in dict.fromkeys(wanted):
+        async for name in turn.each(dict.fromkeys(wanted)):
             error = results[name]
             # Asked for everything, Kafka leaves out what was led well already.
             if is_all and isinstance(error, ElectionNotNeeded | UnknownTopicOrPartition):

@@ -30,6 +30,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -98,7 +99,7 @@ class FindCoordinatorHandlers:
     ) -> batched_response.FindCoordinatorResponse:
         """Answer the versions that ask for many keys."""
         coordinators = []
-        for key in request.coordinator_keys:
+        async for key in RequestTurn().each(request.coordinator_keys):
             found = await self._find(request.key_type, key)
             coordinators.append(build(batched_response.Coordinator, key=key, **_fields(found)))
         return build(batched_response.FindCoordinatorResponse, coordinators=tuple(coordinators))

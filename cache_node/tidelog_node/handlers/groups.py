@@ -36,6 +36,7 @@ from tidelog_node.coordinator.member import Member
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
 from tidelog_node.handlers.share_groups import ShareGroupHandlers
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -191,9 +192,10 @@ class GroupHandlers:
         self, request: leave_request.LeaveGroupRequest, _: RequestContext
     ) -> leave_response.LeaveGroupResponse:
         """Remove members, each with an outcome of its own."""
+        turn = RequestTurn()
         identities = [
             MemberIdentity(member.member_id, member.group_instance_id, member.reason)
-            for member in request.members
+            async for member in turn.each(request.members)
         ]
         try:
             errors = await self._coordinator.leave(request.group_id, identities)
@@ -202,13 +204,15 @@ class GroupHandlers:
         return build(
             leave_response.LeaveGroupResponse,
             members=tuple(
-                build(
-                    leave_response.MemberResponse,
-                    member_id=identity.member_id,
-                    group_instance_id=identity.group_instance_id,
-                    error_code=error,
-                )
-                for identity, error in zip(identities, errors, strict=True)
+                [
+                    build(
+                        leave_response.MemberResponse,
+                        member_id=identity.member_id,
+                        group_instance_id=identity.group_instance_id,
+                        error_code=error,
+                    )
+                    async for identity, error in turn.each(zip(identities, errors, strict=True))
+                ]
             ),
         )
 
@@ -219,7 +223,7 @@ class GroupHandlers:
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
         groups = [
             await self._describe(group_id, operations, is_told=context.api_version >= 6)
-            for group_id in request.groups
+            async for group_id in RequestTurn().each(request.groups)
         ]
         return build(describe_response.DescribeGroupsResponse, groups=tuple(groups))
 
@@ -271,10 +275,12 @@ class GroupHandlers:
         return build(
             list_response.ListGroupsResponse,
             groups=tuple(
-                _listed(group)
-                for group in groups
-                if (not states or group.phase.value.lower() in states)
-                and (not types or _type(group) in types)
+                [
+                    _listed(group)
+                    async for group in RequestTurn().each(groups)
+                    if (not states or group.phase.value.lower() in states)
+                    and (not types or _type(group) in types)
+                ]
             ),
         )
 
@@ -283,7 +289,7 @@ class GroupHandlers:
     ) -> delete_response.DeleteGroupsResponse:
         """Delete empty groups with their offsets."""
         results = []
-        for group_id in dict.fromkeys(request.groups_names):
+        async for group_id in RequestTurn().each(dict.fromkeys(request.groups_names)):
             try:
                 error = await self._coordinator.delete_group(group_id)
             except TidelogError as problem:

@@ -9,9 +9,9 @@ from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.model import TopicPartition
-from tidelog_core.turns import Turn
 
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -38,13 +38,12 @@ class LeaderEpochHandler:
         self, request: epoch_request.OffsetForLeaderEpochRequest, _: RequestContext
     ) -> epoch_response.OffsetForLeaderEpochResponse:
         """Return the end of the epoch asked for, or of the last one before it."""
-        turn = Turn()
+        turn = RequestTurn()
         topics = []
-        for topic in request.topics:
-            answers = []
-            for wanted in topic.partitions:
-                await turn.step()
-                answers.append(self._answer(topic.topic, wanted))
+        async for topic in turn.each(request.topics):
+            answers = [
+                self._answer(topic.topic, wanted) async for wanted in turn.each(topic.partitions)
+            ]
             topics.append(
                 build(
                     epoch_response.OffsetForLeaderTopicResult,

@@ -24,10 +24,10 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
-from tidelog_core.turns import Turn
 
 from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
 from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -66,17 +66,16 @@ class ListOffsetsHandler:
         self, request: list_request.ListOffsetsRequest, context: RequestContext
     ) -> list_response.ListOffsetsResponse:
         """Return an offset for every partition asked for."""
+        turn = RequestTurn()
         seen: dict[TopicPartition, int] = {}
-        for topic in request.topics:
-            for wanted in topic.partitions:
+        async for topic in turn.each(request.topics):
+            async for wanted in turn.each(topic.partitions):
                 partition = TopicPartition(topic.name, wanted.partition_index)
                 seen[partition] = seen.get(partition, 0) + 1
-        turn = Turn()
         topics = []
-        for topic in request.topics:
+        async for topic in turn.each(request.topics):
             answers = []
-            for wanted in topic.partitions:
-                await turn.step()
+            async for wanted in turn.each(topic.partitions):
                 partition = TopicPartition(topic.name, wanted.partition_index)
                 answers.append(
                     await self._answer(

@@ -10,12 +10,12 @@ from pathlib import Path
 from kio.schema.describe_log_dirs.v5 import request as log_dirs_request
 from kio.schema.describe_log_dirs.v5 import response as log_dirs_response
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.turns import Turn
 
 from tidelog_node.data_disk import FAILED
 from tidelog_node.log_reopening import OFFLINE
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -49,7 +49,7 @@ class LogDirsHandler:
         if request.topics is not None:
             wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
         by_topic: dict[str, list[log_dirs_response.DescribeLogDirsPartition]] = defaultdict(list)
-        turn = Turn()
+        turn = RequestTurn()
         for replica in tuple(self._replicas.replicas()):
             topic, index = replica.partition
             if wanted is None or index in wanted.get(topic, ()):

@@ -11,8 +11,8 @@ Source: ``KafkaApis.handleTopicMetadataRequest`` and ``DescribeTopicPartitionsRe
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from kio.schema.describe_topic_partitions.v0 import request as describe_request
@@ -40,6 +40,7 @@ from tidelog_core.model import NO_LEADER
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
 from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
 from tidelog_node.handlers.metadata_pieces import METADATA_KEY, EncodedTopics, join_topics
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build, write_response
 
@@ -94,39 +95,41 @@ class MetadataHandlers:
         ]
 
     async def metadata(self, request: MetadataRequest, context: RequestContext) -> object:
-        """Answer Metadata, encoded."""
+        """Answer Metadata, encoded where many ask the same."""
         version = context.api_version
-        if version < 12 and _has_ids_or_null_names(request):
-            return self._refused(request, version)
-        topics = request.topics
+        topics: Sequence[Any] | None = request.topics  # of either version
+        turn = RequestTurn()
+        names, ids = await _named(topics or (), turn)
+        if version < 12 and (ids or None in names):
+            return await self._refused(topics or (), request, version)
         if topics is None or (version == 0 and not topics):
             image = await self._refreshed()
-            names = tuple(image.topics)
-            return self._known(image, names, request, version, is_all=True)
-        ids = {topic.topic_id for topic in topics if getattr(topic, "topic_id", None)}
+            everyone = tuple(image.topics)
+            return await self._known(image, everyone, request, version, is_all=True)
         if ids:
             return await self._by_id(ids, request, version)
-        names = tuple(dict.fromkeys(topic.name or "" for topic in topics))
+        wanted = tuple([name or "" async for name in turn.each(names)])
         image = self._view.image
-        if not all(name in image.topics for name in names):
+        if not all([name in image.topics async for name in turn.each(wanted)]):
             image = await self._refreshed()
-        unknown = [name for name in names if name not in image.topics]
+        unknown = [name async for name in turn.each(wanted) if name not in image.topics]
         if not unknown:
-            return self._known(image, names, request, version)
-        errors = await self._create_or_refuse(unknown, request)
+            return await self._known(image, wanted, request, version)
+        errors = await self._create_or_refuse(unknown, request, turn)
         image = self._view.image
         answers = [
             self._topic(image, image.topics[name], request, version)
             if name in image.topics
             else self._no_topic(errors.get(name, ErrorCode.unknown_topic_or_partition), name=name)
-            for name in names
+            async for name in turn.each(wanted)
         ]
-        return self._encode(image, answers, request, version)
+        return self._response(image, answers, request, version)
 
     async def describe_topic_partitions(
         self, request: describe_request.DescribeTopicPartitionsRequest, _: RequestContext
     ) -> describe_response.DescribeTopicPartitionsResponse:
         """Answer DescribeTopicPartitions: topics in order, from the cursor, up to the limit."""
+        turn = RequestTurn()
         cursor = request.cursor
         named = {topic.name for topic in request.topics}
         image = self._view.image
@@ -138,13 +141,16 @@ class MetadataHandlers:
             return build(
                 describe_response.DescribeTopicPartitionsResponse,
                 topics=tuple(
-                    _undescribed(ErrorCode.invalid_request, name) for name in sorted(named)
+                    [
+                        _undescribed(ErrorCode.invalid_request, name)
+                        async for name in turn.each(sorted(named))
+                    ]
                 ),
             )
         limit = max(1, min(DESCRIBED_PARTITIONS_MAX, request.response_partition_limit))
         answers: list[describe_response.DescribeTopicPartitionsResponseTopic] = []
         next_cursor: describe_response.Cursor | None = None
-        for name in names:
+        async for name in turn.each(names):
             topic = image.topic(name)
             if topic is None:
                 if named:
@@ -183,25 +189,22 @@ class MetadataHandlers:
             logger.warning("answers from an older image", extra={"problem": str(error)})
             return self._view.image
 
-    async def _by_id(
-        self, ids: Iterable[UUID | None], request: MetadataRequest, version: int
-    ) -> bytes:
+    async def _by_id(self, ids: Collection[UUID], request: MetadataRequest, version: int) -> object:
         image = self._view.image
-        wanted = [topic_id for topic_id in ids if topic_id is not None]
-        if not all(topic_id in image.topic_names for topic_id in wanted):
+        if not all(topic_id in image.topic_names for topic_id in ids):
             image = await self._refreshed()
         answers: list[object] = []
-        for topic_id in wanted:
+        async for topic_id in RequestTurn().each(ids):
             topic = image.topic_by_id(topic_id)
             answers.append(
                 self._no_topic(ErrorCode.unknown_topic_id, topic_id=topic_id)
                 if topic is None
                 else self._topic(image, topic, request, version)
             )
-        return self._encode(image, answers, request, version)
+        return self._response(image, answers, request, version)
 
     async def _create_or_refuse(
-        self, names: Sequence[str], request: MetadataRequest
+        self, names: Sequence[str], request: MetadataRequest, turn: RequestTurn
     ) -> dict[str, ErrorCode]:
         """Create the topics where that is allowed; return the codes of those that are not there."""
         may_create = (
@@ -209,13 +212,14 @@ class MetadataHandlers:
         )
         errors: dict[str, ErrorCode] = {}
         wanted: list[str] = []
-        for name in names:
+        async for name in turn.each(names):
             errors[name] = _name_error(name)
             if self._view.image.is_unreadable(name):
                 errors[name] = ErrorCode.leader_not_available  # It is there: ask again.
             elif may_create and errors[name] is not ErrorCode.invalid_topic_exception:
                 wanted.append(name)
-        for name, error in (await self._admin.ensure_topics(wanted)).items():
+        failed = await self._admin.ensure_topics(wanted)
+        async for name, error in turn.each(failed.items()):
             match error:
                 case (
                     StoreUnavailable()
@@ -230,7 +234,7 @@ class MetadataHandlers:
                     errors[name] = error.code
         return errors
 
-    def _known(
+    async def _known(
         self,
         image: ClusterImage,
         names: tuple[str, ...],
@@ -248,6 +252,7 @@ class MetadataHandlers:
         brokers = self._live_brokers(image)
         encoded = self._cache.get(image, brokers, key)
         if encoded is None:
+            turn = RequestTurn()
             topics = [
                 self._topics.get(
                     image,
@@ -257,22 +262,27 @@ class MetadataHandlers:
                     request.include_topic_authorized_operations,
                     lambda topic: self._topic(image, topic, request, version),
                 )
-                for name in names
+                async for name in turn.each(names)
             ]
-            encoded = join_topics(self._encode(image, (), request, version), topics, version)
+            nothing = write_response(
+                METADATA_KEY, version, self._response(image, (), request, version)
+            )
+            encoded = join_topics(nothing, topics, version)
             self._cache.put(image, brokers, key, encoded)
         return encoded
 
-    def _refused(self, request: MetadataRequest, version: int) -> bytes:
+    async def _refused(
+        self, topics: Sequence[Any], request: MetadataRequest, version: int
+    ) -> object:
         answers = [
             self._no_topic(
                 ErrorCode.invalid_request,
                 name=topic.name or "",
                 topic_id=getattr(topic, "topic_id", None),
             )
-            for topic in request.topics or ()
+            async for topic in RequestTurn().each(topics)
         ]
-        return self._encode(self._view.image, answers, request, version)
+        return self._response(self._view.image, answers, request, version)
 
     def _topic(
         self, image: ClusterImage, topic: Topic, request: MetadataRequest, version: int
@@ -303,13 +313,13 @@ class MetadataHandlers:
             is_internal=name is not None and is_internal(name),
         )
 
-    def _encode(
+    def _response(
         self,
         image: ClusterImage,
         topics: Sequence[object],
         request: MetadataRequest,
         version: int,
-    ) -> bytes:
+    ) -> object:
         brokers = self._live_brokers(image)
         shared = {
             "brokers": tuple(
@@ -327,16 +337,12 @@ class MetadataHandlers:
             "topics": tuple(topics),
         }
         if version >= 11:
-            response: object = build(
-                response_v13.MetadataResponse, error_code=ErrorCode.none, **shared
-            )
-        else:
-            requested = getattr(request, "include_cluster_authorized_operations", False)
-            operations = ON_CLUSTER if requested else NOT_REQUESTED
-            response = build(
-                response_v10.MetadataResponse, cluster_authorized_operations=operations, **shared
-            )
-        return write_response(METADATA_KEY, version, response)
+            return build(response_v13.MetadataResponse, error_code=ErrorCode.none, **shared)
+        requested = getattr(request, "include_cluster_authorized_operations", False)
+        operations = ON_CLUSTER if requested else NOT_REQUESTED
+        return build(
+            response_v10.MetadataResponse, cluster_authorized_operations=operations, **shared
+        )
 
 
 class _EncodedResponses:
@@ -375,12 +381,21 @@ def controller_id(brokers: Mapping[int, Broker], broker_id: int) -> int:
     return min(brokers, default=NO_LEADER)
 
 
-def _has_ids_or_null_names(request: MetadataRequest) -> bool:
-    """Whether the request uses what versions 10 and 11 have on the wire but do not allow."""
-    return any(
-        topic.name is None or getattr(topic, "topic_id", None) is not None
-        for topic in request.topics or ()
-    )
+async def _named(
+    topics: Sequence[Any], turn: RequestTurn
+) -> tuple[dict[str | None, None], dict[UUID, None]]:
+    """Return the names and the ids of topics, in order.
+
+    Versions 10 and 11 have ids and null names on the wire, but do not allow them.
+    """
+    names: dict[str | None, None] = {}
+    ids: dict[UUID, None] = {}
+    async for topic in turn.each(topics):
+        names[topic.name] = None
+        topic_id = getattr(topic, "topic_id", None)
+        if topic_id is not None:
+            ids[topic_id] = None
+    return names, ids
 
 
 def _name_error(name: str) -> ErrorCode:

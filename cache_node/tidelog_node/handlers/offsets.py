@@ -7,7 +7,7 @@ Source: ``KafkaApis`` and ``OffsetMetadataManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -38,6 +38,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import offset_commit_error_code, offset_fetch_error_code
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.wire.messages import build
@@ -124,24 +125,28 @@ class OffsetHandlers:
         self, request: commit_request.OffsetCommitRequest, context: RequestContext
     ) -> commit_response.OffsetCommitResponse:
         """Store offsets of topics given by id."""
+        turn = RequestTurn()
         commits = [
-            self._check_commit(
+            await self._check_commit(
+                turn,
                 self._view.image.topic_by_id(topic.topic_id or NO_TOPIC_ID),
                 topic.partitions,
                 unknown=ErrorCode.unknown_topic_id,
             )
-            for topic in request.topics
+            async for topic in turn.each(request.topics)
         ]
         await self._store(request, context, commits)
         return build(
             commit_response.OffsetCommitResponse,
             topics=tuple(
-                build(
-                    commit_response.OffsetCommitResponseTopic,
-                    topic_id=topic.topic_id,
-                    partitions=_commit_results(commit, commit_response),
-                )
-                for topic, commit in zip(request.topics, commits, strict=True)
+                [
+                    build(
+                        commit_response.OffsetCommitResponseTopic,
+                        topic_id=topic.topic_id,
+                        partitions=await _commit_results(commit, commit_response, turn),
+                    )
+                    async for topic, commit in turn.each(zip(request.topics, commits, strict=True))
+                ]
             ),
         )
 
@@ -152,31 +157,37 @@ class OffsetHandlers:
         *,
         retention_ms: int | None,
     ) -> commit_response_v9.OffsetCommitResponse:
-        names = [topic.name for topic in request.topics]
+        turn = RequestTurn()
+        topics: Sequence[Any] = request.topics  # of either version
+        names = [topic.name for topic in topics]
         commits = [
-            self._check_commit(
+            await self._check_commit(
+                turn,
                 self._view.image.topic(topic.name),
                 topic.partitions,
                 unknown=ErrorCode.unknown_topic_or_partition,
                 retention_ms=retention_ms,
             )
-            for topic in request.topics
+            async for topic in turn.each(topics)
         ]
         await self._store(request, context, commits)
         return build(
             commit_response_v9.OffsetCommitResponse,
             topics=tuple(
-                build(
-                    commit_response_v9.OffsetCommitResponseTopic,
-                    name=name,
-                    partitions=_commit_results(commit, commit_response_v9),
-                )
-                for name, commit in zip(names, commits, strict=True)
+                [
+                    build(
+                        commit_response_v9.OffsetCommitResponseTopic,
+                        name=name,
+                        partitions=await _commit_results(commit, commit_response_v9, turn),
+                    )
+                    async for name, commit in turn.each(zip(names, commits, strict=True))
+                ]
             ),
         )
 
-    def _check_commit(
+    async def _check_commit(
         self,
+        turn: RequestTurn,
         topic: Topic | None,
         partitions: Iterable[_CommitPartition],
         *,
@@ -186,7 +197,7 @@ class OffsetHandlers:
         now_ms = self._clock_ms()
         metadata_max_bytes = self._node_config().offset_metadata_max_bytes
         commit = _TopicCommit(topic)
-        for partition in partitions:
+        async for partition in turn.each(partitions):
             index = partition.partition_index
             metadata = partition.committed_metadata or ""
             if topic is None:
@@ -238,13 +249,15 @@ class OffsetHandlers:
         self, request: txn_request.TxnOffsetCommitRequest, context: RequestContext
     ) -> txn_response.TxnOffsetCommitResponse:
         """Keep offsets until the producer's transaction ends."""
+        turn = RequestTurn()
         commits = [
-            self._check_commit(
+            await self._check_commit(
+                turn,
                 self._view.image.topic(topic.name),
                 topic.partitions,
                 unknown=ErrorCode.unknown_topic_or_partition,
             )
-            for topic in request.topics
+            async for topic in turn.each(request.topics)
         ]
         offsets = _accepted(commits)
         if offsets:
@@ -269,19 +282,23 @@ class OffsetHandlers:
         return build(
             txn_response.TxnOffsetCommitResponse,
             topics=tuple(
-                build(
-                    txn_response.TxnOffsetCommitResponseTopic,
-                    name=topic.name,
-                    partitions=tuple(
-                        build(
-                            txn_response.TxnOffsetCommitResponsePartition,
-                            partition_index=index,
-                            error_code=code,
-                        )
-                        for index, code in commit.errors.items()
-                    ),
-                )
-                for topic, commit in zip(request.topics, commits, strict=True)
+                [
+                    build(
+                        txn_response.TxnOffsetCommitResponseTopic,
+                        name=topic.name,
+                        partitions=tuple(
+                            [
+                                build(
+                                    txn_response.TxnOffsetCommitResponsePartition,
+                                    partition_index=index,
+                                    error_code=code,
+                                )
+                                async for index, code in turn.each(commit.errors.items())
+                            ]
+                        ),
+                    )
+                    async for topic, commit in turn.each(zip(request.topics, commits, strict=True))
+                ]
             ),
         )
 
@@ -295,26 +312,31 @@ class OffsetHandlers:
         error, found, unstable = await self._fetch(
             request.group_id, wanted, require_stable=request.require_stable
         )
+        turn = RequestTurn()
         # Version 1 has no place for an error but the partitions.
         partition_error = error if context.api_version < 2 else ErrorCode.none
         return build(
             fetch_response_v7.OffsetFetchResponse,
             error_code=error,
             topics=tuple(
-                build(
-                    fetch_response_v7.OffsetFetchResponseTopic,
-                    name=topic,
-                    partitions=tuple(
-                        _fetched(
-                            fetch_response_v7.OffsetFetchResponsePartition,
-                            index,
-                            found.get(TopicPartition(topic, index)),
-                            _stability(unstable, topic, index, partition_error),
-                        )
-                        for index in indexes
-                    ),
-                )
-                for topic, indexes in (wanted or _topics_of(found)).items()
+                [
+                    build(
+                        fetch_response_v7.OffsetFetchResponseTopic,
+                        name=topic,
+                        partitions=tuple(
+                            [
+                                _fetched(
+                                    fetch_response_v7.OffsetFetchResponsePartition,
+                                    index,
+                                    found.get(TopicPartition(topic, index)),
+                                    _stability(unstable, topic, index, partition_error),
+                                )
+                                async for index in turn.each(indexes)
+                            ]
+                        ),
+                    )
+                    async for topic, indexes in turn.each((wanted or _topics_of(found)).items())
+                ]
             )
             if error is ErrorCode.none or context.api_version < 2
             else (),
@@ -324,14 +346,19 @@ class OffsetHandlers:
         self, request: fetch_request_v9.OffsetFetchRequest, _: RequestContext
     ) -> fetch_response_v9.OffsetFetchResponse:
         """Return the offsets of several groups."""
+        turn = RequestTurn()
         groups = [
-            await self._fetch_group_by_name(group, require_stable=request.require_stable)
-            for group in request.groups
+            await self._fetch_group_by_name(group, turn, require_stable=request.require_stable)
+            async for group in turn.each(request.groups)
         ]
         return build(fetch_response_v9.OffsetFetchResponse, groups=tuple(groups))
 
     async def _fetch_group_by_name(
-        self, group: fetch_request_v9.OffsetFetchRequestGroup, *, require_stable: bool
+        self,
+        group: fetch_request_v9.OffsetFetchRequestGroup,
+        turn: RequestTurn,
+        *,
+        require_stable: bool,
     ) -> fetch_response_v9.OffsetFetchResponseGroup:
         wanted = None if group.topics is None else _by_name(group.topics)
         error, found, unstable = await self._fetch_as_member(
@@ -343,20 +370,26 @@ class OffsetHandlers:
             group_id=group.group_id,
             error_code=error,
             topics=tuple(
-                build(
-                    fetch_response_v9.OffsetFetchResponseTopics,
-                    name=topic,
-                    partitions=tuple(
-                        _fetched(
-                            fetch_response_v9.OffsetFetchResponsePartitions,
-                            index,
-                            found.get(TopicPartition(topic, index)),
-                            _stability(unstable, topic, index),
-                        )
-                        for index in indexes
-                    ),
-                )
-                for topic, indexes in (_topics_of(found) if topics is None else topics).items()
+                [
+                    build(
+                        fetch_response_v9.OffsetFetchResponseTopics,
+                        name=topic,
+                        partitions=tuple(
+                            [
+                                _fetched(
+                                    fetch_response_v9.OffsetFetchResponsePartitions,
+                                    index,
+                                    found.get(TopicPartition(topic, index)),
+                                    _stability(unstable, topic, index),
+                                )
+                                async for index in turn.each(indexes)
+                            ]
+                        ),
+                    )
+                    async for topic, indexes in turn.each(
+                        (_topics_of(found) if topics is None else topics).items()
+                    )
+                ]
             ),
         )
 
@@ -364,14 +397,19 @@ class OffsetHandlers:
         self, request: fetch_request.OffsetFetchRequest, _: RequestContext
     ) -> fetch_response.OffsetFetchResponse:
         """Return the offsets of several groups, topics by id."""
+        turn = RequestTurn()
         groups = [
-            await self._fetch_group_by_id(group, require_stable=request.require_stable)
-            for group in request.groups
+            await self._fetch_group_by_id(group, turn, require_stable=request.require_stable)
+            async for group in turn.each(request.groups)
         ]
         return build(fetch_response.OffsetFetchResponse, groups=tuple(groups))
 
     async def _fetch_group_by_id(
-        self, group: fetch_request.OffsetFetchRequestGroup, *, require_stable: bool
+        self,
+        group: fetch_request.OffsetFetchRequestGroup,
+        turn: RequestTurn,
+        *,
+        require_stable: bool,
     ) -> fetch_response.OffsetFetchResponseGroup:
         image = self._view.image
         names: dict[UUID, str] = {}
@@ -407,22 +445,28 @@ class OffsetHandlers:
             group_id=group.group_id,
             error_code=error,
             topics=tuple(
-                build(
-                    fetch_response.OffsetFetchResponseTopics,
-                    topic_id=topic_id,
-                    partitions=tuple(
-                        _fetched(
-                            fetch_response.OffsetFetchResponsePartitions,
-                            index,
-                            None if name is None else found.get(TopicPartition(name, index)),
-                            ErrorCode.unknown_topic_id
-                            if name is None
-                            else _stability(unstable, name, index),
-                        )
-                        for index in indexes
-                    ),
-                )
-                for topic_id, name, indexes in topics
+                [
+                    build(
+                        fetch_response.OffsetFetchResponseTopics,
+                        topic_id=topic_id,
+                        partitions=tuple(
+                            [
+                                _fetched(
+                                    fetch_response.OffsetFetchResponsePartitions,
+                                    index,
+                                    None
+                                    if name is None
+                                    else found.get(TopicPartition(name, index)),
+                                    ErrorCode.unknown_topic_id
+                                    if name is None
+                                    else _stability(unstable, name, index),
+                                )
+                                async for index in turn.each(indexes)
+                            ]
+                        ),
+                    )
+                    async for topic_id, name, indexes in turn.each(topics)
+                ]
             ),
         )
 
@@ -470,9 +514,10 @@ class OffsetHandlers:
         """Remove offsets of topics that no member consumes."""
         wanted: dict[str, list[int]] = {}
         results: list[tuple[str, int, ErrorCode]] = []
+        turn = RequestTurn()
         for asked in request.topics:
             topic = self._view.image.topic(asked.name)
-            for partition in asked.partitions:
+            async for partition in turn.each(asked.partitions):
                 index = partition.partition_index
                 error = ErrorCode.unknown_topic_or_partition
                 if topic is not None and 0 <= index < topic.partition_count:
@@ -486,7 +531,7 @@ class OffsetHandlers:
         if failure is not ErrorCode.none:
             return build(delete_response.OffsetDeleteResponse, error_code=failure)
         topics: dict[str, list[delete_response.OffsetDeleteResponsePartition]] = {}
-        for name, partition_index, outcome in results:
+        async for name, partition_index, outcome in turn.each(results):
             is_consumed = outcome is ErrorCode.none and name in consumed
             topics.setdefault(name, []).append(
                 build(
@@ -519,10 +564,14 @@ def _accepted(
     return offsets
 
 
-def _commit_results(commit: _TopicCommit, module: Any) -> tuple[object, ...]:
+async def _commit_results(
+    commit: _TopicCommit, module: Any, turn: RequestTurn
+) -> tuple[object, ...]:
     return tuple(
-        build(module.OffsetCommitResponsePartition, partition_index=index, error_code=error)
-        for index, error in commit.errors.items()
+        [
+            build(module.OffsetCommitResponsePartition, partition_index=index, error_code=error)
+            async for index, error in turn.each(commit.errors.items())
+        ]
     )
 
 

@@ -15,6 +15,7 @@ from tidelog_core.log.producer_state import ProducerEntry
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -36,18 +37,23 @@ class ProducersHandler:
         self, request: producers_request.DescribeProducersRequest, _: RequestContext
     ) -> producers_response.DescribeProducersResponse:
         """Tell every producer that each partition's log knows."""
+        turn = RequestTurn()
         return build(
             producers_response.DescribeProducersResponse,
             topics=tuple(
-                build(
-                    producers_response.TopicResponse,
-                    name=topic.name,
-                    partitions=tuple(
-                        self._describe(TopicPartition(topic.name, index))
-                        for index in topic.partition_indexes
-                    ),
-                )
-                for topic in request.topics
+                [
+                    build(
+                        producers_response.TopicResponse,
+                        name=topic.name,
+                        partitions=tuple(
+                            [
+                                self._describe(TopicPartition(topic.name, index))
+                                async for index in turn.each(topic.partition_indexes)
+                            ]
+                        ),
+                    )
+                    async for topic in turn.each(request.topics)
+                ]
             ),
         )
 

@@ -25,6 +25,7 @@ from tidelog_core.replication.reassignment import (
     ongoing_reassignment,
 )
 
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -53,8 +54,9 @@ class ReassignmentHandlers:
         may_resize = request.allow_replication_factor_change
         wanted: dict[TopicPartition, Decide] = {}
         repeated: set[TopicPartition] = set()
-        for topic in request.topics:
-            for partition in topic.partitions:
+        turn = RequestTurn()
+        async for topic in turn.each(request.topics):
+            async for partition in turn.each(topic.partitions):
                 name = TopicPartition(topic.name, partition.partition_index)
                 if name in wanted:
                     repeated.add(name)
@@ -71,18 +73,22 @@ class ReassignmentHandlers:
             allow_replication_factor_change=may_resize,
             error_code=ErrorCode.none,
             responses=tuple(
-                build(
-                    alter_response.ReassignableTopicResponse,
-                    name=topic.name,
-                    partitions=tuple(
-                        _altered(
-                            partition.partition_index,
-                            results[TopicPartition(topic.name, partition.partition_index)],
-                        )
-                        for partition in topic.partitions
-                    ),
-                )
-                for topic in request.topics
+                [
+                    build(
+                        alter_response.ReassignableTopicResponse,
+                        name=topic.name,
+                        partitions=tuple(
+                            [
+                                _altered(
+                                    partition.partition_index,
+                                    results[TopicPartition(topic.name, partition.partition_index)],
+                                )
+                                async for partition in turn.each(topic.partitions)
+                            ]
+                        ),
+                    )
+                    async for topic in turn.each(request.topics)
+                ]
             ),
         )
 
@@ -98,6 +104,7 @@ class ReassignmentHandlers:
                 error_code=admin_error_code(error),
                 error_message=str(error),
             )
+        turn = RequestTurn()
         wanted: list[tuple[str, Sequence[Partition]]]
         if request.topics is None:
             wanted = [(name, image.partitions(name)) for name in image.topics]
@@ -107,14 +114,14 @@ class ReassignmentHandlers:
                     topic.name,
                     [
                         found
-                        for index in topic.partition_indexes
+                        async for index in turn.each(topic.partition_indexes)
                         if (found := image.partition(TopicPartition(topic.name, index))) is not None
                     ],
                 )
-                for topic in request.topics
+                async for topic in turn.each(request.topics)
             ]
         topics = []
-        for name, partitions in wanted:
+        async for name, partitions in turn.each(wanted):
             ongoing = tuple(shown for p in partitions if (shown := _ongoing(p)) is not None)
             if ongoing:
                 topics.append(

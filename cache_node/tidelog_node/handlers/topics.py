@@ -7,7 +7,7 @@ Source: ``ControllerApis`` and ``ReplicationControlManager`` of Kafka.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import TypeVar
 from uuid import UUID
 
@@ -35,10 +35,10 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.turns import Turn
 
 from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopics
 from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -89,12 +89,12 @@ class TopicHandlers:
     ) -> bytes:
         """Answer CreateTopics, encoded."""
         repeated = _repeated(topic.name for topic in request.topics)
-        turn = Turn()
-        wanted: list[NewTopic] = []
-        for topic in request.topics:
-            await turn.step()
-            if topic.name not in repeated:
-                wanted.append(_new_topic(topic))
+        turn = RequestTurn()
+        wanted = [
+            _new_topic(topic)
+            async for topic in turn.each(request.topics)
+            if topic.name not in repeated
+        ]
         answer = CreatedTopics(
             context.api_version,
             NodeLayers.of(self._static_config, self._view.image, self._broker_id),
@@ -109,8 +109,7 @@ class TopicHandlers:
             )
         except PolicyViolation as error:
             outcomes = {new.name: error for new in wanted}
-        for name, outcome in outcomes.items():
-            await turn.step()
+        async for name, outcome in turn.each(outcomes.items()):
             if isinstance(outcome, TidelogError):
                 answer.add_refused(name, outcome)
             else:
@@ -127,7 +126,10 @@ class TopicHandlers:
             # Versions before 3 do not know the code that says so. Source: KIP-322.
             is_old = context.api_version < 3
             code = ErrorCode.invalid_request if is_old else disabled.code
-            refused = [_undeleted(code, str(disabled), name=n) for n in request.topic_names]
+            refused = [
+                _undeleted(code, str(disabled), name=name)
+                async for name in RequestTurn().each(request.topic_names)
+            ]
             return build(delete_response.DeleteTopicsResponse, responses=tuple(refused))
         seconds_max = request.timeout.total_seconds()
         return await self._delete(request.topic_names, (), seconds_max=seconds_max)
@@ -141,13 +143,13 @@ class TopicHandlers:
         except TopicDeletionDisabled as disabled:
             refused = [
                 _undeleted(disabled.code, str(disabled), name=topic.name, topic_id=topic.topic_id)
-                for topic in request.topics
+                async for topic in RequestTurn().each(request.topics)
             ]
             return build(delete_response.DeleteTopicsResponse, responses=tuple(refused))
         names: list[str] = []
         ids: list[UUID] = []
         wrong = []
-        for topic in request.topics:
+        async for topic in RequestTurn().each(request.topics):
             match topic.name, topic.topic_id:
                 case None, None:
                     wrong.append(
@@ -178,7 +180,7 @@ class TopicHandlers:
             validate_only=request.validate_only,
             seconds_max=request.timeout.total_seconds(),
         )
-        for widened, outcome in outcomes.items():
+        async for widened, outcome in RequestTurn().each(outcomes.items()):
             error = outcome if isinstance(outcome, TidelogError) else None
             results.append(_widened(widened, error))
         return build(partitions_response.CreatePartitionsResponse, results=tuple(results))
@@ -186,20 +188,31 @@ class TopicHandlers:
     async def _delete(
         self, names: Iterable[str], ids: Iterable[UUID], *, seconds_max: float
     ) -> delete_response.DeleteTopicsResponse:
+        turn = RequestTurn()
         names, ids = list(names), list(ids)
         repeated_names, repeated_ids = _repeated(names), _repeated(ids)
-        results = [_refused_deletion("Duplicate topic name.", n, None) for n in repeated_names]
-        results += [_refused_deletion("Duplicate topic id.", None, i) for i in repeated_ids]
+        results = [
+            _refused_deletion("Duplicate topic name.", name, None)
+            async for name in turn.each(repeated_names)
+        ]
+        results += [
+            _refused_deletion("Duplicate topic id.", None, topic_id)
+            async for topic_id in turn.each(repeated_ids)
+        ]
         try:
             image = await self._view.refresh()
         except StoreUnavailable as error:
-            results += [_undeleted(admin_error_code(error), str(error), name=n) for n in set(names)]
+            code = admin_error_code(error)
             results += [
-                _undeleted(admin_error_code(error), str(error), topic_id=i) for i in set(ids)
+                _undeleted(code, str(error), name=name) async for name in turn.each(set(names))
+            ]
+            results += [
+                _undeleted(code, str(error), topic_id=topic_id)
+                async for topic_id in turn.each(set(ids))
             ]
             return build(delete_response.DeleteTopicsResponse, responses=tuple(results))
         by_id: dict[UUID, str] = {}
-        for topic_id in ids:
+        async for topic_id in turn.each(ids):
             if topic_id in repeated_ids:
                 continue
             name = image.topic_names.get(topic_id)
@@ -208,18 +221,19 @@ class TopicHandlers:
                 results.append(_undeleted(unknown.code, str(unknown), topic_id=topic_id))
             else:
                 by_id[topic_id] = name
-        results += self._resolve_names(image, [n for n in names if n not in repeated_names], by_id)
+        named = [name for name in names if name not in repeated_names]
+        results += await self._resolve_names(image, turn.each(named), by_id)
         outcomes = await self._admin.delete_topics(by_id, seconds_max=seconds_max)
-        for topic_id, outcome in outcomes.items():
+        async for topic_id, outcome in turn.each(outcomes.items()):
             results.append(_deletion_result(topic_id, by_id[topic_id], outcome))
         return build(delete_response.DeleteTopicsResponse, responses=tuple(results))
 
-    def _resolve_names(
-        self, image: ClusterImage, names: Iterable[str], by_id: dict[UUID, str]
+    async def _resolve_names(
+        self, image: ClusterImage, names: AsyncIterable[str], by_id: dict[UUID, str]
     ) -> list[delete_response.DeletableTopicResult]:
         """Add the named topics to ``by_id``; return the answers for those that cannot be."""
         results = []
-        for name in names:
+        async for name in names:
             topic = image.topic(name)
             if topic is None:
                 unknown = UnknownTopicOrPartition("This server does not host this topic-partition.")

@@ -32,6 +32,7 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.topic_pattern import InvalidPattern, TopicPattern
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.marker_writer import MarkerWriter, from_request, to_response
@@ -110,7 +111,7 @@ class TransactionHandlers:
     ) -> add_response.AddPartitionsToTxnResponse:
         """Do the same for several transactions, or only look: asked by other brokers."""
         results = []
-        for transaction in request.transactions:
+        async for transaction in RequestTurn().each(request.transactions):
             partitions = _partitions(transaction.topics)
             given = (
                 transaction.transactional_id,
@@ -186,7 +187,10 @@ class TransactionHandlers:
         self, request: describe_request.DescribeTransactionsRequest, _: RequestContext
     ) -> describe_response.DescribeTransactionsResponse:
         """Tell how far each transaction is."""
-        described = [await self._describe(each) for each in request.transactional_ids]
+        described = [
+            await self._describe(each)
+            async for each in RequestTurn().each(request.transactional_ids)
+        ]
         return build(
             describe_response.DescribeTransactionsResponse, transaction_states=tuple(described)
         )

@@ -44,6 +44,7 @@ from tidelog_node.transactions.peers import Peers
 logger = logging.getLogger(__name__)
 
 WRITE_TXN_MARKERS = Api(27, 1, 1)
+WRITES_AT_ONCE_MAX = 500
 REPLICATION_SECONDS_MAX = 5.0
 ANSWER_SECONDS_MAX = 15.0
 
@@ -84,7 +85,10 @@ class MarkerWriter:
     async def write(self, markers: Sequence[Marker]) -> MarkerResults:
         """Return what became of each marker in each of its partitions."""
         wanted = [(marker, partition) for marker in markers for partition in marker.partitions]
-        codes = await asyncio.gather(*(self._write(*each) for each in wanted))
+        codes: list[ErrorCode] = []
+        for start in range(0, len(wanted), WRITES_AT_ONCE_MAX):
+            some = wanted[start : start + WRITES_AT_ONCE_MAX]
+            codes += await asyncio.gather(*(self._write(*each) for each in some))
         return {
             (marker.producer_id, partition): code
             for (marker, partition), code in zip(wanted, codes, strict=True)

@@ -21,6 +21,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.partition_writer import Outcome, write_changes
+from tidelog_core.turns import Turn
 
 ATTEMPTS_MAX = 10
 RETRY_SECONDS_MAX = 0.05
@@ -38,6 +39,7 @@ async def change_partitions(
     """
     results: dict[TopicPartition, TidelogError | None] = dict.fromkeys(wanted)
     left = dict(wanted)
+    turn = Turn()
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
             await asyncio.sleep(random.uniform(0, RETRY_SECONDS_MAX))
@@ -47,6 +49,7 @@ async def change_partitions(
             return results | dict.fromkeys(left, error)
         changes: dict[TopicPartition, PartitionChange] = {}
         for name, decide in left.items():
+            await turn.step()
             try:
                 change = _decide(image, name, decide)
             except TidelogError as error:

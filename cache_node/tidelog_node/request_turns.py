@@ -1,0 +1,171 @@
+"""Large requests share the loop with everybody else, and the node's time with each other.
+
+A request about thousands of things is handled in short turns. Requests whose turn is over
+stand in one line, and between any two turns the loop belongs to everyone else for as long as a
+turn took. So large requests have half of the node's time at most, however many there are, and
+whoever else asks waits for one turn.
+
+What cannot be cut into turns, reading a large request and writing its answer, is done by a
+thread, for one request after the other (``LargeRequests``), and rests in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+TURN_SECONDS = 0.005
+REST_SECONDS = 0.005  # between two turns
+# A request that waits for something else than the processor lets the next one begin after this.
+HOLD_SECONDS_MAX = 2.0
+# For a second's work of the thread the lane rests so many.
+RESTS_PER_WORK = 2.0
+REST_SECONDS_MAX = 2.0
+# How long the loop waits for the interpreter while the thread works: at each of its system calls.
+SWITCH_SECONDS = 0.000_2
+
+
+class RequestTurn:
+    """One request's turns."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + TURN_SECONDS
+
+    async def step(self) -> None:
+        """Go on at once, or when it is this request's turn again."""
+        if self._loop.time() >= self._ends_at:
+            await _line_of(self._loop).next_turn()
+            self._ends_at = self._loop.time() + TURN_SECONDS
+
+    async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
+        """Yield the items, with a step before each."""
+        for item in items:
+            if self._loop.time() >= self._ends_at:
+                await self.step()
+            yield item
+
+
+class _Line:
+    """Who waits for another turn, on one loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_due = False
+
+    async def next_turn(self) -> None:
+        """Return when everyone before has had a turn, and the loop its rest."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(turn)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_later(REST_SECONDS, self._begin)
+        await turn
+
+    def _begin(self) -> None:
+        self._is_due = False
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
+        if self._waiting:
+            self._is_due = True
+            self._loop.call_later(TURN_SECONDS + REST_SECONDS, self._begin)
+
+
+_LINES: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+
+
+def _line_of(loop: asyncio.AbstractEventLoop) -> _Line:
+    line = _LINES.get(loop)
+    if line is None:
+        line = _LINES[loop] = _Line(loop)
+    return line
+
+
+class LargeRequests:
+    """The lane of large requests: one after the other, in the order in which they came.
+
+    A connection has one control request under way at a time, so none gets ahead of others by
+    sending more.
+    """
+
+    def __init__(self) -> None:
+        self._lane = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "tidelog-requests")
+        self._working_count = 0
+        self._usual_switch_seconds = sys.getswitchinterval()
+
+    def close(self) -> None:
+        """End the thread once it has done its work."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[LargeRequest]:
+        """Wait for the lane, and leave it after; it rests before the next one enters."""
+        await self._lane.acquire()
+        request = LargeRequest(self, asyncio.get_running_loop(), self._lane.release)
+        try:
+            yield request
+        finally:
+            request.leave()
+
+    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what the function returns, called on the thread."""
+        loop = asyncio.get_running_loop()
+        self._working_count += 1
+        sys.setswitchinterval(SWITCH_SECONDS)
+        try:
+            return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
+        finally:
+            self._working_count -= 1
+            if not self._working_count:
+                sys.setswitchinterval(self._usual_switch_seconds)
+
+
+class LargeRequest:
+    """A request in the lane."""
+
+    def __init__(
+        self, lane: LargeRequests, loop: asyncio.AbstractEventLoop, release: Callable[[], None]
+    ) -> None:
+        self._lane = lane
+        self._loop = loop
+        self._release = release
+        self._worked_seconds = 0.0
+        self._has_left = False
+        self._leaving = loop.call_later(HOLD_SECONDS_MAX, self.leave)
+
+    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what the function returns, called on the lane's thread."""
+        return await self._lane.work(self._timed(function), *args, **kwargs)
+
+    def leave(self) -> None:
+        """Let the next one in, after a rest. A second call does nothing."""
+        self._leaving.cancel()
+        if not self._has_left:
+            self._has_left = True
+            rest_seconds = min(self._worked_seconds * RESTS_PER_WORK, REST_SECONDS_MAX)
+            self._loop.call_later(rest_seconds, self._release)
+
+    def _timed(self, function: Callable[P, T]) -> Callable[P, T]:
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            began = time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._worked_seconds += time.thread_time() - began
+
+        return run

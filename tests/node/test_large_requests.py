@@ -1,0 +1,108 @@
+"""What a request about very many things costs everybody else."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.index import load_request_schema
+
+from tests.node.answer_times import AnswerTimes
+from tests.node.large_requests import (
+    CONTROL_REQUESTS,
+    describe_groups,
+    metadata,
+    offset_fetch,
+)
+from tests.node.node_process import NodeProcess
+from tests.node.wire_client import WireClient
+
+ELEMENTS_MAX = 12_000
+SECONDS_MAX = 120.0
+
+
+def prepare(node: NodeProcess) -> None:
+    """Make topic «t», and the node the coordinator of «group»."""
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+    coordinator: Any = load_request_schema(10, 0)
+    deadline = time.monotonic() + SECONDS_MAX
+    with WireClient(node.port) as client:
+        while client.call(coordinator(key="group")).error_code.value:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    config = {
+        "socket.request.max.elements": str(ELEMENTS_MAX),
+        "auto.create.topics.enable": "false",
+    }
+    with NodeProcess(tmp_path_factory.mktemp("large") / "node", config=config) as process:
+        prepare(process)
+        yield process
+
+
+@pytest.mark.parametrize("name", CONTROL_REQUESTS)
+def test_others_are_answered_while_a_large_request_is_served(node: NodeProcess, name: str) -> None:
+    request = CONTROL_REQUESTS[name](ELEMENTS_MAX - 10)
+    with WireClient(node.port) as client, AnswerTimes(node.port) as times:
+        client.socket.settimeout(SECONDS_MAX)
+        client.send(request)
+        answer = client.receive()
+    assert len(answer) > 2 * ELEMENTS_MAX
+    assert len(times.seconds) > 5  # Unless it is cut into turns there is one.
+
+
+def test_too_many_elements_are_refused_where_the_answer_has_a_place(node: NodeProcess) -> None:
+    with WireClient(node.port) as client:
+        client.send(offset_fetch(ELEMENTS_MAX + 1, version=2))
+        assert client.receive() == struct.pack(">iih", 1, 0, 42)  # no topics, INVALID_REQUEST
+        client.send(offset_fetch(10, version=2))
+        assert client.receive().endswith(struct.pack(">h", 0))
+    assert "OffsetFetchRequest.topics.partition_indexes has more elements than the" in node.log
+
+
+@pytest.mark.parametrize("make", [metadata, describe_groups])
+def test_too_many_elements_close_the_connection_where_it_has_none(
+    node: NodeProcess, make: Any
+) -> None:
+    with WireClient(node.port) as client:
+        with contextlib.suppress(ConnectionError):
+            client.send(make(ELEMENTS_MAX + 1))
+        assert client.is_closed_by_node()
+    assert "elements than the 12000 that are allowed, see socket.request.max.elements" in node.log
+
+
+@pytest.mark.slow
+def test_the_largest_requests_cost_others_less_than_a_tenth_of_a_second(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"auto.create.topics.enable": "false"}
+    with NodeProcess(tmp_path / "node", config=config) as node:
+        prepare(node)
+        before = node.rss_bytes()
+        for name, make in CONTROL_REQUESTS.items():
+            for count in (10_000, 100_000, 240_000, 700_000):
+                request = make(count)
+                began = time.monotonic()
+                with WireClient(node.port) as client, AnswerTimes(node.port) as times:
+                    client.socket.settimeout(SECONDS_MAX)
+                    with contextlib.suppress(ConnectionError, EOFError):
+                        client.send(request)
+                        client.receive()
+                p99_ms = times.percentile(99) * 1000
+                with capsys.disabled():
+                    print(
+                        f"\n{name} of {count}, {len(request)} bytes: {time.monotonic() - began:.2f} s,"
+                        f" others' p99 {p99_ms:.0f} ms, longest {times.longest_seconds * 1000:.0f} ms"
+                    )
+                assert p99_ms < 100
+        assert node.rss_bytes() - before < 150_000_000
+        assert "lease" not in node.log

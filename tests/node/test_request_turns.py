@@ -1,0 +1,128 @@
+"""Turns of large requests: others come between them, and nobody gets ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tidelog_node import request_turns
+from tidelog_node.request_turns import LargeRequests, RequestTurn
+
+WORK_SECONDS = 0.05
+
+
+async def _work(turn: RequestTurn, notes: list[str], name: str, *, seconds: float) -> None:
+    """Use the processor for so long, step by step, and note each turn."""
+    ends_at = time.thread_time() + seconds
+    while time.thread_time() < ends_at:
+        step_ends_at = time.perf_counter() + request_turns.TURN_SECONDS
+        while time.perf_counter() < step_ends_at:
+            pass
+        await turn.step()
+        notes.append(name)
+
+
+def test_large_requests_have_turns_one_after_the_other() -> None:
+    async def scenario() -> list[str]:
+        notes: list[str] = []
+        names = ("a", "b", "c")
+        await asyncio.gather(
+            *(_work(RequestTurn(), notes, name, seconds=WORK_SECONDS) for name in names)
+        )
+        return notes
+
+    notes = asyncio.run(scenario())
+    rounds = notes[: 3 * (len(notes) // 6)]  # while all have something to do
+    assert rounds == ["a", "b", "c"] * (len(rounds) // 3)
+    assert rounds
+
+
+def test_between_two_turns_the_loop_is_everybody_elses() -> None:
+    async def scenario() -> int:
+        notes: list[str] = []
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        await _work(RequestTurn(), notes, "a", seconds=WORK_SECONDS)
+        ticking.cancel()
+        return ticks // len(notes)
+
+    # Handing over alone would be one or two for each turn.
+    assert asyncio.run(scenario()) > 20
+
+
+def test_a_request_that_is_given_up_does_not_keep_its_place_in_line() -> None:
+    async def scenario() -> list[str]:
+        notes: list[str] = []
+        given_up = asyncio.create_task(_work(RequestTurn(), notes, "a", seconds=60))
+        other = asyncio.create_task(_work(RequestTurn(), notes, "b", seconds=WORK_SECONDS))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await other
+        return notes
+
+    assert set(asyncio.run(scenario())) == {"b"}
+
+
+def test_connections_enter_the_lane_in_turn() -> None:
+    async def scenario() -> list[str]:
+        lane = LargeRequests()
+        order: list[str] = []
+
+        async def connection(name: str) -> None:
+            for _ in range(3):
+                async with lane.turn() as turn:
+                    order.append(name)
+                    await turn.work(lambda: None)
+
+        await asyncio.gather(*(connection(name) for name in ("a", "b", "c")))
+        lane.close()
+        return order
+
+    assert asyncio.run(scenario()) == ["a", "b", "c"] * 3
+
+
+def test_the_lane_rests_longer_than_it_works() -> None:
+    def work() -> None:
+        ends_at = time.thread_time() + WORK_SECONDS
+        while time.thread_time() < ends_at:
+            pass
+
+    async def scenario() -> float:
+        lane = LargeRequests()
+        async with lane.turn() as turn:
+            await turn.work(work)
+        began = time.monotonic()
+        async with lane.turn():
+            rested_seconds = time.monotonic() - began
+        lane.close()
+        return rested_seconds
+
+    assert asyncio.run(scenario()) > 1.8 * WORK_SECONDS
+
+
+def test_a_request_that_waits_for_others_does_not_keep_the_lane() -> None:
+    async def scenario() -> float:
+        lane = LargeRequests()
+        second_is_in = asyncio.Event()
+
+        async def waits() -> None:
+            async with lane.turn():
+                await second_is_in.wait()
+
+        first = asyncio.create_task(waits())
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        async with lane.turn():
+            second_is_in.set()
+        await first
+        lane.close()
+        return time.monotonic() - began
+
+    assert asyncio.run(scenario()) >= request_turns.HOLD_SECONDS_MAX * 0.9
