@@ -162,6 +162,7 @@ class NodeConfig:
     default_replication_factor: int = _setting("default.replication.factor", "int", 1, "Replicas of a topic created without saying how many.", at_least=1)
     delete_topic_enable: bool = _setting("delete.topic.enable", "boolean", True, "Whether topics can be deleted.")
     fetch_max_bytes: int = _setting("fetch.max.bytes", "int", 57_671_680, "The most bytes of records in one fetch response.", at_least=1024)
+    group_consumer_assignment_interval_ms: int = _setting("group.consumer.assignment.interval.ms", "int", 1000, "The least time between two computations of who is to have which partitions, in a consumer group of more than 100 members, milliseconds. Smaller groups do not wait.", at_least=0)
     group_consumer_assignors: tuple[str, ...] = _setting("group.consumer.assignors", "list", ("uniform", "range"), "The assignors that members of consumer groups may ask for; the first is used where none is asked for.", one_of=("uniform", "range"), is_read_only=True)
     group_consumer_heartbeat_interval_ms: int = _setting("group.consumer.heartbeat.interval.ms", "int", 5000, "How often members of consumer groups are told to send heartbeats, milliseconds.", at_least=1)
     group_consumer_max_heartbeat_interval_ms: int = _setting("group.consumer.max.heartbeat.interval.ms", "int", 15_000, "The longest consumer.heartbeat.interval.ms that a group may set, milliseconds.", at_least=1)

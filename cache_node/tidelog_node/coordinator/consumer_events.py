@@ -10,6 +10,9 @@ from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH, Partitions
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
+# Groups up to here have targets computed as soon as their epoch has grown, which takes them
+# under a millisecond. Larger ones wait for ``group.consumer.assignment.interval.ms``.
+ASSIGNED_AT_ONCE_MEMBERS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +64,13 @@ class ConsumerGroupSettings:
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    assignment_interval_ms: int  # between two computations of targets, in a large group
     members_max: int
     classic_members_max: int
     assignors: Sequence[str]  # the first is the default
     can_upgrade: bool
     can_downgrade: bool
+    assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX
 
 
 class Refused(Exception):

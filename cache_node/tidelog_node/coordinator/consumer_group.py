@@ -3,9 +3,11 @@
 Theory of operation. Members send heartbeats. What a member says about itself may change
 what the group subscribes to: then the group epoch grows, and so it does when a member
 goes or a subscribed topic changes. A heartbeat that finds the group epoch ahead of the
-assignment has an assignor compute every member's target anew. Each heartbeat then brings
-its own member a step closer to its target (``member_reconciliation``). Nobody waits for
-anybody, except for partitions that another member has not given up yet.
+assignment has an assignor compute every member's target again, in a large group once an
+interval (KIP-1263): who joins between two assignments is told the epoch of the first, and
+its partitions after the second. Each heartbeat then brings its own member a step closer to
+its target (``member_reconciliation``). Nobody waits for anybody, except for partitions that
+another member has not given up yet.
 
 Events come with the time of a monotonic clock and with the topics as they are. Whatever
 an event changes has to be stored before its answer goes out (``Step.must_store``): a
@@ -21,9 +23,9 @@ group go on from its generations when it changes its protocol.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.consumer_groups import (
@@ -82,6 +84,8 @@ class ConsumerGroup(EpochGroup):
         super().__init__(group_id, now_ms=now_ms, epoch=epoch)
         self.roster = ConsumerRoster()
         self._matches = PatternMatches()
+        self._seen_subscriptions = self.roster.subscriptions_version
+        self._assigned_at_ms: int | None = None  # None: not since this node has the group
 
     # Events.
 
@@ -113,7 +117,6 @@ class ConsumerGroup(EpochGroup):
         for member_id in self._deadlines.overdue(self._now_ms):
             if step.becomes is None:
                 self.fence(self.member(member_id), settings)
-        self._deadlines.look_again()
         return step
 
     # Parts of events, for this module and for those of classic members.
@@ -167,10 +170,10 @@ class ConsumerGroup(EpochGroup):
             self.roster.put(told)
         is_bumped = self.epoch == 0 or _subscription(told) != _subscription(before)
         is_due = self.epoch > self.assignment_epoch
-        has_changed = self._look_up(topics, is_forced=is_bumped or is_due)
+        has_changed = self._look_up(topics)
         if is_bumped or (has_changed and not is_due):
             self.epoch += 1
-        if self.epoch > self.assignment_epoch:
+        if self.epoch > self.assignment_epoch and self._may_assign(settings):
             self._assign(settings)
         member = self.member(told.member_id)
         moved = reconcile(
@@ -300,14 +303,14 @@ class ConsumerGroup(EpochGroup):
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether members consume the topic."""
-        return any(topic in self._names_of(member) for member in self.roster)
+        return topic in self.roster.topics or any(
+            topic in self._matches.by_pattern.get(pattern, ()) for pattern in self.roster.patterns
+        )
 
     def preferred_assignor(self, settings: ConsumerGroupSettings) -> str:
         """Return the assignor that most members ask for, or the default."""
-        votes = Counter(
-            m.assignor for m in self.roster if m.assignor in settings.assignors and m.assignor
-        )
-        return max(votes, key=lambda name: votes[name]) if votes else settings.assignors[0]
+        votes = self.roster.assignors
+        return max(settings.assignors, key=lambda name: votes[name])
 
     def to_record(self, *, shard: int, clock_offset_ms: int, version: int) -> GroupRecord:
         """Return the group as it is stored; ``clock_offset_ms`` is wall minus event clock."""
@@ -446,15 +449,15 @@ class ConsumerGroup(EpochGroup):
 
     # Subscriptions and targets.
 
-    def _look_up(self, topics: TopicsByName, *, is_forced: bool) -> bool:
+    def _look_up(self, topics: TopicsByName) -> bool:
         """Look the subscribed topics up; return whether they are others than before."""
-        if topics is self._seen_topics and not is_forced:
+        version = self.roster.subscriptions_version
+        if topics is self._seen_topics and version == self._seen_subscriptions:
             return False
-        self._seen_topics = topics
-        patterns = {m.subscribed_pattern for m in self.roster if m.subscribed_pattern}
-        has_changed = self._matches.update(patterns, topics)
-        names = {name for member in self.roster for name in self._names_of(member)}
-        found = find_topics(names, topics)
+        self._seen_topics, self._seen_subscriptions = topics, version
+        has_changed = self._matches.update(frozenset(self.roster.patterns), topics)
+        matched = (name for names in self._matches.by_pattern.values() for name in names)
+        found = find_topics({*self.roster.topics, *matched}, topics)
         has_changed |= found != self.topics
         self.topics = found
         return has_changed
@@ -465,23 +468,34 @@ class ConsumerGroup(EpochGroup):
             names |= frozenset(self._matches.by_pattern.get(member.subscribed_pattern, ()))
         return names
 
+    def _may_assign(self, settings: ConsumerGroupSettings) -> bool:
+        """Whether targets may be computed already, which takes time in proportion to members."""
+        return (
+            len(self.roster) <= settings.assigned_at_once_members_max
+            or self._assigned_at_ms is None
+            or self._now_ms - self._assigned_at_ms >= settings.assignment_interval_ms
+        )
+
     def _assign(self, settings: ConsumerGroupSettings) -> None:
-        subscribers = {
-            member.member_id: Subscriber(
-                instance_id=member.instance_id,
-                topic_ids=frozenset(
+        topic_ids: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
+        subscribers: dict[str, Subscriber] = {}
+        for member in self.roster:
+            subscription = _subscription(member)
+            ids = topic_ids.get(subscription)
+            if ids is None:
+                ids = topic_ids[subscription] = frozenset(
                     topic.topic_id
                     for name in self._names_of(member)
                     if (topic := self.topics.get(name)) is not None
-                ),
-                target=member.target,
+                )
+            subscribers[member.member_id] = Subscriber(
+                instance_id=member.instance_id, topic_ids=ids, target=member.target
             )
-            for member in self.roster
-        }
         counts = {topic.topic_id: topic.partition_count for topic in self.topics.values()}
         assign = ASSIGNORS[self.preferred_assignor(settings)]
         self.roster.set_targets(assign(subscribers, counts))
         self.assignment_epoch = self.epoch
+        self._assigned_at_ms = self._now_ms
         self.step.must_store = True
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tidelog_core.metadata.consumer_groups import ConsumerMember, Partitions, TopicIdPartition
 
 
 class ConsumerRoster:
-    """Members by id in the order they joined. A partition has one owner at most, always."""
+    """Members by id in the order they joined. A partition has one owner at most, always.
+
+    What the group asks of all its members with every heartbeat is counted as they change: it
+    may have thousands.
+    """
 
     def __init__(self) -> None:
+        self.topics = NameCounts()  # that members subscribe to
+        self.patterns = NameCounts()
+        self.assignors = NameCounts()  # that members prefer
+        self.classic_count = 0  # members that came by JoinGroup
+        self._classic_protocols = NameCounts()
         self._members: dict[str, ConsumerMember] = {}
         self._static_ids: dict[str, str] = {}  # instance id to member id
         self._owners: dict[TopicIdPartition, str] = {}
@@ -50,11 +58,16 @@ class ConsumerRoster:
         if member.instance_id is not None:
             self._static_ids[member.instance_id] = member.member_id
         self._members[member.member_id] = member
+        # First the new: what both say is not gone in between.
+        self._count(member, 1)
+        if old is not None:
+            self._count(old, -1)
 
     def remove(self, member_id: str) -> None:
         """Take the member out; its partitions are free."""
         member = self._members.pop(member_id)
         self._release(member)
+        self._count(member, -1)
 
     def replace(self, old: ConsumerMember, new: ConsumerMember) -> None:
         """Give a static member's place to its new incarnation."""
@@ -69,20 +82,57 @@ class ConsumerRoster:
                 self._members[member_id] = dataclasses.replace(member, target=target)
 
     @property
-    def classic_count(self) -> int:
-        """How many members came by JoinGroup."""
-        return sum(member.classic is not None for member in self)
+    def subscriptions_version(self) -> tuple[int, int]:
+        """Another value whenever the group subscribes to other names or patterns."""
+        return self.topics.version, self.patterns.version
 
     def common_classic_protocols(self) -> frozenset[str] | None:
         """Return the protocols that every classic member speaks; ``None``: there is none."""
-        classics = [member.classic for member in self if member.classic is not None]
-        if not classics:
+        if not self.classic_count:
             return None
-        counts = Counter(name for classic in classics for name in dict(classic.protocols))
-        return frozenset(name for name, count in counts.items() if count == len(classics))
+        protocols = self._classic_protocols
+        return frozenset(name for name in protocols if protocols[name] == self.classic_count)
+
+    def _count(self, member: ConsumerMember, by: int) -> None:
+        self.topics.add(member.subscribed_topics, by)
+        if member.subscribed_pattern:
+            self.patterns.add((member.subscribed_pattern,), by)
+        if member.assignor:
+            self.assignors.add((member.assignor,), by)
+        if member.classic is not None:
+            self.classic_count += by
+            self._classic_protocols.add(dict(member.classic.protocols), by)
 
     def _release(self, member: ConsumerMember) -> None:
         for partition in member.held:
             del self._owners[partition]
         if member.instance_id is not None:
             del self._static_ids[member.instance_id]
+
+
+class NameCounts:
+    """Names, and how many members say each of them."""
+
+    def __init__(self) -> None:
+        self.version = 0  # grows whenever other names are said
+        self._counts: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counts)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._counts
+
+    def __getitem__(self, name: str) -> int:
+        return self._counts.get(name, 0)
+
+    def add(self, names: Iterable[str], by: int) -> None:
+        """Note that so many members more, or fewer, say the names."""
+        for name in names:
+            before = self[name]
+            if before + by:
+                self._counts[name] = before + by
+            else:
+                del self._counts[name]
+            if not before or not before + by:
+                self.version += 1

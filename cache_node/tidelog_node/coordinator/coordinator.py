@@ -44,6 +44,7 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from tidelog_node.coordinator.assignor import ASSIGNORS
 from tidelog_node.coordinator.classic_answers import Group
 from tidelog_node.coordinator.consumer_events import (
+    ASSIGNED_AT_ONCE_MEMBERS_MAX,
     JOIN_EPOCH,
     ConsumerGroupSettings,
     ConsumerHeartbeat,
@@ -98,6 +99,7 @@ class GroupCoordinator:
         can_serve: Callable[[], bool] = lambda: True,
         page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
         may_expire: Callable[[], bool] = lambda: True,
+        assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX,
     ) -> None:
         """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
 
@@ -113,6 +115,7 @@ class GroupCoordinator:
         self._new_id = new_id
         self._can_serve = can_serve
         self._page_limits = page_limits
+        self._assigned_at_once_members_max = assigned_at_once_members_max
         self._numbers = itertools.count(1)
         self._pages = OffsetPages()
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
@@ -601,11 +604,13 @@ class GroupCoordinator:
         return ConsumerGroupSettings(
             session_timeout_ms=own.consumer_session_timeout_ms,
             heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
+            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
             members_max=config.group_consumer_max_size,
             classic_members_max=config.group_max_size,
             assignors=self.assignors,
             can_upgrade=policy in ("bidirectional", "upgrade"),
             can_downgrade=policy in ("bidirectional", "downgrade"),
+            assigned_at_once_members_max=self._assigned_at_once_members_max,
         )
 
     def _share_settings(self, group_id: str) -> ShareGroupSettings:

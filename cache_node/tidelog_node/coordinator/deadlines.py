@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from enum import Enum
 
 
@@ -15,18 +16,27 @@ class Wait(Enum):
 
 
 class MemberDeadlines:
-    """By when each member has to do what."""
+    """By when each member has to do what.
+
+    Deadlines mostly move on before they are reached, so they are not moved in the heap: what is
+    found there too early goes back with the time that holds by then.
+    """
 
     def __init__(self) -> None:
-        # No deadline lies before this one. It may be too early, never too late.
-        self.wake_at_ms: int | None = None
         self._by_member: dict[str, dict[Wait, int]] = {}
+        self._heap: list[tuple[int, str, str]] = []  # time, member id, what
+        # The time of the one entry that counts for a member and what it has to do.
+        self._queued: dict[tuple[str, str], int] = {}
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """No deadline is before this one. It may be too early, never too late."""
+        return self._heap[0][0] if self._heap else None
 
     def set(self, member_id: str, wait: Wait, deadline_ms: int) -> None:
         """Give the member until then."""
         self._by_member.setdefault(member_id, {})[wait] = deadline_ms
-        if self.wake_at_ms is None or deadline_ms < self.wake_at_ms:
-            self.wake_at_ms = deadline_ms
+        self._queue(member_id, wait.value, deadline_ms)
 
     def has(self, member_id: str, wait: Wait) -> bool:
         """Return whether the member's time is running."""
@@ -41,15 +51,24 @@ class MemberDeadlines:
         self._by_member.pop(member_id, None)
 
     def overdue(self, now_ms: int) -> list[str]:
-        """Return the members whose time is up for anything."""
-        return [
-            member_id
-            for member_id, deadlines in self._by_member.items()
-            if any(deadline_ms <= now_ms for deadline_ms in deadlines.values())
-        ]
+        """Return the members whose time is up for anything; nobody is returned for it again."""
+        found: dict[str, None] = {}
+        while self._heap and self._heap[0][0] <= now_ms:
+            at_ms, member_id, what = heapq.heappop(self._heap)
+            if self._queued.get((member_id, what)) != at_ms:
+                continue  # An earlier entry has taken its place.
+            del self._queued[member_id, what]
+            deadline_ms = self._by_member.get(member_id, {}).get(Wait(what))
+            if deadline_ms is None:
+                continue
+            if deadline_ms <= now_ms:
+                found[member_id] = None
+            else:
+                self._queue(member_id, what, deadline_ms)
+        return list(found)
 
-    def look_again(self) -> None:
-        """Make ``wake_at_ms`` the first deadline that is left."""
-        self.wake_at_ms = min(
-            (d for deadlines in self._by_member.values() for d in deadlines.values()), default=None
-        )
+    def _queue(self, member_id: str, what: str, at_ms: int) -> None:
+        known_ms = self._queued.get((member_id, what))
+        if known_ms is None or at_ms < known_ms:
+            self._queued[member_id, what] = at_ms
+            heapq.heappush(self._heap, (at_ms, member_id, what))

@@ -89,7 +89,6 @@ class ShareGroup(EpochGroup):
         step = self.begin(now_ms)
         for member_id in self._deadlines.overdue(self._now_ms):
             self._remove(member_id)
-        self._deadlines.look_again()
         return step
 
     # Questions.

@@ -14,6 +14,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic, delete, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
+from tidelog_node.coordinator.consumer_events import ASSIGNED_AT_ONCE_MEMBERS_MAX
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, SyncAnswer
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
@@ -160,6 +161,7 @@ async def node(
     can_serve: Callable[[], bool] = lambda: True,
     page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
     may_expire: Callable[[], bool] = lambda: True,
+    assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX,
 ) -> AsyncIterator[Node]:
     """Run a coordinator in the running loop's time."""
     loop = asyncio.get_running_loop()
@@ -176,6 +178,7 @@ async def node(
         can_serve=can_serve,
         page_limits=page_limits,
         may_expire=may_expire,
+        assigned_at_once_members_max=assigned_at_once_members_max,
     )
     await coordinator.start()
     try:

@@ -230,6 +230,8 @@ async def live(seed: int, world_type: type[World], config: NodeConfig) -> None:
                     config=config,
                     can_serve=lambda one=broker_id: can_serve[one],
                     page_limits=page_limits,
+                    # In every other world targets are computed once an interval.
+                    assigned_at_once_members_max=100 * (seed % 2),
                 )
             )
             for broker_id in (1, 2)

@@ -6,6 +6,8 @@ What Apache Kafka answers to the same requests is compared in ``tests/kafka``.
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from tests.node.coordinator.cluster import topic_id
 from tests.node.coordinator.requests import join, subscription, sync
 
 SETTINGS = ConsumerGroupSettings(
+    assignment_interval_ms=1000,
     session_timeout_ms=45_000,
     heartbeat_interval_ms=5_000,
     members_max=3,
@@ -267,6 +270,114 @@ def test_the_assignor_that_most_members_ask_for_is_used() -> None:
     assert driver.group.preferred_assignor(SETTINGS) == "uniform"
     only_range = dataclasses.replace(SETTINGS, assignors=("range",))
     assert driver.group.preferred_assignor(only_range) == "range"
+
+
+class TestLargeGroup:
+    """More members than are assigned partitions at once."""
+
+    def driver(self, count: int, *, partition_count: int = 4) -> Driver:
+        """Return a group with the members m0, m1, …, all of whom have what they are to have."""
+        driver = Driver(t=partition_count)
+        driver.settings = dataclasses.replace(
+            SETTINGS, members_max=10_000, assigned_at_once_members_max=2
+        )
+        names = [f"m{number}" for number in range(count)]
+        for name in names:
+            driver.enter(name)
+        driver.now_ms += 1000
+        driver.settle(*names)
+        driver.now_ms += 1000
+        return driver
+
+    def test_those_who_join_within_an_interval_are_assigned_partitions_together(self) -> None:
+        driver = self.driver(4)
+        epoch = driver.group.epoch
+        assert driver.enter("first").member_epoch == epoch + 1
+        driver.now_ms += 999
+        for number in range(3):
+            answer = driver.enter(f"late{number}")
+            assert (answer.member_epoch, answer.assigned) == (epoch + 1, frozenset())
+            assert driver.step.must_store
+        assert (driver.group.epoch, driver.group.assignment_epoch) == (epoch + 4, epoch + 1)
+        assert driver.group.phase is ConsumerPhase.ASSIGNING
+        assert driver.beat("late0", epoch + 1).assigned is None
+        assert not driver.step.must_store
+        driver.now_ms += 1
+        assert driver.beat("late0", epoch + 1).member_epoch == epoch + 4
+        assert driver.group.assignment_epoch == epoch + 4
+        assert driver.settle(*(member.member_id for member in driver.group.roster)) == epoch + 4
+
+    def test_partitions_of_those_who_leave_are_assigned_with_the_next_interval(self) -> None:
+        driver = self.driver(4)
+        driver.enter("new")
+        epoch = driver.group.epoch
+        (lost,) = driver.assigned("m0")
+        driver.beat("m0", -1)
+        assert driver.beat("m1", epoch - 1).member_epoch == epoch
+        assert all(lost not in member.target for member in driver.group.roster)
+        driver.now_ms += 1000
+        driver.settle("m1", "m2", "m3", "new")
+        assert any(lost in member.assigned for member in driver.group.roster)
+
+    def test_topics_that_change_within_an_interval_are_taken_in_with_the_next(self) -> None:
+        driver = self.driver(4)
+        driver.enter("new")
+        epoch = driver.group.epoch
+        driver.topics = topics(t=9)
+        driver.beat("m0", epoch - 1)
+        assert (driver.group.epoch, driver.group.assignment_epoch) == (epoch + 1, epoch)
+        driver.now_ms += 1000
+        driver.settle("new", *(f"m{number}" for number in range(4)))
+        assert sum(len(member.assigned) for member in driver.group.roster) == 9
+
+    def test_a_new_coordinator_assigns_at_once(self) -> None:
+        driver = self.driver(4)
+        driver.enter("first")
+        driver.enter("second")
+        epoch = driver.group.epoch
+        record = driver.group.to_record(shard=3, clock_offset_ms=0, version=4)
+        driver.group = ConsumerGroup.restore(
+            record, now_ms=driver.now_ms, clock_offset_ms=0, settings=driver.settings
+        )
+        assert driver.beat("second", epoch - 1).member_epoch == epoch
+
+    def test_what_a_member_does_takes_no_longer_in_a_group_ten_times_as_large(self) -> None:
+        """But for the computation of targets, which is made once an interval."""
+
+        def lines(count: int) -> list[int]:
+            driver = self.driver(count, partition_count=50)
+            driver.enter("opens")  # the interval
+            some = driver.group.member("m7")
+            actions: list[Callable[[], object]] = [
+                lambda: driver.beat("m7", some.epoch),
+                lambda: driver.enter("new"),
+                lambda: driver.beat("new", driver.group.member("new").epoch),
+                lambda: driver.beat("m1", -1),
+                lambda: driver.group.expire(driver.now_ms, driver.settings),
+                lambda: driver.group.is_subscribed_to("u"),
+                lambda: driver.group.preferred_assignor(driver.settings),
+            ]
+            return [lines_of(action) for action in actions]
+
+        assert lines(600) == pytest.approx(lines(60), rel=0.1, abs=10)
+
+
+def lines_of(action: Callable[[], object]) -> int:
+    """Return how many lines of Python the action goes through."""
+    count = 0
+
+    def trace(_: object, event: str, __: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def test_a_stored_group_is_restored_as_it_was() -> None:
