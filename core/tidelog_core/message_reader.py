@@ -30,7 +30,6 @@ E = TypeVar("E", bound=Entity)
 VARINT_SIZE_BYTES_MAX = 5
 _NUMBERS_AT_ONCE = 8192  # between them other threads get their turn
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_NO_UUID = bytes(16)
 _UNBOUNDED = 1 << 62  # a frame has fewer bytes than that
 
 
@@ -154,10 +153,6 @@ def _numbers(data: bytes, position: int, count: int, code: str) -> tuple[int, ..
     return tuple(numbers)
 
 
-def _uuid_of(data: bytes) -> UUID | None:
-    return None if data == _NO_UUID else UUID(bytes=data)
-
-
 def _time_of(time_ms: int) -> datetime.datetime:
     if time_ms < 0:
         raise _Fault("is before 1970")
@@ -176,13 +171,14 @@ _NAMES: dict[str, object] = {
     "Fault": _Fault,
     "OutOfBudget": _OutOfBudget,
     "error_codes": {int(code): code for code in ErrorCode},
+    "UUID": UUID,
     "new": object.__new__,
+    "no_uuid": bytes(16),
     "numbers": _numbers,
     "time_of": _time_of,
     "timedelta": datetime.timedelta,
     "too_long": _too_long,
     "too_many": _too_many,
     "unknown_server_error": ErrorCode.unknown_server_error,
-    "uuid_of": _uuid_of,
     "varint": _varint,
 }

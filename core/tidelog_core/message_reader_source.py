@@ -50,7 +50,7 @@ _FIXED: dict[str, tuple[str, str]] = {
     "timedelta_i32": ("i", "timedelta(milliseconds={})"),
     "timedelta_i64": ("q", "timedelta(milliseconds={})"),
     "datetime_i64": ("q", "time_of({})"),
-    "uuid": ("16s", "uuid_of({})"),
+    "uuid": ("16s", "None if {0} == no_uuid else UUID(bytes={0})"),
 }
 _LENGTH_CODES = {"string": "h", "bytes": "i", "records": "i"}
 _NULLABLE_TIME = "None if {0} == -1 else time_of({0})"
