@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from threading import RLock
@@ -46,6 +46,7 @@ from tidelog_core.replication.partition_state import RoleChange
 from tidelog_node.data_disk import DataDisk
 from tidelog_node.leaders import Leaders
 from tidelog_node.log_directories import LogDirectories
+from tidelog_node.log_opening import LogOpening, open_each
 from tidelog_node.replication.role import Leader, ReplicaRole
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ logger = logging.getLogger(__name__)
 CLOSE_THREADS = 16  # an fsync waits for the disk, and the disk takes several at once
 CLOSE_SECONDS_MAX = 25.0  # 10,000 logs take 10 to 13
 OPEN_RETRY_SECONDS = 2.0  # before a log that could not be opened is tried again
+NEW_AT_ONCE = 500  # partitions of one topic that are taken up before others have their turn
 OPEN_AT_ONCE = 32  # logs that one thread opens before it is given others
 WAKE_BYTES = 2**31  # more than any fetch can wait for
 
@@ -394,6 +396,7 @@ class ReplicaManager:
         self._directories = directories
         self._node_config = node_config
         self._executor = executor
+        self._opening = LogOpening(executor, self._on_opened)
         self._by_topic: dict[str, dict[int, Replica]] = {}
         self.dirty: set[Replica] = set()  # appended to since someone last emptied the set
         # What this node leads, as the wire names it: by topic name and by topic id.
@@ -407,7 +410,7 @@ class ReplicaManager:
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
         self._is_recovered = False  # roles need logs
-        self._retries: dict[str, asyncio.TimerHandle] = {}  # by topic
+        self._to_look_at: dict[str, asyncio.TimerHandle] = {}  # topics, again
 
     async def start(self) -> None:
         """Take over what the image gives to this node; recover logs where needed.
@@ -426,6 +429,7 @@ class ReplicaManager:
         if not self._directories.was_clean:
             await self._recover()
         self._is_recovered = True
+        self._opening.allow_here(sum(map(len, image.partitions_by_topic.values())))
         for name in image.topics:
             self._follow_topic(image, name)
         self._unsubscribe = self._view.subscribe(self._on_image)
@@ -438,8 +442,9 @@ class ReplicaManager:
         """
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for timer in self._retries.values():
+        for timer in self._to_look_at.values():
             timer.cancel()
+        await self._opening.close()
         is_clean = not any(replica.is_in_trouble for replica in self._all())
         replicas = []
         for replica in self._all():
@@ -516,11 +521,12 @@ class ReplicaManager:
 
         Whoever asks for one that cannot be opened is told why.
         """
-        await asyncio.get_running_loop().run_in_executor(self._executor, _open_each, replicas)
+        await asyncio.get_running_loop().run_in_executor(self._executor, open_each, replicas)
 
     # -- following the image
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
+        self._opening.allow_here()
         for name in changed_topics:
             self._follow_topic(image, name, only_news=True)
         if image.node_configs != self._node_configs:
@@ -560,11 +566,15 @@ class ReplicaManager:
         self._configs[name] = config
         led: dict[int, Replica] = {}
         followed: dict[int, Replica] = {}
+        held_count_max = len(held) + NEW_AT_ONCE
         for partition in image.partitions(name):
             index = partition.partition
             if self._broker_id not in partition.replicas:
                 continue
             known = held.get(index)
+            if known is None and len(held) == held_count_max and self._is_recovered:
+                self._look_later(name, 0.0)
+                continue
             replica = self._make(topic, partition, config) if known is None else known
             held[index] = replica
             if not (only_news and replica.followed is partition):
@@ -602,7 +612,7 @@ class ReplicaManager:
         return replica
 
     def _update(self, replica: Replica, partition: Partition, config: TopicConfig) -> None:
-        if replica.config != config:
+        if replica.config is not config and replica.config != config:
             replica.config = config
             replica.has_flush_policy = _has_flush_policy(config)
             if replica.opened_log is not None:
@@ -618,31 +628,58 @@ class ReplicaManager:
             replica.role = self._make_role(replica)
         if not self._is_recovered:
             return
+        has_no_log = replica.opened_log is None and not replica.is_in_trouble
+        if has_no_log and self._opening.takes(replica):
+            replica.is_leader = False
+            return
         is_known = replica.damage is not None
         try:
             self._update_role(replica, partition)
         except (TidelogError, OSError) as error:
-            replica.is_leader = False
-            replica.followed = None
-            if is_known:
-                return
-            if not (isinstance(error, OSError | StorageError) and replica.note_failure(error)):
-                logger.error(
-                    "log could not be opened, its partition is offline",
-                    extra={"partition": str(replica.partition), "reason": str(error)},
-                )
-            if not replica.is_in_trouble:
-                self._retry_later(replica.partition.topic)
+            self._go_offline(replica, error, is_known=is_known)
 
-    def _retry_later(self, topic: str) -> None:
-        """Look at the topic again soon: a disk that is full now need not stay so."""
-        if topic not in self._retries:
+    def _on_opened(
+        self, opened: Collection[Replica], problems: Mapping[Replica, Exception]
+    ) -> None:
+        """Lead or follow what could not be led or followed without its log."""
+        for replica, error in problems.items():
+            self._go_offline(replica, error)
+        image = self._view.image
+        for replica in opened:
+            name, index = replica.partition
+            partition = image.partitions(name)[index]
+            with replica.opening:
+                self._update(replica, partition, self._configs[name])
+            if replica.is_leader:
+                self.led_by_name[name.encode()][index] = replica  # and by id, which is the same
+            elif replica.is_follower:
+                followed = self.followed_by_name.setdefault(name.encode(), {})
+                followed[index] = replica
+                self.followed_by_id[self._topic_ids[name]] = followed
+
+    def _go_offline(self, replica: Replica, error: Exception, *, is_known: bool = False) -> None:
+        replica.is_leader = False
+        replica.followed = None
+        if is_known:
+            return
+        if not (isinstance(error, OSError | StorageError) and replica.note_failure(error)):
+            logger.error(
+                "log could not be opened, its partition is offline",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+        if not replica.is_in_trouble:
+            # A disk that is full now need not stay so.
+            self._look_later(replica.partition.topic, OPEN_RETRY_SECONDS)
+
+    def _look_later(self, topic: str, seconds: float) -> None:
+        """Bring the topic's replicas to what the image says once more."""
+        if topic not in self._to_look_at:
             loop = asyncio.get_running_loop()
-            self._retries[topic] = loop.call_later(OPEN_RETRY_SECONDS, self._retry, topic)
+            self._to_look_at[topic] = loop.call_later(seconds, self._look, topic)
 
-    def _retry(self, topic: str) -> None:
-        del self._retries[topic]
-        self._follow_topic(self._view.image, topic)
+    def _look(self, topic: str) -> None:
+        del self._to_look_at[topic]
+        self._follow_topic(self._view.image, topic, only_news=True)
 
     def _update_alone(self, replica: Replica, partition: Partition) -> None:
         """Follow the record of a partition that nobody else has a replica of."""
@@ -726,6 +763,7 @@ class ReplicaManager:
             if replica.role is not None:
                 replica.role.end()
             replica.is_leader = False
+            self._opening.discard(replica)
             replica.drop()
             replica.wake()
             self.dirty.discard(replica)
@@ -762,7 +800,7 @@ class ReplicaManager:
         to_open = [replica for replica in self.replicas() if self._directories.holds(replica)]
         # Several at a time: to hand each over by itself costs as much as to recover it.
         jobs = [
-            loop.run_in_executor(self._executor, _open_each, to_open[start : start + OPEN_AT_ONCE])
+            loop.run_in_executor(self._executor, open_each, to_open[start : start + OPEN_AT_ONCE])
             for start in range(0, len(to_open), OPEN_AT_ONCE)
         ]
         for problems in await asyncio.gather(*jobs):
@@ -771,14 +809,3 @@ class ReplicaManager:
                     "log could not be recovered, its partition is offline",
                     extra={"partition": str(replica.partition), "reason": str(problem)},
                 )
-
-
-def _open_each(replicas: Sequence[Replica]) -> list[tuple[Replica, Exception]]:
-    """Open the logs; return those that could not be opened, and why."""
-    problems: list[tuple[Replica, Exception]] = []
-    for replica in replicas:
-        try:
-            replica.open()
-        except Exception as error:  # One log must not keep the node from starting.
-            problems.append((replica, error))
-    return problems

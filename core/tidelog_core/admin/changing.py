@@ -38,10 +38,12 @@ async def change_each(
     newest: Callable[[], Awaitable[ClusterImage]],
     validate_only: bool = False,
     seconds_max: float | None = None,
+    is_large: Callable[[V], bool] = lambda _: False,
 ) -> dict[K, T | TidelogError]:
     """Return, of each, what was decided and committed, or what kept it from that.
 
-    What lost against someone else is decided on again, on the newest image.
+    What lost against someone else is decided on again, on the newest image. On what is large
+    another thread decides, one at a time.
     """
     loop = asyncio.get_running_loop()
     late_from = math.inf if seconds_max is None else loop.time() + seconds_max
@@ -52,7 +54,7 @@ async def change_each(
             image = await newest()
         except TidelogError as error:
             return outcomes | dict.fromkeys(left, error)
-        decided, refused = await _decide_each(left, decide(image))
+        decided, refused = await _decide_each(left, decide(image), is_large)
         outcomes.update(decided)
         outcomes.update(refused)
         if validate_only:
@@ -68,7 +70,7 @@ async def change_each(
 
 
 async def _decide_each(
-    wanted: Mapping[K, V], decide: Callable[[V], T]
+    wanted: Mapping[K, V], decide: Callable[[V], T], is_large: Callable[[V], bool]
 ) -> tuple[dict[K, T], dict[K, TidelogError]]:
     """Return what was decided on each, and what cannot be done, in turns with everyone else."""
     decided: dict[K, T] = {}
@@ -77,7 +79,7 @@ async def _decide_each(
     for key, one in wanted.items():
         await turn.step()
         try:
-            decided[key] = decide(one)
+            decided[key] = await asyncio.to_thread(decide, one) if is_large(one) else decide(one)
         except TidelogError as error:
             refused[key] = error
     return decided, refused

@@ -60,6 +60,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+PLANNED_HERE_MAX = 500  # partitions of a topic that the loop places by itself, in 5 ms
+
+
 @dataclass(slots=True)
 class _Ensured:
     """Topics that are to be there, for everyone who has named some of them."""
@@ -123,6 +126,7 @@ class ClusterAdmin:
             partial(commit_topics, self._store),
             validate_only=validate_only,
             seconds_max=seconds_max,
+            is_large=lambda new: new.partition_count > PLANNED_HERE_MAX,
         )
 
     async def ensure_topic(self, name: str) -> Topic:
@@ -184,6 +188,7 @@ class ClusterAdmin:
             partial(commit_topics, self._store),
             validate_only=validate_only,
             seconds_max=seconds_max,
+            is_large=lambda wider: wider.count > PLANNED_HERE_MAX,
         )
 
     def check_deletion_enabled(self) -> None:
@@ -387,6 +392,7 @@ class ClusterAdmin:
         *,
         validate_only: bool = False,
         seconds_max: float | None = None,
+        is_large: Callable[[V], bool] = lambda _: False,
     ) -> dict[K, T | TidelogError]:
         """As ``change_each``; on return the image shows what was committed."""
         outcomes = await change_each(
@@ -396,6 +402,7 @@ class ClusterAdmin:
             newest=self._newest,
             validate_only=validate_only,
             seconds_max=seconds_max,
+            is_large=is_large,
         )
         if not validate_only and not all(isinstance(o, TidelogError) for o in outcomes.values()):
             # What was committed is done, even if the store has gone away just now.

@@ -64,7 +64,7 @@ LIST_FROM_KEYS = 24
 LIST_FROM_SHARE = 1 / 4
 # Changed topics, with their partitions, that one image brings: some milliseconds of everyone's
 # work. A topic is never divided.
-CHANGES_PER_IMAGE_MAX = 250
+CHANGES_PER_IMAGE_MAX = 150
 PARTITIONS_PER_STEP = 50  # read from their items before others may run
 LOST_PARTITIONS_MAX = 1000  # of one topic; where more are missing its count is not believed
 

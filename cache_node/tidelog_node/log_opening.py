@@ -1,0 +1,112 @@
+"""Opening the logs of new partitions, few at once and on other threads than the loop's.
+
+A replicated partition needs its log before it can be led or followed, and to make the files
+of one takes a millisecond or several. A topic of few partitions is there when its creation
+is answered: those logs are opened where they are needed. Of thousands of partitions the rest
+wait here, and until then nobody leads or follows them on this node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import islice
+from typing import Generic, Protocol, TypeVar
+
+OPEN_HERE_MAX = 4  # logs that the loop may open by itself for one image
+ROUND_LOGS_MAX = 256  # opened before their partitions are looked at again
+JOB_LOGS_MAX = 8  # that one thread opens before others' work has its turn
+JOBS_AT_ONCE = 2
+
+
+class Openable(Protocol):
+    """A partition's log, yet to be opened."""
+
+    def open(self) -> None:
+        """Open it, in whatever thread this is. Raises whatever keeps it from being opened."""
+
+
+L = TypeVar("L", bound=Openable)
+
+
+class LogOpening(Generic[L]):
+    """What is to be opened. For the node's event loop."""
+
+    def __init__(
+        self, executor: Executor, on_round: Callable[[Collection[L], Mapping[L, Exception]], None]
+    ) -> None:
+        """``on_round`` is called with logs that are open now, and with those that are not."""
+        self._executor = executor
+        self._on_round = on_round
+        self._here_left = 0
+        self._waiting: dict[L, None] = {}  # first come, first served
+        self._round: set[L] = set()  # being opened
+        self._task: asyncio.Task[None] | None = None
+
+    def allow_here(self, count: int = OPEN_HERE_MAX) -> None:
+        """Let the loop open so many logs by itself from now on."""
+        self._here_left = count
+
+    def takes(self, log: L) -> bool:
+        """Return whether the caller must wait for the log's round; it is in one, or soon will."""
+        if log in self._waiting or log in self._round:
+            return True
+        if self._here_left > 0 and self._task is None:
+            self._here_left -= 1
+            return False
+        self._waiting[log] = None
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="open logs")
+        return True
+
+    def discard(self, log: L) -> None:
+        """Forget a log that nobody wants any more. It may be open by now."""
+        self._waiting.pop(log, None)
+        self._round.discard(log)
+
+    async def close(self) -> None:
+        """Begin to open nothing any more."""
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                some = list(islice(self._waiting, ROUND_LOGS_MAX))
+                self._round = set(some)
+                for log in some:
+                    del self._waiting[log]
+                problems = await self._open(some)
+                wanted, self._round = self._round, set()
+                failed = {log: error for log, error in problems if log in wanted}
+                self._on_round(wanted - failed.keys(), failed)
+        finally:
+            self._task = None
+
+    async def _open(self, logs: Sequence[L]) -> list[tuple[L, Exception]]:
+        """Open the logs; return those that could not be opened, and why."""
+        loop = asyncio.get_running_loop()
+        jobs = [logs[at : at + JOB_LOGS_MAX] for at in range(0, len(logs), JOB_LOGS_MAX)]
+        problems: list[tuple[L, Exception]] = []
+        for at in range(0, len(jobs), JOBS_AT_ONCE):
+            running = [
+                loop.run_in_executor(self._executor, open_each, job)
+                for job in jobs[at : at + JOBS_AT_ONCE]
+            ]
+            for found in await asyncio.gather(*running):
+                problems += found
+        return problems
+
+
+def open_each(logs: Sequence[L]) -> list[tuple[L, Exception]]:
+    """Open the logs; return those that could not be opened, and why."""
+    problems: list[tuple[L, Exception]] = []
+    for log in logs:
+        try:
+            log.open()
+        except Exception as error:  # One log must not keep the others from being opened.
+            problems.append((log, error))
+    return problems

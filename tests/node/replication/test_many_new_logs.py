@@ -1,0 +1,117 @@
+"""The logs of many new partitions are opened while the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.admin.topics import NewTopic
+from tidelog_core.model import TopicPartition
+from tidelog_node.log_opening import OPEN_HERE_MAX
+from tidelog_node.replicas import NEW_AT_ONCE, Replica
+
+from tests.node.replication.led_node import LedNode, led_node
+
+SECONDS_MAX = 30.0
+
+
+def admin_of(node: LedNode) -> ClusterAdmin:
+    return ClusterAdmin(store=node.store, view=node.view, node_config=lambda: node.config)
+
+
+def replicas_of(node: LedNode, topic: str) -> list[Replica]:
+    return [replica for replica in node.replicas.replicas() if replica.partition.topic == topic]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    begun = time.monotonic()
+    while not holds():
+        assert time.monotonic() < begun + SECONDS_MAX
+        await asyncio.sleep(0.005)
+
+
+def takes_part(replica: Replica) -> bool:
+    return replica.is_leader or replica.is_follower
+
+
+def test_partitions_are_led_and_followed_once_their_logs_are_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            new = NewTopic(name="wide", partition_count=60, replication_factor=3)
+            await admin_of(node).create_topic(new)
+            held = replicas_of(node, "wide")
+            assert len(held) == 60
+            # A few are there when the topic is; of the others nobody leads what cannot be led.
+            assert sum(map(takes_part, held)) == OPEN_HERE_MAX
+            assert sum(replica.opened_log is not None for replica in held) == OPEN_HERE_MAX
+            await until(lambda: all(map(takes_part, held)))
+            led = node.replicas.led_by_name[b"wide"]
+            assert led is node.replicas.led_by_id[held[0].topic_id.bytes]
+            followed = node.replicas.followed_by_name[b"wide"]
+            assert followed is node.replicas.followed_by_id[held[0].topic_id.bytes]
+            assert led.keys() | followed.keys() == set(range(60))
+            assert len(led) == 20
+
+    asyncio.run(main())
+
+
+def test_a_topic_of_more_partitions_than_one_turn_takes_up_is_held_as_a_whole(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            count = 2 * NEW_AT_ONCE + 1
+            assignments = [(number, (1,)) for number in range(count)]
+            new = NewTopic(name="wide", assignments=assignments)
+            await admin_of(node).create_topic(new)
+            assert len(node.replicas.led_by_name[b"wide"]) == NEW_AT_ONCE
+            await until(lambda: len(node.replicas.led_by_name[b"wide"]) == count)
+            assert len(replicas_of(node, "wide")) == count
+
+    asyncio.run(main())
+
+
+def test_a_topic_deleted_while_its_logs_wait_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            admin = admin_of(node)
+            plan = await admin.create_topic(
+                NewTopic(name="wide", partition_count=100, replication_factor=3)
+            )
+            waiting = [replica for replica in replicas_of(node, "wide") if not takes_part(replica)]
+            assert waiting
+            await admin.delete_topic(plan.topic.topic_id)
+            assert not replicas_of(node, "wide")
+            again = NewTopic(name="wide", partition_count=30, replication_factor=3)
+            await admin.create_topic(again)
+            held = replicas_of(node, "wide")
+            await until(lambda: all(map(takes_part, held)))
+            assert len(held) == 30
+            await until(lambda: len(list((tmp_path / "data").glob("wide-*"))) == 30)
+
+    asyncio.run(main())
+
+
+def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            in_the_way = tmp_path / "data" / "wide-20"
+            in_the_way.write_text("not a directory")
+            new = NewTopic(name="wide", partition_count=30, replication_factor=3)
+            await admin_of(node).create_topic(new)
+            held = replicas_of(node, "wide")
+            await until(lambda: sum(map(takes_part, held)) == 29)
+            broken = node.replicas.get(TopicPartition("wide", 20))
+            assert broken is not None
+            assert not takes_part(broken)
+            assert "its partition is offline" in caplog.text
+            in_the_way.unlink()
+            await until(lambda: takes_part(broken))
+
+    asyncio.run(main())
