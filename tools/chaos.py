@@ -5,7 +5,7 @@
     python -m tools.chaos --check .cache/chaos/7           look at a finished run again
 
 A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``: the nodes' logs
-beside their data, what our clients say in ``clients.log``, what librdkafka's do in
+in ``logs``, what our clients say in ``clients.log``, what librdkafka's do in
 ``librdkafka-<client>.log``. One that stands still is ended and told from. The exit
 status is 1 if anything was wrong.
 """

@@ -3,7 +3,9 @@
     <directory>/metadata.db       the metadata store, if it is SQLite
     <directory>/objects/          the object store
     <directory>/node-<id>/        a node's data directory
+    <directory>/logs/             what each node says
     <directory>/clock-<id>        how far the node's wall clock is off
+    <directory>/disk-<id>         which of the node's file calls fail, while it is there
 
 Nodes are told to advertise their proxy, so clients and other nodes alike reach them
 through it. With DynamoDB every node has a proxy of its own to the store, too.
@@ -30,6 +32,7 @@ from tidelog_core.metadata.store import MetadataStore
 
 from tests.chaos.proxy import ByteProxy
 from tests.chaos.store_proxy import StoreProxy
+from tests.faults.disk_faults import DiskFaults
 from tests.node.node_process import NodeProcess
 
 CLOCK_DIR = Path(__file__).parent / "clock"
@@ -61,11 +64,17 @@ class ChaosNode:
     """One node and all that stands between it and the world."""
 
     def __init__(
-        self, node_id: int, process: NodeProcess, proxy: ByteProxy, store: StoreProxy | None
+        self,
+        node_id: int,
+        process: NodeProcess,
+        proxy: ByteProxy,
+        disk: DiskFaults,
+        store: StoreProxy | None,
     ) -> None:
         self.node_id = node_id
         self.process = process
         self.proxy = proxy
+        self.disk = disk  # of a node of a cluster that ``has_disk_faults``
         self.store_proxy = store
         self.state = NodeState.DOWN
         self.starts_failed = 0
@@ -141,6 +150,7 @@ class ChaosCluster:
         chance: random.Random,
         config: Mapping[str, str],
         dynamodb_url: str | None = None,  # None: SQLite
+        has_disk_faults: bool = False,  # which take a C compiler
     ) -> None:
         self.directory = directory
         self.nodes: dict[int, ChaosNode] = {}
@@ -149,6 +159,7 @@ class ChaosCluster:
         self._chance = chance
         self._config = dict(config)
         self._dynamodb_url = dynamodb_url
+        self._has_disk_faults = has_disk_faults
         self._stack = AsyncExitStack()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -239,6 +250,7 @@ class ChaosCluster:
             store_proxy = StoreProxy(self._dynamodb_url, chance)
             await self._stack.enter_async_context(store_proxy)
             store_url = self._store_url(store_proxy.url)
+        process.log_path = self.directory / "logs" / f"node-{node_id}.log"
         process.metadata_store = store_url
         proxy = ByteProxy(process.port, pids=self._pids)
         await self._stack.enter_async_context(proxy)
@@ -251,7 +263,10 @@ class ChaosCluster:
             "TIDELOG_CHAOS_CLOCK": str(clock),
             **CREDENTIALS,
         }
-        self.nodes[node_id] = ChaosNode(node_id, process, proxy, store_proxy)
+        disk = DiskFaults(self.directory / f"disk-{node_id}")
+        if self._has_disk_faults:
+            process.environment.update(disk.environment())
+        self.nodes[node_id] = ChaosNode(node_id, process, proxy, disk, store_proxy)
 
     def _pids(self) -> dict[int, str]:
         running = [node for node in self.nodes.values() if node.process.process is not None]

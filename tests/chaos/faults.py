@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -20,11 +21,17 @@ from tests.chaos.plan import FaultKind, PlannedFault
 from tests.chaos.proxy import CLIENT, Behaviour
 from tests.chaos.store_proxy import STORE_PASSES, StoreBehaviour
 from tests.chaos.torn import forget_boot, tear
+from tests.faults.disk_faults import ALL_CALLS
 
 Undo = Callable[[], Awaitable[str]]  # returns what the report should say
-FULL_DISK_ROOM_BYTES = 4096
+FILE_LIMIT_ROOM_BYTES = 4096
 CLOCK_JUMP_SECONDS_MAX = 1800.0
 TEAR_GAP_SECONDS = 15.0  # beyond the lease: the torn replica has caught up or has been removed
+
+_DISK_FAULTS: dict[FaultKind, tuple[int, tuple[str, ...]]] = {
+    FaultKind.DISK_FULL: (errno.ENOSPC, ("write",)),
+    FaultKind.DISK_FAILING: (errno.EIO, ALL_CALLS),
+}
 
 
 class Faults:
@@ -49,7 +56,9 @@ class Faults:
             FaultKind.RESTART: self._restart,
             FaultKind.PAUSE: self._pause,
             FaultKind.CLOCK: self._clock,
-            FaultKind.DISK_FULL: self._disk_full,
+            FaultKind.FILE_LIMIT: self._file_limit,
+            FaultKind.DISK_FULL: self._disk,
+            FaultKind.DISK_FAILING: self._disk,
             FaultKind.TORN: self._torn,
             FaultKind.CUT: self._network,
             FaultKind.HOLD: self._network,
@@ -70,6 +79,7 @@ class Faults:
         for node in self._cluster.nodes.values():
             node.proxy.heal()
             node.set_clock(0.0)
+            node.disk.heal()
             if node.store_proxy is not None:
                 node.store_proxy.behave(STORE_PASSES)
             if node.state is NodeState.PAUSED:
@@ -123,13 +133,26 @@ class Faults:
 
         return undo
 
-    async def _disk_full(self, fault: PlannedFault) -> Undo:
+    async def _disk(self, fault: PlannedFault) -> Undo:
+        number, calls = _DISK_FAULTS[fault.kind]
+        nodes = self._targets(fault)
+        for node in nodes:
+            node.disk.fail(number, calls, node.process.data_dir)
+
+        async def undo() -> str:
+            for node in nodes:
+                node.disk.heal()
+            return ""
+
+        return undo
+
+    async def _file_limit(self, fault: PlannedFault) -> Undo:
         nodes = self._targets(fault)
         for node in nodes:
             # Some active segments have grown past it, some are cut off in their next batches.
             sizes = sorted(_active_size_bytes(directory) for directory in node.partition_dirs())
             size = sizes[int(fault.amount * len(sizes))] if sizes else 0
-            node.limit_files(size + self._chance.randrange(FULL_DISK_ROOM_BYTES))
+            node.limit_files(size + self._chance.randrange(FILE_LIMIT_ROOM_BYTES))
 
         async def undo() -> str:
             for node in nodes:

@@ -23,7 +23,9 @@ class FaultKind(StrEnum):
     RESTART = "restart"  # SIGTERM, start again
     PAUSE = "pause"  # SIGSTOP for longer than the lease, SIGCONT
     CLOCK = "clock"  # the wall clock jumps, and back
-    DISK_FULL = "disk-full"  # files cannot grow
+    FILE_LIMIT = "file-limit"  # files cannot grow past a size: a write is cut short there
+    DISK_FULL = "disk-full"  # nothing can be written
+    DISK_FAILING = "disk-failing"  # EIO on whatever is read or written
     TORN = "torn"  # kill -9, and what was not flushed is lost or garbled
     CUT = "cut"  # connections reset, no new ones
     HOLD = "hold"  # one direction says nothing, then everything at once
@@ -40,9 +42,12 @@ PROCESS_LANE = (
     FaultKind.RESTART,
     FaultKind.PAUSE,
     FaultKind.CLOCK,
+    FaultKind.FILE_LIMIT,
     FaultKind.DISK_FULL,
+    FaultKind.DISK_FAILING,
     FaultKind.TORN,
 )
+DISK_FAULTS = frozenset({FaultKind.DISK_FULL, FaultKind.DISK_FAILING})
 NETWORK_LANE = (FaultKind.CUT, FaultKind.HOLD, FaultKind.SLOW, FaultKind.RESET)
 STORE_LANE = (
     FaultKind.STORE_LOCK,

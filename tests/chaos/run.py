@@ -32,7 +32,14 @@ from tests.chaos.faults import Faults
 from tests.chaos.history import History, Pipeline, save
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.options import ChaosOptions
-from tests.chaos.plan import FaultKind, PlannedFault, kinds_for, plan_faults, plan_rounds
+from tests.chaos.plan import (
+    DISK_FAULTS,
+    FaultKind,
+    PlannedFault,
+    kinds_for,
+    plan_faults,
+    plan_rounds,
+)
 from tests.chaos.producers import probe
 from tests.chaos.report import summarize
 from tests.chaos.scene import Scene
@@ -87,6 +94,7 @@ async def run_chaos(options: ChaosOptions, watchdog: Watchdog | None = None) -> 
         chance=random.Random(f"{options.seed}:cluster"),
         config=_node_config(options),
         dynamodb_url=options.dynamodb_url,
+        has_disk_faults=not DISK_FAULTS.isdisjoint(_kinds(options)),
     )
     found: list[Anomaly] = []
     recovered: dict[str, float | None] = {}
@@ -191,11 +199,15 @@ async def _make_topics(scene: Scene, options: ChaosOptions) -> None:
     await make_share_group(scene, SHARED)
 
 
-def _plan(options: ChaosOptions) -> list[list[PlannedFault]]:
-    kinds: tuple[FaultKind, ...] = options.kinds or kinds_for(
+def _kinds(options: ChaosOptions) -> tuple[FaultKind, ...]:
+    return options.kinds or kinds_for(
         replication_factor=options.replication_factor,
         has_dynamodb=options.dynamodb_url is not None,
     )
+
+
+def _plan(options: ChaosOptions) -> list[list[PlannedFault]]:
+    kinds = _kinds(options)
     seed, node_count, lease_s = options.seed, options.node_count, options.lease_s
     if options.rounds:
         return plan_rounds(

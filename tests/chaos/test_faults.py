@@ -1,0 +1,41 @@
+"""Faults that are done to real nodes really are, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from tidelog import Producer, TidelogError
+
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.faults import Faults
+from tests.chaos.plan import FaultKind, PlannedFault
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.DISK_FAILING])
+def test_a_disk_takes_no_records_while_it_is_full_or_fails(tmp_path: Path, kind: FaultKind) -> None:
+    async def write(bootstrap: str, *, timeout_ms: int) -> None:
+        async with Producer(bootstrap, delivery_timeout_ms=timeout_ms) as producer:
+            await producer.send_and_wait("t", b"v", partition=0)
+
+    async def run() -> None:
+        cluster = ChaosCluster(
+            tmp_path / "cluster",
+            node_count=1,
+            chance=random.Random(1),
+            config={},
+            has_disk_faults=True,
+        )
+        async with cluster:
+            faults = Faults(cluster, lease_s=2.0, chance=random.Random(1))
+            await write(cluster.bootstrap, timeout_ms=60_000)
+            undo = await faults.begin(PlannedFault(kind, 0.0, 1.0, (1,), 0.5))
+            with pytest.raises(TidelogError):
+                await write(cluster.bootstrap, timeout_ms=1_000)
+            await undo()
+            await write(cluster.bootstrap, timeout_ms=60_000)
+            assert cluster.died == []
+
+    asyncio.run(run())
