@@ -34,7 +34,7 @@ _UNBOUNDED = 1 << 62  # a frame has fewer bytes than that
 
 
 class ElementBudget:
-    """How many array elements messages may have, nested arrays included."""
+    """How many array elements and tagged fields messages may have, nested ones included."""
 
     __slots__ = ("left",)
 
@@ -53,7 +53,7 @@ def read_message(
     """Return the message that starts at ``position``, in its own version's class or ``newest``.
 
     ``newest`` is the same message in another version: it gets the fields that both have, and
-    defaults for the others. The elements of the message's arrays are taken from ``budget``.
+    defaults for the others. The message's elements are taken from ``budget``.
     Raises ``MalformedMessage``, and ``TooManyElements`` where the budget has too few left.
     """
     return read_from(schema, data, position, newest=newest, budget=budget)[0]

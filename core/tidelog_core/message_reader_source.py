@@ -244,8 +244,7 @@ def _read_array(source: _Source, shape: _Shape, target: Any, *, is_flexible: boo
         size_min = _size_bytes_min(element, is_flexible=is_flexible)
         assert size_min > 0, "nothing would bound the array"
         source.emit(f"if {length} * {size_min} > size - p: raise too_many({length}, size - p)")
-        source.emit(f"left -= {length}")
-        source.emit("if left < 0: raise OutOfBudget")
+        _spend(source, length)
         code, expression = _FIXED.get(element.kind, ("", ""))
         if expression == _AS_IT_IS:
             source.emit(f"{value} = numbers(data, p, {length}, '{code}')")
@@ -281,6 +280,8 @@ def _read_tagged(
     source.emit(f"if {count}:")
     with source.indented():
         source.emit(f"if {count} > 127: {count}, p = varint(data, p - 1)")
+        source.emit(f"if {count} * 2 > size - p: raise too_many({count}, size - p)")
+        _spend(source, count)
         source.emit(f"for _ in range({count}):")
         with source.indented():
             source.emit(f"{tag}, p = varint(data, p)")
@@ -296,6 +297,11 @@ def _read_tagged(
                     source.flush()
                     source.emit(f"if p != {end}: raise Fault('has another size than its tag says')")
             source.emit(f"p = {end}")
+
+
+def _spend(source: _Source, count: str) -> None:
+    source.emit(f"left -= {count}")
+    source.emit("if left < 0: raise OutOfBudget")
 
 
 def _read_length(source: _Source, code: str, *, is_flexible: bool) -> str:

@@ -246,6 +246,15 @@ def test_a_budget_pays_for_the_elements_of_all_arrays() -> None:
     assert budget.left == 1000 - 19 - 2
 
 
+def test_a_budget_pays_for_tagged_fields_too() -> None:
+    body = b"\x01\x00\x00\x00" + b"\x05" + b"\x63\x00" * 5
+    budget = ElementBudget(7)
+    read_message(metadata.MetadataRequest, body, budget=budget)
+    assert budget.left == 2
+    with pytest.raises(TooManyElements):
+        read_message(metadata.MetadataRequest, body, budget=budget)
+
+
 def test_a_message_that_is_over_its_budget_is_refused_before_its_elements_are_made() -> None:
     data = offsets_of(topics=1, partitions=1_000_000)
     budget = ElementBudget(100_000)

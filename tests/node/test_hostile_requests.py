@@ -17,9 +17,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v3 import request as find
 from kio.schema.metadata.v9 import request as metadata
 from tidelog_core.wire_messages import build
-from tidelog_node.wire.primitives import ERROR_TEXT_LENGTH_MAX
+from tidelog_node.wire.primitives import ERROR_TEXT_LENGTH_MAX, TAGGED_FIELDS_MAX
 
-from tests.core.message_bytes import broken, joined, random_message
+from tests.core.message_bytes import broken, joined, random_message, varint
 from tests.node.node_process import NodeProcess
 from tests.node.wire_client import (
     WireClient,
@@ -36,7 +36,7 @@ MEMORY_GROWTH_MAX = 100_000_000
 UNKNOWN_TAG = b"\x01\x8f\x4e\x03abc"  # one field, tag 9999, of three bytes
 
 PRODUCE, FETCH, METADATA, JOIN_GROUP, SYNC_GROUP = 0, 1, 3, 11, 14
-CREATE_TOPICS, CREATE_PARTITIONS, SHARE_FETCH = 19, 37, 78
+API_VERSIONS, CREATE_TOPICS, CREATE_PARTITIONS, SHARE_FETCH = 18, 19, 37, 78
 # acks=0 has no answer, long polls and rebalances have one after a while.
 MAY_BE_SILENT = {PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP, SHARE_FETCH}
 MAKE_PARTITIONS = {METADATA, CREATE_TOPICS, CREATE_PARTITIONS}
@@ -111,6 +111,16 @@ def test_unknown_tagged_fields_are_skipped(node: NodeProcess, api_key: int, vers
             assert struct.unpack_from(">i", client.receive()) == (5,)
 
 
+def test_a_header_of_nothing_but_tagged_fields_is_refused(node: NodeProcess) -> None:
+    schema: Any = load_request_schema(API_VERSIONS, 3)
+    body = encode(schema, build(schema, client_software_name="a", client_software_version="1"))
+    for count, is_answered in ((TAGGED_FIELDS_MAX, True), (TAGGED_FIELDS_MAX + 1, False)):
+        with WireClient(node.port) as client:
+            tags = varint(count) + b"\x63\x00" * count
+            client.send(frame(API_VERSIONS, 3, 5, body, tags=tags))
+            assert client.is_closed_by_node() != is_answered
+
+
 def test_unknown_tagged_fields_of_nested_structs_are_skipped(node: NodeProcess) -> None:
     topic = build(metadata.MetadataRequestTopic, name="nowhere")
     request = build(metadata.MetadataRequest, topics=(topic,), allow_auto_topic_creation=False)
@@ -135,7 +145,7 @@ def test_requests_of_every_kind_are_answered_or_their_connections_closed(
 def test_many_requests_of_every_kind_are_answered_or_their_connections_closed(
     node: NodeProcess, request: pytest.FixtureRequest
 ) -> None:
-    assault(node, seeds(request), rounds=50, sample=None)
+    assault(node, seeds(request), rounds=100, sample=None)
 
 
 def seeds(request: pytest.FixtureRequest) -> Random:

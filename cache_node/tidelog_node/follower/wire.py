@@ -21,6 +21,7 @@ from typing import NamedTuple
 from tidelog_node.wire.primitives import (
     MalformedRequest,
     read_compact_array_length,
+    read_tag_count,
     read_uvarint,
     skip_tagged_fields,
     write_uvarint,
@@ -133,7 +134,7 @@ def _parse_partition(
         records = frame[position:end]
         position = end
     diverging: tuple[int, int] | None = None
-    tag_count, position = read_uvarint(frame, position)
+    tag_count, position = read_tag_count(frame, position)
     for _ in range(tag_count):
         tag, position = read_uvarint(frame, position)
         size_bytes, position = read_uvarint(frame, position)

@@ -36,6 +36,7 @@ from tidelog_node.wire.primitives import (
     read_compact_array_length,
     read_compact_string,
     read_string,
+    read_tag_count,
     read_uvarint,
     skip_tagged_fields,
     write_compact_nullable_string,
@@ -233,7 +234,7 @@ def _parse_flexible_topics(
 
 def _parse_replica_state(frame: memoryview, position: int) -> tuple[int, int]:
     """Return id and epoch of the replica state, tag 1, or -1 where it is not there."""
-    field_count, position = read_uvarint(frame, position)
+    field_count, position = read_tag_count(frame, position)
     replica_id = replica_epoch = -1
     for _ in range(field_count):
         tag, position = read_uvarint(frame, position)
