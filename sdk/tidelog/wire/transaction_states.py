@@ -1,6 +1,6 @@
-"""DescribeTransactions' response, with a start time that may be -1: kio's reader refuses it.
+"""DescribeTransactions' response, with a start time that may be -1: kio's class wants a time.
 
-kio reads the annotations as they are, so they must not be put off as strings.
+Readers and writers are made of the annotations, so they must not be put off as strings.
 Source: DescribeTransactionsResponse of the Kafka protocol, version 0.
 """
 
