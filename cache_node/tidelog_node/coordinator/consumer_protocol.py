@@ -18,12 +18,14 @@ from kio.index import load_entity_schema
 from kio.schema.consumer_protocol_assignment.v3 import data as assignment_schema
 from kio.schema.consumer_protocol_subscription.v3 import data as subscription_schema
 from kio.static.constants import EntityType
-from tidelog_core.errors import MalformedMessage
-from tidelog_core.message_reader import read_message
+from tidelog_core.errors import MalformedMessage, TooManyElements
+from tidelog_core.message_reader import ElementBudget, read_message
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build, write_message
 
 VERSION_MAX = 3
+# Topics and partitions of one member; to read so many takes tens of milliseconds.
+ELEMENTS_MAX = 100_000
 _VERSION = struct.Struct(">h")
 
 
@@ -86,8 +88,10 @@ def _decode(name: str, newest: type[Any], data: bytes) -> tuple[int, Any]:
     try:
         (version,) = _VERSION.unpack_from(data)
         known = max(0, min(version, VERSION_MAX))
-        return known, read_message(_schema(name, known), data, _VERSION.size, newest=newest)
-    except (MalformedMessage, struct.error) as problem:
+        budget = ElementBudget(ELEMENTS_MAX)
+        schema = _schema(name, known)
+        return known, read_message(schema, data, _VERSION.size, newest=newest, budget=budget)
+    except (MalformedMessage, TooManyElements, struct.error) as problem:
         raise MalformedProtocol(f"{name} does not parse: {problem}") from None
 
 

@@ -10,6 +10,7 @@ from tidelog_core.metadata.consumer_groups import ConsumerMember, TopicIdPartiti
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.consumer_protocol import (
+    ELEMENTS_MAX,
     VERSION_MAX,
     MalformedProtocol,
     decode_assignment,
@@ -134,7 +135,14 @@ def test_every_version_of_a_subscription_is_read_and_a_newer_one_as_the_newest()
     assert decode_assignment(b"") == frozenset()
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x00", b"\x00\x00\xff\xff\xff\xff", b"text"])
+TOO_MANY_TOPICS = bytes(2) + (ELEMENTS_MAX + 1).to_bytes(4, "big") + bytes(2 * ELEMENTS_MAX + 6)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00", b"\x00\x00", b"\x00\x00\xff\xff\xff\xff", b"text", TOO_MANY_TOPICS],
+    ids=["nothing", "a byte", "a version", "null topics", "text", "too many topics"],
+)
 def test_what_is_not_a_subscription_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedProtocol):
         decode_subscription(data)
