@@ -7,6 +7,7 @@
     <data dir>/<topic>-<partition>/topic-<id>  empty; says which topic the log belongs to
     <data dir>/<topic>-<partition>.<id>-stray  a log that was damaged, or of a topic that the
                                                cluster does not know
+    <data dir>/quarantine/<topic>-<partition>/ damaged segment files that were replaced
 
 A log whose topic id is not the one expected is moved aside, never removed: it may be
 the only copy of something, so a person decides. Only where the cluster remembers that
@@ -39,6 +40,7 @@ NODE_FILE = "node"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 TOPIC_ID_PREFIX = "topic-"
 STRAY_SUFFIX = "-stray"
+QUARANTINE_DIRECTORY = "quarantine"
 STRAY_TOPIC_LENGTH_MAX = 190  # of the topic's name; file systems take 255 with all the rest
 
 
@@ -120,6 +122,10 @@ class LogDirectories:
         names = _names(self.path / str(held.partition))
         is_its = f"{TOPIC_ID_PREFIX}{held.topic_id}" in names
         return is_its and any(name.endswith(LOG_SUFFIX) for name in names)
+
+    def quarantine(self, held: HeldPartition) -> Path:
+        """Return where damaged files of the partition's log are kept. It may not be there yet."""
+        return self.path / QUARANTINE_DIRECTORY / str(held.partition)
 
     def set_aside(self, held: HeldPartition) -> Path:
         """Take a damaged log out of the way, for a person to look at; return where it is now."""

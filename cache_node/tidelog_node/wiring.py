@@ -50,6 +50,8 @@ from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.restore import restore_logs
+from tidelog_node.scrubbing import Scrubber
+from tidelog_node.segment_mending import SegmentMender
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.share.partitions import SharePartitions
@@ -312,8 +314,23 @@ def _open_files_max(config: NodeConfig) -> int:
 async def _start_rewriting(
     settings: NodeSettings, cluster: ClusterParts, data: DataParts, tasks: Background
 ) -> None:
-    """Start what replaces segments of this node's logs: compaction, and erasing of keys."""
+    """Start what replaces segments of this node's logs: mending, compaction, erasing of keys."""
     busy: set[Replica] = set()
+    mender = SegmentMender(
+        replicas=data.replicas,
+        view=cluster.view,
+        broker_id=settings.broker_id,
+        tier=data.tier,
+        directories=cluster.directories,
+        hand_over=cluster.member.hand_over,
+        busy=busy,
+        health=data.health,
+        executor=data.executor,
+    )
+    data.tier.on_suspected = mender.suspect
+    tasks.add(mender.run())
+    scrubber = Scrubber(replicas=data.replicas, node_config=cluster.node_config, mender=mender)
+    tasks.add(scrubber.run())
     cleaner = LogCleaner(
         replicas=data.replicas,
         tier=data.tier,

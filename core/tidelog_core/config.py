@@ -211,6 +211,7 @@ class NodeConfig:
     log_retention_clock_settle_ms: int = _setting("log.retention.clock.settle.ms", "long", 3_600_000, "How long a clock that has jumped ahead by more than that removes nothing for its age, if no independent clock agrees with it, milliseconds.", at_least=0)
     log_retention_ms: int = _setting("log.retention.ms", "long", 604_800_000, "Default of the topic's retention.ms, milliseconds.", at_least=-1)
     log_roll_ms: int = _setting("log.roll.ms", "long", 604_800_000, "Default of the topic's segment.ms, milliseconds.", at_least=1)
+    log_scrub_bytes_per_second: int = _setting("log.scrub.bytes.per.second", "long", 1_048_576, "Bytes a second of sealed local segments that are read in the background and checked, CRC by CRC, over and over; never more than a twentieth of a core. 0 checks none.", at_least=0)
     log_segment_bytes: int = _setting("log.segment.bytes", "int", 1_073_741_824, "Default of the topic's segment.bytes.", at_least=14)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", "int", 0, "Fetch sessions kept; 0 declines them, which every client accepts.", at_least=0, at_most=0, is_read_only=True)
     message_max_bytes: int = _setting("message.max.bytes", "int", 1_048_588, "Default of the topic's max.message.bytes.", at_least=0)

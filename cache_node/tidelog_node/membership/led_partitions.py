@@ -114,6 +114,20 @@ class LedPartitions:
                 ]
         return changes
 
+    def hand_over(self, partition: Partition) -> bool:
+        """Begin to hand a partition over, which others can lead better for a while.
+
+        Returns False where nobody else is in sync.
+        """
+        membership = self._membership
+        successor = membership.clerk.drain_successor(partition, membership.peers)
+        if successor is None or not membership.leads(partition):
+            return successor is not None
+        self._replicas.begin_hand_over(
+            partition.topic_id, partition.partition, successor, is_leaving=False
+        )
+        return True
+
     async def drain(self, *, seconds_max: float = DRAIN_SECONDS_MAX) -> int:
         """Hand over everything that someone else can lead; return how many are still led.
 

@@ -191,6 +191,10 @@ class ClusterMember:
         start_task(self._elections.run())
         start_task(self._led.run())
 
+    def hand_over(self, partition: Partition) -> bool:
+        """Begin to hand a partition over; return whether anybody else is in sync."""
+        return self._led is not None and self._led.hand_over(partition)
+
     def lead_anew(self, topic: str, partition: Partition) -> None:
         """Lead the partition in its next leader epoch, as after a start of this node.
 

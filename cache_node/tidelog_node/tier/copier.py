@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 from tidelog_core.clock import steady_clock_ms
 from tidelog_core.config import UNLIMITED, NodeConfig
-from tidelog_core.errors import StorageError
+from tidelog_core.errors import CorruptRecordBatch, ErrorCode, StorageError, TidelogError
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -51,6 +51,17 @@ from tidelog_node.tier.protocol import UploadRequest
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
+
+
+class SegmentSuspected(TidelogError):
+    """The local file of a segment may be damaged: it could not be copied."""
+
+    code = ErrorCode.kafka_storage_error
+
+    def __init__(self, base_offset: int, error: TidelogError) -> None:
+        super().__init__(str(error))
+        self.base_offset = base_offset
+
 
 NO_CHAINED_HASH = ""  # of a copy that has not finished
 
@@ -124,7 +135,10 @@ class Copier:
             await self.take_over(led)
         log = led.replica.log
         while (segment := await self._next(led, log)) is not None:
-            await self._copy_segment(led, segment)
+            try:
+                await self._copy_segment(led, segment)
+            except (CorruptRecordBatch, StorageError) as error:
+                raise SegmentSuspected(segment.base_offset, error) from error
         self.evict(led)
 
     def evict(self, led: LedPartition) -> None:

@@ -48,7 +48,7 @@ from tidelog_core.rewriting.choice import compacted_end
 from tidelog_core.tier.planning import finished_segments
 
 from tidelog_node.tier.client import TierClient, WorkerCommand
-from tidelog_node.tier.copier import Copier
+from tidelog_node.tier.copier import Copier, SegmentSuspected
 from tidelog_node.tier.erasures import Erasures
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
@@ -136,6 +136,8 @@ class TierService:
             clock_ms=clock_ms,
             may_expire=may_expire,
         )
+        # Called with a segment's base offset where the local file may be damaged.
+        self.on_suspected: Callable[[TopicPartition, int], None] = lambda _, __: None
         self._led: dict[tuple[UUID, int], LedPartition] = {}
         self._followed: dict[tuple[UUID, int], RemoteLog] = {}  # what followers have read
         self._copying: dict[tuple[UUID, int], asyncio.Task[None]] = {}
@@ -588,6 +590,12 @@ class TierService:
         except (TierUnavailable, StoreUnavailable, OutcomeUnknown) as error:
             self._wait(led)
             logger.info("tier work waits", extra=_trouble(led, action, error))
+        except SegmentSuspected as error:
+            # Who is told looks at the file, and says what it is.
+            self._wait(led)
+            led.reset()
+            logger.info("tier work waits", extra=_trouble(led, action, error))
+            self.on_suspected(led.replica.partition, error.base_offset)
         except TidelogError as error:
             self._wait(led)
             led.reset()

@@ -22,6 +22,10 @@ from tidelog_core.log.values import SealedSegment
 def describe_sealed(local: LocalLog, segment: LogSegment, epochs: LeaderEpochs) -> SealedSegment:
     """Return the segment's facts. Raises ``OSError``."""
     directory, base_offset = local.directory, segment.base_offset
+    try:
+        last_modified_ms = segment.path.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        last_modified_ms = segment.created_ms  # Who reads the segment finds that it is gone.
     return SealedSegment(
         base_offset=base_offset,
         end_offset=segment.end_offset,
@@ -33,7 +37,7 @@ def describe_sealed(local: LocalLog, segment: LogSegment, epochs: LeaderEpochs) 
         txn_index=segment_path(directory, base_offset, TXN_INDEX_SUFFIX),
         producer_snapshot=snapshot_path(directory, segment.end_offset),
         leader_epochs=epochs.within(base_offset, segment.end_offset),
-        last_modified_ms=segment.path.stat().st_mtime_ns // 1_000_000,
+        last_modified_ms=last_modified_ms,
     )
 
 

@@ -715,6 +715,15 @@ class UnifiedLog:
             return None
         return tuple(segment for segment in segments if segment.base_offset < up_to)
 
+    def note_uncompacted(self, offset: int) -> None:
+        """Count what lies above as not compacted: other bytes are about to come there. Durable.
+
+        Compactions under way come to nothing. Raises ``StorageError``.
+        """
+        self._local.check_online()
+        self._cleaning.settle()
+        self._cleaning.forget_above(offset)
+
     @property
     def cut_count(self) -> int:
         """How often this object's log was cut at its end: other records may stand there since."""

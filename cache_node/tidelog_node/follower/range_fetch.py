@@ -1,0 +1,85 @@
+"""Fetches a range of offsets from a partition's leader, as a consumer would.
+
+For what a replica has lost from the middle of its log. The leader takes no note of it: what it
+knows of this broker as a follower stays right. What the leader has only in the tier it reads
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from tidelog_core.errors import CorruptRecordBatch, ErrorCode, NotLeaderOrFollower
+from tidelog_core.log.append_checks import PositionedHeader, check_replicated
+
+from tidelog_node.follower.connection import LeaderConnection
+from tidelog_node.follower.wire import (
+    FetchedPartition,
+    FollowerLimits,
+    WantedPartition,
+    encode_follower_fetch,
+    parse_follower_fetch,
+)
+from tidelog_node.replicas import Replica
+from tidelog_node.wire.primitives import PARSE_ERRORS
+
+CONNECT_SECONDS_MAX = 5.0
+ANSWER_SECONDS_MAX = 30.0
+FETCH_BYTES = 4_194_304
+NOBODY = -1  # as a replica: the fetch is a consumer's
+EMPTY_ANSWERS_MAX = 20
+WAIT_MS = 500
+
+
+async def fetch_range(
+    replica: Replica, endpoint: tuple[str, int], *, start: int, end: int, leader_epoch: int
+) -> AsyncIterator[tuple[bytearray, list[PositionedHeader]]]:
+    """Yield the batches in ``[start, end)``, whole and checked, with their headers.
+
+    Raises ``OSError``, ``TimeoutError``, ``NotLeaderOrFollower`` where the leader does not
+    answer with records, ``CorruptRecordBatch`` where its own are damaged.
+    """
+    async with asyncio.timeout(CONNECT_SECONDS_MAX):
+        connection = await LeaderConnection.connect(*endpoint)
+    try:
+        empty_count = 0
+        while start < end:
+            fetched = await _fetch(connection, replica, start, leader_epoch)
+            records = bytearray(fetched.records or b"")
+            headers, _ = check_replicated(records)
+            headers = [found for found in headers if start <= found[1].base_offset < end]
+            if not headers:
+                empty_count += 1
+                if fetched.records is not None or empty_count > EMPTY_ANSWERS_MAX:
+                    return  # Compaction has left nothing more in the range.
+                continue
+            yield records, headers
+            start = headers[-1][1].next_offset
+    finally:
+        connection.close()
+
+
+async def _fetch(
+    connection: LeaderConnection, replica: Replica, offset: int, leader_epoch: int
+) -> FetchedPartition:
+    limits = FollowerLimits(
+        replica_id=NOBODY,
+        replica_epoch=-1,
+        max_wait_ms=WAIT_MS,
+        max_bytes=FETCH_BYTES,
+        partition_max_bytes=FETCH_BYTES,
+    )
+    wanted = WantedPartition(replica.partition.partition, leader_epoch, offset, -1, -1)
+    request = encode_follower_fetch(0, limits, [(replica.topic_id.bytes, [wanted])])
+    answer = await connection.exchange(request, timeout_s=ANSWER_SECONDS_MAX)
+    try:
+        error_code, found = parse_follower_fetch(answer)
+    except PARSE_ERRORS as error:
+        raise NotLeaderOrFollower(f"the answer cannot be read: {error!r}") from error
+    if error_code or len(found) != 1 or found[0].error_code:
+        code = error_code or (found[0].error_code if found else 0)
+        if code == ErrorCode.corrupt_message:
+            raise CorruptRecordBatch("the leader's records are damaged too")
+        raise NotLeaderOrFollower(f"the leader answers {ErrorCode(code).name}")
+    return found[0]

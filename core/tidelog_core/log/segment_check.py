@@ -1,0 +1,64 @@
+"""Whether a sealed segment's file is what was appended: CRC of every batch, offsets, extent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_core.errors import CorruptRecordBatch
+from tidelog_core.log.batch_scan import scan_file
+from tidelog_core.records.batch import check_crc
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDamage:
+    """What is wrong with a segment's file."""
+
+    path: Path
+    position: int  # of the first batch that is not right
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is damaged at position {self.position}: {self.problem}"
+
+
+def _at_once(_size_bytes: int) -> None:
+    """Let the file be read without a limit on the rate."""
+
+
+def check_segment(
+    path: Path,
+    *,
+    base_offset: int,
+    end_offset: int,
+    size_bytes: int,
+    throttle: Callable[[int], None] = _at_once,
+) -> SegmentDamage | None:
+    """Read the whole file; return what is wrong with it, if anything. Blocks.
+
+    ``throttle`` is told of the bytes of each batch, and may block. A file that is not there,
+    or that the disk does not give, is damaged too.
+    """
+    position, next_offset = 0, base_offset
+    try:
+        found_bytes = path.stat().st_size
+        with closing(scan_file(path, min(size_bytes, found_bytes))) as batches:
+            for buffer, at, start, header in batches:
+                check_crc(buffer, at, header)
+                if header.base_offset < next_offset or header.next_offset > end_offset:
+                    problem = f"offsets [{header.base_offset}, {header.next_offset}) do not belong"
+                    return SegmentDamage(path, start, problem)
+                next_offset, position = header.next_offset, start + header.size_bytes
+                throttle(header.size_bytes)
+    except CorruptRecordBatch as error:
+        return SegmentDamage(path, position, str(error))
+    except OSError as error:
+        return SegmentDamage(path, position, f"it cannot be read: {error.strerror}")
+    if position < size_bytes:
+        problem = "no batch is there"
+        if found_bytes < size_bytes:
+            problem = f"the file has {found_bytes} bytes instead of {size_bytes}"
+        return SegmentDamage(path, position, problem)
+    return None

@@ -1,0 +1,65 @@
+"""The scrubber finds damaged segments, at the rate that it may."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.model import TopicPartition
+from tidelog_node.scrubbing import Scrubber
+
+from tests.node.replication.led_node import led_node
+from tests.node.wire_client import a_batch
+
+SEGMENT_COUNT = 4
+
+
+class Told:
+    """Remembers what it is told of."""
+
+    def __init__(self) -> None:
+        self.segments: list[tuple[TopicPartition, int]] = []
+
+    def suspect(self, partition: TopicPartition, base_offset: int) -> None:
+        self.segments.append((partition, base_offset))
+
+
+async def scrub(folder: Path, rate: int) -> tuple[float, Told, list[int], int]:
+    """Check four segments, the second of them damaged; return how long that took, too."""
+    config = NodeConfig(log_scrub_bytes_per_second=rate)
+    async with led_node(folder) as node:
+        await node.create_topic()
+        replica = node.replica()
+        for _ in range(SEGMENT_COUNT):
+            replica.append(bytearray(a_batch(b"x" * 300_000)))
+            replica.log.roll()
+        sealed = replica.log.sealed_segments()
+        with sealed[1].path.open("r+b") as file:
+            file.seek(1_000)
+            file.write(b"y")
+        told = Told()
+        scrubber = Scrubber(replicas=node.replicas, node_config=lambda: config, mender=told)
+        with ThreadPoolExecutor(1) as executor:
+            started = time.monotonic()
+            await scrubber.check_all(executor)
+            took_s = time.monotonic() - started
+        return took_s, told, [one.base_offset for one in sealed], scrubber.checked_bytes
+
+
+def test_damaged_segments_are_found(tmp_path: Path) -> None:
+    _, told, bases, checked_bytes = asyncio.run(scrub(tmp_path, 2**40))
+    assert [base_offset for _, base_offset in told.segments] == [bases[1]]
+    assert checked_bytes > SEGMENT_COUNT * 300_000
+
+
+def test_no_more_is_read_than_the_rate_allows(tmp_path: Path) -> None:
+    took_s, _, _, checked_bytes = asyncio.run(scrub(tmp_path, 2_000_000))
+    assert took_s >= (checked_bytes - 400_000) / 2_000_000
+
+
+def test_a_rate_of_nothing_reads_nothing(tmp_path: Path) -> None:
+    _, told, _, checked_bytes = asyncio.run(scrub(tmp_path, 0))
+    assert (told.segments, checked_bytes) == ([], 0)
