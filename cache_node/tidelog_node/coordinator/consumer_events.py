@@ -10,8 +10,9 @@ from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH, Partitions
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-# Groups up to here have targets computed as soon as their epoch has grown, which takes them
-# under a millisecond. Larger ones wait for ``group.consumer.assignment.interval.ms``.
+# Groups up to here have targets computed as soon as their epoch has grown: a member that joins
+# is told its partitions at once. Larger ones have them computed in another thread, and not
+# before ``group.consumer.assignment.interval.ms`` has passed.
 ASSIGNED_AT_ONCE_MEMBERS_MAX = 100
 
 

@@ -23,7 +23,7 @@ group go on from its generations when it changes its protocol.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from uuid import UUID
 
@@ -38,7 +38,6 @@ from tidelog_core.metadata.consumer_groups import (
 )
 from tidelog_core.metadata.groups import GroupRecord
 
-from tidelog_node.coordinator.assignor import ASSIGNORS
 from tidelog_node.coordinator.consumer_events import (
     JOIN_EPOCH,
     ConsumerGroupSettings,
@@ -59,6 +58,7 @@ from tidelog_node.coordinator.pattern_matches import PatternMatches
 from tidelog_node.coordinator.subscribed_topics import TopicsByName, find_topics
 from tidelog_node.coordinator.subscriber import Subscriber
 from tidelog_node.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
+from tidelog_node.coordinator.target_computation import TargetComputation
 from tidelog_node.coordinator.topic_pattern import InvalidPattern
 
 
@@ -86,6 +86,7 @@ class ConsumerGroup(EpochGroup):
         self._matches = PatternMatches()
         self._seen_subscriptions = self.roster.subscriptions_version
         self._assigned_at_ms: int | None = None  # None: not since this node has the group
+        self._computing: TargetComputation | None = None  # is under way
 
     # Events.
 
@@ -117,6 +118,31 @@ class ConsumerGroup(EpochGroup):
         for member_id in self._deadlines.overdue(self._now_ms):
             if step.becomes is None:
                 self.fence(self.member(member_id), settings)
+        return step
+
+    def computed(
+        self, computation: TargetComputation, targets: Mapping[str, Partitions], *, now_ms: int
+    ) -> Step:
+        """The targets that a step asked for are there; members get them as they send heartbeats.
+
+        Whoever has gone since gets none, and whoever has come waits for the next.
+        """
+        step = self.begin(now_ms)
+        if self._computing is not computation:
+            return step
+        self._computing = None
+        if self._is_dead:
+            return step
+        found: dict[str, Partitions] = {}
+        for member_id, target in targets.items():
+            if member_id in self.roster:
+                found[member_id] = target
+                continue
+            instance_id = computation.subscribers[member_id].instance_id
+            heir = None if instance_id is None else self.roster.static(instance_id)
+            if heir is not None:  # a static member that has come back under a new id
+                found[heir.member_id] = target
+        self._take_targets(computation, found)
         return step
 
     # Parts of events, for this module and for those of classic members.
@@ -173,8 +199,8 @@ class ConsumerGroup(EpochGroup):
         has_changed = self._look_up(topics)
         if is_bumped or (has_changed and not is_due):
             self.epoch += 1
-        if self.epoch > self.assignment_epoch and self._may_assign(settings):
-            self._assign(settings)
+        if self.epoch > self.assignment_epoch and self._may_compute(settings):
+            self._compute(settings)
         member = self.member(told.member_id)
         moved = reconcile(
             member,
@@ -468,15 +494,25 @@ class ConsumerGroup(EpochGroup):
             names |= frozenset(self._matches.by_pattern.get(member.subscribed_pattern, ()))
         return names
 
-    def _may_assign(self, settings: ConsumerGroupSettings) -> bool:
-        """Whether targets may be computed already, which takes time in proportion to members."""
+    def _may_compute(self, settings: ConsumerGroupSettings) -> bool:
+        """Whether targets may be computed now, which takes time in proportion to members."""
+        if self._computing is not None:
+            return False
         return (
             len(self.roster) <= settings.assigned_at_once_members_max
             or self._assigned_at_ms is None
             or self._now_ms - self._assigned_at_ms >= settings.assignment_interval_ms
         )
 
-    def _assign(self, settings: ConsumerGroupSettings) -> None:
+    def _compute(self, settings: ConsumerGroupSettings) -> None:
+        """Compute targets, or have it done by whoever carries the step out."""
+        computation = self._computation(settings)
+        if len(self.roster) <= settings.assigned_at_once_members_max:
+            self._take_targets(computation, computation.run())
+        else:
+            self._computing = self.step.computes = computation
+
+    def _computation(self, settings: ConsumerGroupSettings) -> TargetComputation:
         topic_ids: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
         subscribers: dict[str, Subscriber] = {}
         for member in self.roster:
@@ -491,10 +527,18 @@ class ConsumerGroup(EpochGroup):
             subscribers[member.member_id] = Subscriber(
                 instance_id=member.instance_id, topic_ids=ids, target=member.target
             )
-        counts = {topic.topic_id: topic.partition_count for topic in self.topics.values()}
-        assign = ASSIGNORS[self.preferred_assignor(settings)]
-        self.roster.set_targets(assign(subscribers, counts))
-        self.assignment_epoch = self.epoch
+        return TargetComputation(
+            epoch=self.epoch,
+            assignor=self.preferred_assignor(settings),
+            subscribers=subscribers,
+            partition_counts={t.topic_id: t.partition_count for t in self.topics.values()},
+        )
+
+    def _take_targets(
+        self, computation: TargetComputation, targets: Mapping[str, Partitions]
+    ) -> None:
+        self.roster.set_targets(targets)
+        self.assignment_epoch = computation.epoch
         self._assigned_at_ms = self._now_ms
         self.step.must_store = True
 

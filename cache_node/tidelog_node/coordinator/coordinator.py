@@ -30,6 +30,7 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
+from tidelog_core.metadata.consumer_groups import Partitions
 from tidelog_core.metadata.groups import (
     GROUP_COLLECTION_PREFIX,
     CommittedOffset,
@@ -71,6 +72,7 @@ from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeart
 from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
 from tidelog_node.coordinator.sweeping import Sweeper
+from tidelog_node.coordinator.target_computation import TargetComputation, in_thread
 from tidelog_node.coordinator.wakeups import Wakeups
 
 logger = logging.getLogger(__name__)
@@ -100,6 +102,7 @@ class GroupCoordinator:
         page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
         may_expire: Callable[[], bool] = lambda: True,
         assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX,
+        compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]] = in_thread,
     ) -> None:
         """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
 
@@ -125,6 +128,7 @@ class GroupCoordinator:
             settings=self._consumer_settings,
             share_settings=self._share_settings,
             topics=lambda: self._view.image.topics,
+            compute=compute,
         )
         self._shards = LedShards(
             CONSUMER_OFFSETS_TOPIC,

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 if TYPE_CHECKING:
     from tidelog_node.coordinator.group_state import ClassicGroup
+    from tidelog_node.coordinator.target_computation import TargetComputation
 
 RequestNumber = NewType("RequestNumber", int)
 
@@ -112,6 +113,7 @@ class Step:
     """
 
     must_store: bool = False
+    computes: TargetComputation | None = None  # to be run, and the group told what comes out
     becomes: ClassicGroup | None = None  # what a consumer group goes on as from here
     joins: list[tuple[RequestNumber, JoinAnswer]] = field(default_factory=list)
     syncs: list[tuple[RequestNumber, SyncAnswer]] = field(default_factory=list)

@@ -13,6 +13,7 @@ told to try again, and the next request loads what the store has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
+from tidelog_core.metadata.consumer_groups import Partitions
 from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
 from tidelog_core.metadata.store import Check, Write
 
@@ -55,6 +57,7 @@ from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeart
 from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.storage import GroupStorage
 from tidelog_node.coordinator.subscribed_topics import TopicsByName
+from tidelog_node.coordinator.target_computation import TargetComputation
 from tidelog_node.coordinator.upgrading import as_consumer_group
 
 logger = logging.getLogger(__name__)
@@ -71,6 +74,7 @@ class Surroundings:
     settings: Callable[[str], ConsumerGroupSettings]  # of the group of this id
     share_settings: Callable[[str], ShareGroupSettings]
     topics: Callable[[], TopicsByName]
+    compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]]
 
 
 class Unloaded(Exception):
@@ -103,6 +107,7 @@ class LoadedGroup:
         self._syncs: dict[RequestNumber, asyncio.Future[SyncAnswer]] = {}
         self._storing: asyncio.Task[Any] | None = None
         self._collected: Step | None = None  # is to be stored, and nothing is written yet
+        self._computing: set[asyncio.Task[None]] = set()
         self._fault = ErrorCode.none  # why it was unloaded
 
     @property
@@ -316,7 +321,9 @@ class LoadedGroup:
         self._on_change(self)
 
     async def close(self) -> None:
-        """Finish what is being stored."""
+        """Finish what is being stored and computed."""
+        if self._computing:
+            await asyncio.wait(self._computing)
         if self._storing is not None:
             await asyncio.wait([self._storing])
         await self.storage.close()
@@ -348,10 +355,7 @@ class LoadedGroup:
         write: a rebalance of many members takes as many writes as there is time for.
         """
         await self._claim()
-        while self._storing is not None and self._collected is None:
-            await asyncio.wait([self._storing])
-        if self.is_unloaded:
-            raise Unloaded
+        await self._may_decide()
         answer, step = decide()
         self._take(step)
         # Even without news of its own it may tell of some that nobody has stored yet.
@@ -360,6 +364,26 @@ class LoadedGroup:
             if self._fault is not ErrorCode.none:
                 return HeartbeatAnswer(error=self._fault)
         return answer
+
+    async def _may_decide(self) -> None:
+        """Wait until changes can share the next write. Raises ``Unloaded``."""
+        while self._storing is not None and self._collected is None:
+            await asyncio.wait([self._storing])
+        if self.is_unloaded:
+            raise Unloaded
+
+    async def _compute(self, group: ConsumerGroup, computation: TargetComputation) -> None:
+        """Have targets computed while the group goes on, and take them in."""
+        try:
+            targets = await self._surroundings.compute(computation)
+        except Exception:
+            logger.exception("no targets for a group", extra={"group": group.group_id})
+            self.unload(ErrorCode.unknown_server_error)
+            return
+        with contextlib.suppress(Unloaded):
+            await self._may_decide()
+            if self.group is group:
+                self._take(group.computed(computation, targets, now_ms=self._now_ms()))
 
     def _consumer_heartbeat(self, request: ConsumerHeartbeat) -> tuple[HeartbeatAnswer, Step]:
         now_ms, settings = self._now_ms(), self._settings()
@@ -406,6 +430,11 @@ class LoadedGroup:
                 await self.exclusively(self.storage.claim)
 
     def _take(self, step: Step) -> None:
+        if step.computes is not None:
+            assert isinstance(self.group, ConsumerGroup)
+            computing = asyncio.create_task(self._compute(self.group, step.computes))
+            self._computing.add(computing)
+            computing.add_done_callback(self._computing.discard)
         if step.becomes is not None:
             self.group = step.becomes
         if self._collected is not None:

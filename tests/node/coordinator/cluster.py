@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from uuid import UUID, uuid5
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.consumer_groups import Partitions
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic, delete, put
@@ -18,6 +19,7 @@ from tidelog_node.coordinator.consumer_events import ASSIGNED_AT_ONCE_MEMBERS_MA
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, SyncAnswer
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
+from tidelog_node.coordinator.target_computation import TargetComputation
 
 from tests.node.coordinator.requests import join, sync
 
@@ -152,6 +154,12 @@ class Node:
         return next((value.offset for value in found.values()), None)
 
 
+async def slowly(computation: TargetComputation) -> Mapping[str, Partitions]:
+    """Return what comes out, some time later: in this loop's time, which no thread knows."""
+    await asyncio.sleep(0.2)
+    return computation.run()
+
+
 @contextlib.asynccontextmanager
 async def node(
     store: MetadataStore,
@@ -162,6 +170,7 @@ async def node(
     page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
     may_expire: Callable[[], bool] = lambda: True,
     assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX,
+    compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]] | None = None,
 ) -> AsyncIterator[Node]:
     """Run a coordinator in the running loop's time."""
     loop = asyncio.get_running_loop()
@@ -179,6 +188,7 @@ async def node(
         page_limits=page_limits,
         may_expire=may_expire,
         assigned_at_once_members_max=assigned_at_once_members_max,
+        compute=slowly if compute is None else compute,
     )
     await coordinator.start()
     try:

@@ -15,6 +15,8 @@ from tidelog_node.coordinator.simple_assignor import assign_shared
 from tidelog_node.coordinator.subscriber import Subscriber
 from tidelog_node.coordinator.uniform_assignor import assign_uniformly
 
+from tests.node.coordinator.lines import lines_of
+
 TOPICS = [UUID(int=number) for number in range(1, 5)]
 NAMES = [f"m{number}" for number in range(7)]
 
@@ -176,6 +178,20 @@ def test_range_puts_static_members_first_by_their_names() -> None:
     assigned = assign_ranges(members, {topic: 4})
     shares = {name: sorted(p.partition for p in share) for name, share in assigned.items()}
     assert shares == {"c": [0, 1], "b": [2], "a": [3]}
+
+
+def test_uniform_takes_time_in_proportion_to_members_and_partitions() -> None:
+    def lines(count: int) -> int:
+        topic_ids = [UUID(int=number) for number in range(3)]
+        members = {
+            f"m{number}": Subscriber(
+                instance_id=None, topic_ids=frozenset(topic_ids[: 1 + number % 3])
+            )
+            for number in range(count)
+        }
+        return lines_of(lambda: assign_uniformly(members, dict.fromkeys(topic_ids, count)))
+
+    assert lines(800) < 10 * lines(100)
 
 
 def test_nobody_and_nothing_are_fine() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ from tidelog_node.coordinator.consumer_events import ConsumerHeartbeat, Heartbea
 from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
 from tidelog_node.coordinator.consumer_protocol import decode_assignment, encode_assignment
 from tidelog_node.coordinator.group_state import ClassicGroup, Phase
+from tidelog_node.coordinator.subscriber import Subscriber
+from tidelog_node.coordinator.target_computation import TargetComputation, in_thread
 
 from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node, topic_id
 from tests.node.coordinator.memory_store import MemoryMetadataStore
@@ -137,6 +139,71 @@ def test_heartbeats_that_come_during_a_write_share_the_next_one() -> None:
             assert len((await found(broker)).roster) == 51
 
     play(scenario)
+
+
+class TestTargetsOfLargeGroups:
+    """Which are computed while the group goes on."""
+
+    def test_members_are_answered_while_targets_are_computed(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            is_allowed = asyncio.Event()
+
+            async def held(computation: TargetComputation) -> Mapping[str, Partitions]:
+                await is_allowed.wait()
+                return computation.run()
+
+            async with node(store, assigned_at_once_members_max=1, compute=held) as broker:
+                await enter(broker, "a")
+                answers = await asyncio.gather(*(enter(broker, f"m{n}") for n in range(9)))
+                assert {(a.error, a.member_epoch) for a in answers} == {(ErrorCode.none, 1)}
+                assert (await beat(broker, "a", 1)).error is ErrorCode.none
+                is_allowed.set()
+                await asyncio.sleep(1.1)
+                for _ in range(2):
+                    for member in [m.member_id for m in (await found(broker)).roster]:
+                        state = (await found(broker)).member(member)
+                        await beat(broker, member, state.epoch, owned=state.assigned)
+                    await asyncio.sleep(1.1)
+                group = await found(broker)
+                assert group.assignment_epoch == group.epoch
+            async with node(store, broker_id=1) as again:
+                assert (await found(again)).assignment_epoch == group.epoch
+
+        play(scenario)
+
+    def test_a_computation_that_fails_is_made_again(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            failures = [RuntimeError("no"), RuntimeError("no again")]
+
+            async def failing(computation: TargetComputation) -> Mapping[str, Partitions]:
+                if failures:
+                    raise failures.pop()
+                return computation.run()
+
+            async with node(store, assigned_at_once_members_max=1, compute=failing) as broker:
+                await enter(broker, "a")
+                await enter(broker, "b")
+                for _ in range(4):
+                    await asyncio.sleep(1)
+                    await beat(broker, "a", 1)
+                assert not failures
+                assert (await found(broker)).assignment_epoch == 2
+
+        play(scenario)
+
+    def test_a_thread_computes_them(self) -> None:
+        async def scenario() -> None:
+            computation = TargetComputation(
+                epoch=1,
+                assignor="uniform",
+                subscribers={
+                    "a": Subscriber(instance_id=None, topic_ids=frozenset({topic_id("t")}))
+                },
+                partition_counts={topic_id("t"): 2},
+            )
+            assert await in_thread(computation) == {"a": partitions(0, 1)}
+
+        asyncio.run(scenario())
 
 
 def test_nobody_is_told_of_what_could_not_be_stored() -> None:

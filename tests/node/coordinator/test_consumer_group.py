@@ -6,7 +6,6 @@ What Apache Kafka answers to the same requests is compared in ``tests/kafka``.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +21,10 @@ from tidelog_node.coordinator.consumer_events import (
 )
 from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
 from tidelog_node.coordinator.events import MemberIdentity, Step
+from tidelog_node.coordinator.target_computation import TargetComputation
 
 from tests.node.coordinator.cluster import topic_id
+from tests.node.coordinator.lines import lines_of
 from tests.node.coordinator.requests import join, subscription, sync
 
 SETTINGS = ConsumerGroupSettings(
@@ -58,6 +59,7 @@ class Driver:
         self.settings = SETTINGS
         self.now_ms = 0
         self.step = Step()
+        self.computation: TargetComputation | None = None  # is under way
 
     def beat(self, member: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
         request = ConsumerHeartbeat(
@@ -79,7 +81,16 @@ class Driver:
         answer, self.step = self.group.consumer_heartbeat(
             request, now_ms=self.now_ms, settings=self.settings, topics=self.topics
         )
+        if self.step.computes is not None:
+            assert self.computation is None
+            self.computation = self.step.computes
         return answer
+
+    def compute(self) -> Step:
+        """End the computation that is under way."""
+        computation, self.computation = self.computation, None
+        assert computation is not None
+        return self.group.computed(computation, computation.run(), now_ms=self.now_ms)
 
     def enter(self, member: str, *names: str, **fields: Any) -> HeartbeatAnswer:
         given = {"rebalance_timeout_ms": 60_000, "owned": frozenset(), **fields}
@@ -89,6 +100,8 @@ class Driver:
         """Have the members give up and take over; return the epoch that all are in then."""
         for _ in range(4):
             for name in members:
+                if self.computation is not None:
+                    self.compute()
                 member = self.group.member(name)
                 self.beat(name, member.epoch, instance_id=member.instance_id, owned=member.assigned)
         assert self.group.phase is ConsumerPhase.STABLE
@@ -292,37 +305,75 @@ class TestLargeGroup:
     def test_those_who_join_within_an_interval_are_assigned_partitions_together(self) -> None:
         driver = self.driver(4)
         epoch = driver.group.epoch
-        assert driver.enter("first").member_epoch == epoch + 1
+        assert driver.enter("first").member_epoch == epoch
+        assert driver.compute().must_store
         driver.now_ms += 999
         for number in range(3):
             answer = driver.enter(f"late{number}")
             assert (answer.member_epoch, answer.assigned) == (epoch + 1, frozenset())
             assert driver.step.must_store
+        assert driver.computation is None
         assert (driver.group.epoch, driver.group.assignment_epoch) == (epoch + 4, epoch + 1)
         assert driver.group.phase is ConsumerPhase.ASSIGNING
         assert driver.beat("late0", epoch + 1).assigned is None
         assert not driver.step.must_store
         driver.now_ms += 1
+        assert driver.beat("late0", epoch + 1).member_epoch == epoch + 1
+        driver.compute()
         assert driver.beat("late0", epoch + 1).member_epoch == epoch + 4
-        assert driver.group.assignment_epoch == epoch + 4
         assert driver.settle(*(member.member_id for member in driver.group.roster)) == epoch + 4
 
-    def test_partitions_of_those_who_leave_are_assigned_with_the_next_interval(self) -> None:
+    def test_a_computation_is_not_begun_while_another_is_under_way(self) -> None:
+        driver = self.driver(4)
+        driver.enter("first")
+        epoch = driver.group.epoch
+        driver.now_ms += 60_000
+        driver.enter("second")  # would have its own computation; the driver checks that
+        driver.compute()
+        assert (driver.group.epoch, driver.group.assignment_epoch) == (epoch + 1, epoch)
+        assert driver.group.member("second").target == frozenset()
+        driver.now_ms += 1000
+        driver.settle("first", "second", *(f"m{number}" for number in range(4)))
+
+    def test_what_was_computed_for_those_who_have_gone_is_theirs_who_stay_in_the_next(
+        self,
+    ) -> None:
         driver = self.driver(4)
         driver.enter("new")
-        epoch = driver.group.epoch
         (lost,) = driver.assigned("m0")
         driver.beat("m0", -1)
-        assert driver.beat("m1", epoch - 1).member_epoch == epoch
+        driver.compute()
         assert all(lost not in member.target for member in driver.group.roster)
         driver.now_ms += 1000
         driver.settle("m1", "m2", "m3", "new")
         assert any(lost in member.assigned for member in driver.group.roster)
 
-    def test_topics_that_change_within_an_interval_are_taken_in_with_the_next(self) -> None:
+    def test_a_static_member_that_comes_back_meanwhile_has_what_was_computed_for_it(self) -> None:
+        driver = self.driver(3)
+        driver.enter("old", instance_id="i")
+        driver.settle("m0", "m1", "m2", "old")
+        driver.now_ms += 1000
+        driver.enter("more")
+        driver.beat("old", -2, instance_id="i")
+        assert driver.enter("young", instance_id="i").error is ErrorCode.none
+        driver.compute()
+        assert driver.group.member("young").target == driver.group.member("young").assigned
+        assert driver.group.member("young").target
+        driver.settle("m0", "m1", "m2", "young", "more")
+
+    def test_a_computation_for_a_group_that_is_no_more_changes_nothing(self) -> None:
+        driver = self.driver(3)
+        driver.enter("new")
+        for name in ("m0", "m1", "m2", "new"):
+            driver.beat(name, -1)
+        driver.group.kill()
+        assert not driver.compute().must_store
+
+    def test_topics_that_change_meanwhile_are_taken_in_with_the_next(self) -> None:
         driver = self.driver(4)
         driver.enter("new")
         epoch = driver.group.epoch
+        driver.compute()
         driver.topics = topics(t=9)
         driver.beat("m0", epoch - 1)
         assert (driver.group.epoch, driver.group.assignment_epoch) == (epoch + 1, epoch)
@@ -330,23 +381,28 @@ class TestLargeGroup:
         driver.settle("new", *(f"m{number}" for number in range(4)))
         assert sum(len(member.assigned) for member in driver.group.roster) == 9
 
-    def test_a_new_coordinator_assigns_at_once(self) -> None:
+    def test_a_new_coordinator_does_not_wait_for_the_interval(self) -> None:
         driver = self.driver(4)
         driver.enter("first")
+        driver.compute()
         driver.enter("second")
+        assert driver.computation is None
         epoch = driver.group.epoch
         record = driver.group.to_record(shard=3, clock_offset_ms=0, version=4)
         driver.group = ConsumerGroup.restore(
             record, now_ms=driver.now_ms, clock_offset_ms=0, settings=driver.settings
         )
+        driver.beat("second", epoch - 1)
+        driver.compute()
         assert driver.beat("second", epoch - 1).member_epoch == epoch
 
     def test_what_a_member_does_takes_no_longer_in_a_group_ten_times_as_large(self) -> None:
-        """But for the computation of targets, which is made once an interval."""
+        """But for what is computed in another thread, once an interval."""
 
         def lines(count: int) -> list[int]:
             driver = self.driver(count, partition_count=50)
             driver.enter("opens")  # the interval
+            driver.compute()
             some = driver.group.member("m7")
             actions: list[Callable[[], object]] = [
                 lambda: driver.beat("m7", some.epoch),
@@ -360,24 +416,6 @@ class TestLargeGroup:
             return [lines_of(action) for action in actions]
 
         assert lines(600) == pytest.approx(lines(60), rel=0.1, abs=10)
-
-
-def lines_of(action: Callable[[], object]) -> int:
-    """Return how many lines of Python the action goes through."""
-    count = 0
-
-    def trace(_: object, event: str, __: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def test_a_stored_group_is_restored_as_it_was() -> None:
