@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -80,6 +81,7 @@ class Replica:
         "followed",
         "follower_waiters",
         "has_flush_policy",
+        "held_since",
         "is_internal",
         "is_leader",
         "leader_epoch",
@@ -109,6 +111,7 @@ class Replica:
         self.config = config
         self.has_flush_policy = _has_flush_policy(config)
         self.leader_epoch = 0
+        self.held_since = time.monotonic()
         self.followed: Partition | None = None  # the record that all this is from
         self.log_start_offset = log_start_offset  # as the metadata store has it
         self.is_leader = False

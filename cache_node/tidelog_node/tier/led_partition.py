@@ -32,6 +32,10 @@ class TieredReplica(LedReplica, Protocol):
         """Whether this node follows another one's."""
 
     @property
+    def held_since(self) -> float:
+        """When this process has begun to hold it, by ``time.monotonic``."""
+
+    @property
     def config(self) -> TopicConfig:
         """The topic's settings."""
 
@@ -70,6 +74,7 @@ class LedPartition:
         "not_before",
         "remote",
         "replica",
+        "retained_at",
         "told_log_start",
         "under_way",
     )
@@ -87,6 +92,8 @@ class LedPartition:
         self.deleting: dict[UUID, SegmentMeta] = {}
         self.told_log_start = 0  # what the bucket was made to tell in this epoch; 0: nothing
         self.newest: tuple[int, int] | None = None  # log end offset, greatest timestamp then
+        # When retention was last applied, by the loop's time; the first time waits as any other.
+        self.retained_at = replica.held_since
         self.failure_count = 0
         self.not_before = 0.0  # the loop's time
 

@@ -85,15 +85,16 @@ class Retention:
         self._told_deletions: set[UUID] = set()  # topics
         self.deleted_count = 0
 
-    async def apply(self, led: LedPartition) -> float | None:
+    async def apply(self, led: LedPartition, *, expires: bool = True) -> float | None:
         """Do what is due for the partition. The caller holds the lock.
 
-        Returns in how many seconds the next deletion is due, ``None`` for none.
+        ``expires`` says whether it is time to look for what is too old or too much. Returns in
+        how many seconds the next deletion is due, ``None`` for none.
         """
         if not led.is_taken_over:
             await self._copier.take_over(led)
         log = led.replica.log
-        stored = await self._advance_log_start(led, log)
+        stored = await self._advance_log_start(led, log, expires=expires)
         self._copier.evict(led)
         # DeleteRecords may move the log on meanwhile: no more goes now than the bucket is told.
         start = min(stored, log.log_start_offset)
@@ -137,10 +138,11 @@ class Retention:
                 waits.append(CLEAN_RETRY_SECONDS)
         return min(waits, default=None)
 
-    async def _advance_log_start(self, led: LedPartition, log: UnifiedLog) -> int:
+    async def _advance_log_start(self, led: LedPartition, log: UnifiedLog, *, expires: bool) -> int:
         """Advance both log starts; return the stored one, which is never behind the local."""
         limits = total_limits(led.replica.config)
-        if not self._view.image.has_all_settings(led.replica.partition.topic, self._broker_id):
+        topic = led.replica.partition.topic
+        if not expires or not self._view.image.has_all_settings(topic, self._broker_id):
             limits = Limits(UNLIMITED, UNLIMITED)
         if not self._may_expire():
             limits = limits.without_time()

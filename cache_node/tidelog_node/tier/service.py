@@ -3,6 +3,7 @@
     every remote.task.interval.ms              copy what has been sealed      (copier)
     every log.retention.check.interval.ms      remove what is too old         (retention_loop)
 
+The second waits as long before a partition's first time, from when this process holds it.
 Per led partition one thing happens at a time, under its lock. A partition in trouble
 waits longer and longer before it is tried again and holds up no other.
 """
@@ -67,6 +68,7 @@ logger = logging.getLogger(__name__)
 RETRY_DELAY_S_MIN = 1.0
 RETRY_DELAY_S_MAX = 60.0
 RETENTION_CONCURRENCY = 8
+RETENTION_DELAY_SHARE = 0.25  # of the interval between two rounds: how late one may be
 OPEN_AT_ONCE = 32  # logs that another thread opens before the loop has its turn
 AHEAD_CACHE_SHARE = 4  # one reader's read-ahead takes at most this part of the cache
 
@@ -443,7 +445,7 @@ class TierService:
     async def _retention_loop(self) -> None:
         while True:
             try:
-                wait_s = await self.apply_retention()
+                wait_s = await self.apply_retention(only_due=True)
             except Exception:
                 logger.exception("retention broke, will retry")
                 wait_s = RETRY_DELAY_S_MAX
@@ -452,31 +454,42 @@ class TierService:
                     await self._retain_now.wait()
             self._retain_now.clear()
 
-    async def apply_retention(self) -> float:
-        """Do what retention has to do now; return in how many seconds there may be more."""
+    async def apply_retention(self, *, only_due: bool = False) -> float:
+        """Do what retention has to do now; return in how many seconds there may be more.
+
+        With ``only_due`` nothing expires of partitions for which it is not time again.
+        """
         self._open_chunks.drop_unused()
         slots = asyncio.Semaphore(RETENTION_CONCURRENCY)
         loop = asyncio.get_running_loop()
 
         async def apply(led: LedPartition) -> float:
             due: list[float | None] = []
+            expires = not only_due or loop.time() >= self._expires_at(led)
 
             async def run() -> None:
                 if led.replica.opened_log is None:
                     # After a start that is every log: not on the loop.
                     await loop.run_in_executor(self._executor, led.replica.open)
-                due.append(await self._retention.apply(led))
+                due.append(await self._retention.apply(led, expires=expires))
 
             async with slots, led.lock:
                 if led.not_before <= loop.time() and await self._is_worth_opening(led):
                     await self._attempt(led, "retention", run)
+                if expires and led.failure_count == 0:
+                    led.retained_at = loop.time()
                 if led.not_before <= loop.time() and self._tells_of_topic(led):
                     tell = partial(self._copier.write_manifests, led)
                     await self._attempt(led, "manifests", tell)
                 if led.not_before > loop.time():  # Something failed and waits.
                     return led.not_before - loop.time()
                 wait_s = due[0] if due else None
-                return self._retention_interval_s if wait_s is None else wait_s
+                # Of partitions that are due one after the other several go together.
+                expires_in_s = max(
+                    self._expires_at(led) - loop.time(),
+                    self._retention_interval_s * RETENTION_DELAY_SHARE,
+                )
+                return expires_in_s if wait_s is None else min(wait_s, expires_in_s)
 
         led_partitions = self._led_partitions()
         await self._open_held(led_partitions)
@@ -484,6 +497,9 @@ class TierService:
         await self._evict_followed()
         wait_s = min([self._retention_interval_s, *waits, await self._clean_deleted_topics()])
         return max(0.0, wait_s)
+
+    def _expires_at(self, led: LedPartition) -> float:
+        return led.retained_at + self._retention_interval_s
 
     async def _open_held(self, led: Sequence[LedPartition]) -> None:
         """Open the logs that have files and that nobody has used since the node's start.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from tidelog_node.tier.retention_loop import CLOCK_RETRY_SECONDS
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
 from tests.node.tier.tier_node import (
     BROKER_ID,
+    CONFIG,
     READY_TIMEOUT_S,
     START_MS,
     TOPIC,
@@ -602,5 +605,36 @@ def test_nothing_goes_by_a_clock_that_is_in_doubt(tmp_path: Path) -> None:
             await node.tier.apply_retention()
             await node.view.refresh()
             assert tombstone.topic_id not in node.view.image.deleted_topics
+
+    asyncio.run(run())
+
+
+def test_a_partition_waits_for_its_first_retention_as_for_every_other(tmp_path: Path) -> None:
+    """Whatever has the node look meanwhile: here a topic that is deleted."""
+    interval_s = 1.0
+    config = dataclasses.replace(CONFIG, log_retention_check_interval_ms=int(interval_s * 1000))
+
+    async def has_begun_later(replica: Replica) -> bool:
+        return replica.log.log_start_offset > 0
+
+    async def look_otherwise(node: TierNode) -> None:
+        await node.create_topic("other")
+        topic = node.view.image.topics["other"]
+        gone = DeletedTopic(
+            topic_id=topic.topic_id, name="other", partition_count=1, deleted_ms=START_MS
+        )
+        await node.store.commit([records.delete(topic), records.put(gone)])
+        await node.view.refresh()
+        await asyncio.sleep(0.1)
+
+    async def run() -> None:
+        async with running_node(tmp_path, config) as node:
+            begun = time.monotonic()
+            replica = await node.create_topic(configs={"retention.ms": "1"})
+            node.produce_segments(replica, 2)
+            await look_otherwise(node)
+            assert replica.log.log_start_offset == 0 or time.monotonic() > begun + interval_s
+            await eventually(partial(has_begun_later, replica))
+            assert time.monotonic() > begun + interval_s
 
     asyncio.run(run())
