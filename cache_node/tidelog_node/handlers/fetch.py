@@ -32,7 +32,6 @@ from tidelog_core.errors import (
     ErrorCode,
     NotLeaderOrFollower,
     OffsetOutOfRange,
-    StorageError,
     TidelogError,
 )
 from tidelog_core.log.values import LogRead, OffsetNotLocal
@@ -293,8 +292,7 @@ class FetchHandler:
                     return _nothing(replica, wanted)._replace(preferred_replica=preferred)
         log = replica.log
         is_committed_only = request.isolation_level == READ_COMMITTED
-        if log.is_offline:  # also for those who only wait for more
-            raise StorageError(f"{replica.partition} is offline: its disk has failed")
+        log.check_online()  # also for those who only wait for more
         high_watermark = log.high_watermark
         bound = log.last_stable_offset if is_committed_only else high_watermark
         if wanted.last_fetched_epoch >= 0:

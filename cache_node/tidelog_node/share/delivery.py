@@ -219,8 +219,7 @@ class ShareDelivery:
         if share.problem is not None:
             raise share.problem.with_traceback(None)
         log = share.replica.log
-        if log.is_offline:
-            raise StorageError(f"{share.replica.partition} is offline: its disk has failed")
+        log.check_online()
         if log.log_start_offset > share.state.start_offset:
             share.state.advance_log_start(log.log_start_offset)
             share.changed(wakes=False)

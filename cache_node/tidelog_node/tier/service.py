@@ -36,6 +36,7 @@ from tidelog_core.errors import (
     TidelogError,
     TierUnavailable,
     UnknownTopicId,
+    UnknownTopicOrPartition,
 )
 from tidelog_core.log.values import LogRead
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -599,8 +600,8 @@ class TierService:
         """Run the work; on failure let the partition wait before it is tried again."""
         try:
             await work()
-        except NotLeaderOrFollower:
-            # The image will say so soon; until then there is nothing to do here.
+        except (NotLeaderOrFollower, UnknownTopicOrPartition):
+            # The image says so, or will soon; until then there is nothing to do here.
             self._wait(led)
             led.reset()
         except (TierUnavailable, StoreUnavailable, OutcomeUnknown) as error:

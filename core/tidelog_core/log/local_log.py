@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import StorageError
+from tidelog_core.errors import StorageError, UnknownTopicOrPartition
 from tidelog_core.log import time_index
 from tidelog_core.log.checkpoint import OUT_OF_ROOM, sync_directory
 from tidelog_core.log.open_files import OpenFiles
@@ -39,6 +39,7 @@ class LocalLog:
     """The segments, ascending and without a gap; the last one is active."""
 
     __slots__ = (
+        "_is_deleted",
         "_is_offline",
         "_open_files",
         "_open_sealed",
@@ -73,6 +74,7 @@ class LocalLog:
         self._open_files = open_files
         self._open_sealed: list[LogSegment] = []
         self._is_offline = False
+        self._is_deleted = False
 
     @property
     def active(self) -> LogSegment:
@@ -96,17 +98,23 @@ class LocalLog:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the disk has failed so that nothing more can be said of the log."""
+        """Whether the disk has failed, or the log was deleted: nothing more can be said of it."""
         return self._is_offline
 
     def check_online(self) -> None:
-        """Raise ``StorageError`` if the log is offline."""
+        """Raise ``StorageError`` if the log is offline, another error if it was deleted."""
+        if self._is_deleted:
+            raise UnknownTopicOrPartition(f"{self.partition} was deleted")
         if self._is_offline:
             raise StorageError(f"{self.partition} is offline on this node: its disk has failed")
 
     def go_offline(self) -> None:
-        """Refuse everything from now on."""
+        """Refuse everything from now on: the disk has failed."""
         self._is_offline = True
+
+    def go_away(self) -> None:
+        """Refuse everything from now on: the log was deleted."""
+        self._is_deleted = self._is_offline = True
 
     @contextmanager
     def storage_errors(self, action: str) -> Iterator[None]:

@@ -227,6 +227,10 @@ class UnifiedLog:
         """The base offset of the segment that is appended to."""
         return self._local.active.base_offset
 
+    def check_online(self) -> None:
+        """Raise ``StorageError`` if the disk has failed, ``UnknownTopicOrPartition`` if deleted."""
+        self._local.check_online()
+
     @property
     def is_offline(self) -> bool:
         """Whether the disk has failed; opening the log again recovers what is there."""
@@ -863,7 +867,7 @@ class UnifiedLog:
             with suppress(StorageError):  # Its files go.
                 self._cleaning.settle()
         local.close()
-        local.go_offline()
+        local.go_away()
         with local.storage_errors("deletion"):
             return rename_deleted(local.directory)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tidelog_core.errors import OffsetOutOfRange, StorageError
+from tidelog_core.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from tidelog_core.log.deletion import remove_deleted_logs
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import OffsetNotLocal
@@ -263,7 +263,7 @@ def test_a_deleted_log_does_not_touch_the_one_that_took_its_place(tmp_path: Path
         lambda: log.truncate_to(0),
         lambda: log.append_as_leader(batch(), leader_epoch=0),
     ):
-        with pytest.raises(StorageError):
+        with pytest.raises(UnknownTopicOrPartition, match="was deleted"):
             action()
     log.close()
     assert sorted(path.name for path in (tmp_path / "log").iterdir()) == names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import logging
 import os
 import signal
 import time
@@ -636,5 +637,37 @@ def test_a_partition_waits_for_its_first_retention_as_for_every_other(tmp_path: 
             assert replica.log.log_start_offset == 0 or time.monotonic() > begun + interval_s
             await eventually(partial(has_begun_later, replica))
             assert time.monotonic() > begun + interval_s
+
+    asyncio.run(run())
+
+
+def test_nobody_blames_the_disk_for_topics_that_are_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            tombstones: list[DeletedTopic] = []
+            for number in range(40):
+                name = f"t{number}"
+                replica = await node.create_topic(name, configs={"retention.ms": "1"})
+                node.produce_segments(replica, 2)
+                topic = node.view.image.topics[name]
+                tombstones.append(
+                    DeletedTopic(
+                        topic_id=topic.topic_id, name=name, partition_count=1, deleted_ms=START_MS
+                    )
+                )
+            passing = asyncio.create_task(node.tier.apply_retention())
+            for tombstone in tombstones:
+                deletion = [
+                    records.delete(node.view.image.topics[tombstone.name]),
+                    records.put(tombstone),
+                ]
+                await node.store.commit(deletion)
+                await node.view.refresh()
+            await passing
+            await node.tier.apply_retention()
+            assert "disk has failed" not in caplog.text
+            assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
     asyncio.run(run())
