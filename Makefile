@@ -15,7 +15,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 # A file's tests stay together: what they share is started once. Most of them wait for servers.
 TEST_WORKERS ?= 2
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench bench-peers soak chaos clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench bench-peers soak chaos attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -93,6 +93,9 @@ soak: $(STAMP)  ## one node under load for half an hour, then whether it is as i
 
 chaos: $(STAMP)  ## a cluster under faults, then the checker: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
 	$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS_FLAGS)
+
+attack: $(STAMP)  ## what took nodes down once, done to three of them again, and a table: ATTACK_FLAGS='--only 3 --size 0.1'
+	$(BIN)/python -m tests.attack $(ATTACK_FLAGS)
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .cache

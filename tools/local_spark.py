@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 from tidelog_spark import register
-
-from tools.java_options import QUICK_JAVA
 
 LOCAL = "127.0.0.1"
 
@@ -19,7 +17,6 @@ def local_session(
     *,
     master: str = "local[2]",
     memory: str = "1g",
-    java: Sequence[str] = QUICK_JAVA,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return the session of this process; the caller stops it. It says nothing but errors."""
@@ -29,7 +26,6 @@ def local_session(
     builder = SparkSession.builder.master(master).appName(name)
     fixed = {
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": " ".join(java),
         "spark.driver.bindAddress": LOCAL,
         "spark.driver.host": LOCAL,
         "spark.ui.enabled": "false",

@@ -12,7 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
 from tests.node.node_process import NodeProcess
 
@@ -71,15 +77,25 @@ class ReplicatedCluster:
         admin.create_topics([new])[topic].result(20)
         eventually(lambda: self.isr(topic) == {1, 2, 3} or replicas < 3, "the topic is known")
 
-    def described(self, topic: str, partition: int = 0) -> Any:
+    def alter(self, topic: str, **config: str) -> None:
+        """Change the topic's settings; their names have underscores for dots."""
+        changes = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
+        admin = AdminClient({"bootstrap.servers": self.addresses})
+        admin.incremental_alter_configs([resource])[resource].result(20)
+
+    def described(self, topic: str, partition: int = 0, *, by: NodeProcess | None = None) -> Any:
         """Return the partition's metadata as one of the running nodes has it."""
-        admin = AdminClient({"bootstrap.servers": self.running[0].address})
+        admin = AdminClient({"bootstrap.servers": (by or self.running[0]).address})
         found = admin.list_topics(topic, timeout=10).topics[topic].partitions
         return found.get(partition)
 
-    def leader(self, topic: str, partition: int = 0) -> int:
+    def leader(self, topic: str, partition: int = 0, *, by: NodeProcess | None = None) -> int:
         """Return the leader, -1 for none."""
-        found = self.described(topic, partition)
+        found = self.described(topic, partition, by=by)
         return -1 if found is None else int(found.leader)
 
     def isr(self, topic: str, partition: int = 0) -> set[int]:
@@ -203,10 +219,13 @@ def replicated_cluster(
     """
     with TemporaryDirectory(dir=MEMORY_DIR if MEMORY_DIR.is_dir() else folder) as quick:
         store = metadata_store or f"sqlite://{quick}/metadata.db"
-        yield from _running(ReplicatedCluster(folder, metadata_store=store, **options))
+        with running(ReplicatedCluster(folder, metadata_store=store, **options)) as cluster:
+            yield cluster
 
 
-def _running(cluster: ReplicatedCluster) -> Iterator[ReplicatedCluster]:
+@contextmanager
+def running(cluster: ReplicatedCluster) -> Iterator[ReplicatedCluster]:
+    """Run the nodes for the length of the block."""
     try:
         for node in cluster.nodes.values():
             node.spawn()

@@ -1,0 +1,1 @@
+"""What clients, disks and clocks did to a node once, done to three live nodes again."""
