@@ -8,13 +8,13 @@ never copied once more than its first part. The memory for it is claimed first, 
 is granted nothing more is read (``request_memory``).
 
 The handler answers at once (the usual case for Produce and Fetch, and no task or future
-is made), or later (long polls, acks that wait), or by a call that must be run
-(control requests: one after the other per connection, as clients expect of their own
-requests, and only while the answers before are out). An answer that is ready waits for
-those before it. Answers are written by this object alone: bytes gathered into one send,
-file slices with ``sendfile``; where the socket is full it waits to be writable, and where a
-slice is on the disk alone, for another thread to read it. While too many requests or answers
-wait, nothing more is read.
+is made), or later (long polls, acks that wait; behind a ``HeldReply`` nothing further is
+handled before it is released), or by a call that must be run (control requests: one after the
+other per connection, as clients expect of their own requests, and only while the answers
+before are out). An answer that is ready waits for those before it. Answers are written by
+this object alone: bytes gathered into one send, file slices with ``sendfile``; where the
+socket is full it waits to be writable, and where a slice is on the disk alone, for another
+thread to read it. While too many requests or answers wait, nothing more is read.
 
 Requests that came in whole are carried out even if the client has left meanwhile: who
 sends LeaveGroup and hangs up means it.
@@ -38,6 +38,7 @@ from typing import Any, Protocol
 from tidelog_core.model import FileSlice
 
 from tidelog_node import page_cache
+from tidelog_node.held_reply import HeldReply
 from tidelog_node.owed_reply import OwedReply, Reply, Segment
 from tidelog_node.request_memory import RECORDS_API_KEY, RequestMemory
 
@@ -170,6 +171,7 @@ class Connection:
         "_handle",
         "_is_closed",
         "_is_drain_due",
+        "_is_held",
         "_is_leaving",
         "_is_reading",
         "_is_running_control",
@@ -212,6 +214,7 @@ class Connection:
         self._needed = 0  # bytes of the unfinished frame, its size field included
         self._waiting: deque[Reply | OwedReply | asyncio.Future[Reply]] = deque()
         self._is_drain_due = False  # the loop will call for owed replies that are settled
+        self._is_held = False  # by an answer before which nothing further is handled
         self._control: deque[tuple[DeferredCall, asyncio.Future[Reply], int]] = deque()
         self._control_bytes = 0  # of the requests in the queue and of the one under way
         self._is_running_control = False
@@ -428,7 +431,8 @@ class Connection:
         if len(self._unsent) > UNSENT_SEGMENTS_MAX and not self._is_writing:
             self._send()
         return (
-            len(self._unsent) > UNSENT_SEGMENTS_MAX
+            self._is_held
+            or len(self._unsent) > UNSENT_SEGMENTS_MAX
             or len(self._waiting) >= self._buffers.queued_requests_max
             or self._control_bytes > self._buffers.queued_control_bytes_max
         )
@@ -470,6 +474,11 @@ class Connection:
         elif isinstance(answer, asyncio.Future):
             self._waiting.append(answer)
             answer.add_done_callback(self._on_answered)
+            if isinstance(answer, HeldReply):
+                # Who makes these bounds what they hold together.
+                self._is_held = True
+                answer.on_released = self._on_released
+                return
             # What is answered by a future may hold a copy of its request.
             memory = self._buffers.memory
             memory.add_control(request_bytes)
@@ -520,6 +529,10 @@ class Connection:
                 self._drain_waiting()
         self._is_running_control = False
 
+    def _on_released(self) -> None:
+        self._is_held = False
+        self._resume()
+
     def _on_settled(self) -> None:
         # Not at once: whoever settles this one may be about to settle the next ones, too.
         if not self._is_drain_due:
@@ -564,7 +577,8 @@ class Connection:
     def _close_failed(self, problem: BaseException | None) -> None:
         if problem is not None and not isinstance(problem, CloseConnection):
             logger.error("request failed", exc_info=problem)
-        self.close(str(problem or "cancelled"), is_expected=False)
+        is_expected = isinstance(problem, CloseConnection) and problem.is_expected
+        self.close(str(problem or "cancelled"), is_expected=is_expected)
 
     # -- sending
 

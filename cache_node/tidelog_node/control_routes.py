@@ -84,7 +84,9 @@ def control_routes(
             ensure_shards=find_coordinator.ensure_shards,
         ).routes(),
         *ProducersHandler(replicas=replicas, can_serve=can_serve).routes(),
-        *ListOffsetsHandler(replicas=replicas, tier=data.tier, can_serve=can_serve).routes(),
+        *ListOffsetsHandler(
+            replicas=replicas, inspector=data.inspector, tier=data.tier, can_serve=can_serve
+        ).routes(),
         *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
         *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir, health=data.health).routes(),
         *DeleteRecordsHandler(replicas=replicas, store=store, can_serve=can_serve).routes(),

@@ -5,11 +5,13 @@ It may lie in the tier: that is asked first, since it holds the older part of th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.replicas import Replica
 
 
@@ -28,15 +30,20 @@ class TierTimestamps(Protocol):
 
 
 async def find_by_time(
-    replica: Replica, tier: TierTimestamps | None, timestamp_ms: int
+    replica: Replica,
+    tier: TierTimestamps | None,
+    timestamp_ms: int,
+    *,
+    inspector: BatchInspector,
 ) -> tuple[int, int] | None:
     """Return (timestamp, offset) of the first record that is not older, if there is one.
 
-    Not bounded by the high watermark. Raises ``StorageError`` and what the tier raises.
+    Not bounded by the high watermark. Raises ``StorageError``, ``NotInspected`` and what the
+    tier raises.
     """
     log = replica.log
     if tier is not None and log.log_start_offset < log.local_log_start_offset:
         found = await tier.offset_for_timestamp(replica.topic_id, replica.partition, timestamp_ms)
         if found is not None and found[1] < log.local_log_start_offset:
             return found
-    return log.offset_for_timestamp(timestamp_ms)
+    return await inspector.search(partial(log.offset_for_timestamp, timestamp_ms))

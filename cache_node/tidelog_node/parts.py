@@ -13,6 +13,7 @@ from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.data_disk import DiskWatch
 from tidelog_node.flushing import Flusher
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.node_health import NodeHealth
@@ -51,6 +52,7 @@ class DataParts:
     health: NodeHealth
     disk_watch: DiskWatch
     may_expire: Callable[[], bool]  # whether the wall clock may tell what is too old
+    inspector: BatchInspector
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from tidelog_core.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from tidelog_core.log.append_checks import CheckedBatches, looks_at_records
 from tidelog_core.log.deletion import remove_directories
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.rewriting import rewrite_unflushed
@@ -86,6 +87,7 @@ class Replica:
         "is_leader",
         "leader_epoch",
         "log_start_offset",
+        "looks_at_records",
         "opening",
         "partition",
         "role",
@@ -110,6 +112,7 @@ class Replica:
         self.topic_id = topic_id
         self.config = config
         self.has_flush_policy = _has_flush_policy(config)
+        self.looks_at_records = looks_at_records(config)
         self.leader_epoch = 0
         self.held_since = time.monotonic()
         self.followed: Partition | None = None  # the record that all this is from
@@ -220,17 +223,23 @@ class Replica:
         self._dirty.add(self)
 
     def append(
-        self, batches: memoryview | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        batches: memoryview | bytearray,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        checked: CheckedBatches | None = None,
     ) -> AppendInfo:
         """Append as the leader and let those who wait know.
 
-        Raises as ``log`` and ``UnifiedLog.append_as_leader``.
+        ``checked``: what the batches were found to be with ``config`` as it is. Raises as
+        ``log`` and ``UnifiedLog.append_as_leader``.
         """
         if self._disk.is_full:
             raise self._disk.refusal()
         log = self.log
         try:
-            info = log.append_as_leader(batches, leader_epoch=self.leader_epoch, origin=origin)
+            info = log.append_as_leader(
+                batches, leader_epoch=self.leader_epoch, origin=origin, checked=checked
+            )
         except StorageError as error:
             self.note_failure(error)
             raise
@@ -618,6 +627,7 @@ class ReplicaManager:
         if replica.config is not config and replica.config != config:
             replica.config = config
             replica.has_flush_policy = _has_flush_policy(config)
+            replica.looks_at_records = looks_at_records(config)
             if replica.opened_log is not None:
                 replica.opened_log.update_config(config)
         replica.log_start_offset = partition.log_start_offset

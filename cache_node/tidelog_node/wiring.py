@@ -38,6 +38,7 @@ from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.log_reopening import LogReopener
 from tidelog_node.membership.lease_thread import LeaseThread
@@ -119,6 +120,7 @@ async def _start(
     produce = ProduceHandler(
         replicas=data.replicas,
         flusher=data.flusher,
+        inspector=data.inspector,
         can_serve=can_serve,
         gate=ProduceGate(transactions.verifier),
     )
@@ -271,6 +273,8 @@ async def _open_logs(
     )
     await replicas.start()
     stack.push_async_callback(replicas.close)
+    inspector = BatchInspector()
+    stack.push_async_callback(inspector.close)
     flusher = Flusher(executor)
     stack.push_async_callback(flusher.close)
     clock = ClockWatch(
@@ -294,6 +298,7 @@ async def _open_logs(
         broker_id=settings.broker_id,
         clock_ms=wall_clock_ms,
         executor=executor,
+        inspector=inspector,
         objects_url=settings.object_store_url,
         socket=settings.data_dir / TIER_SOCKET,
         cache_dir=settings.data_dir / TIER_CACHE_DIR,
@@ -302,7 +307,7 @@ async def _open_logs(
     )
     await tier.start()
     stack.push_async_callback(tier.close)
-    return DataParts(replicas, flusher, tier, executor, health, disk_watch, may_expire)
+    return DataParts(replicas, flusher, tier, executor, health, disk_watch, may_expire, inspector)
 
 
 def _open_files_max(config: NodeConfig) -> int:
@@ -467,6 +472,7 @@ def _start_share_service(
         view=cluster.view,
         replicas=data.replicas,
         node_config=cluster.node_config,
+        inspector=data.inspector,
         tier=data.tier,
     )
     partitions.start()

@@ -23,12 +23,8 @@ from tidelog_core.compaction.cleaner import build_offset_map, clean_groups
 from tidelog_core.compaction.erasing import ErasingTask, erase_groups
 from tidelog_core.errors import TidelogError
 
-from tidelog_node.compaction.messages import (
-    RewriteEnd,
-    RewriterJob,
-    read_message,
-    write_message,
-)
+from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
+from tidelog_node.piped_messages import read_message, write_message
 from tidelog_node.tier.bandwidth import Bandwidth
 
 NICENESS = 10  # behind the node and its tier worker; see nice(2)

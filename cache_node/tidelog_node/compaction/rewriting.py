@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickle
 import sys
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
@@ -18,7 +17,8 @@ from tidelog_core.log.cleaned import CleanedSegment
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.unified_log import UnifiedLog
 
-from tidelog_node.compaction.messages import LENGTH, RewriteEnd, RewriterJob, encode_message
+from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
+from tidelog_node.piped_messages import encode_message, receive_message
 
 LINGER_SECONDS_MAX = 10.0  # after its last word
 
@@ -86,7 +86,6 @@ async def put_in_place(
 
 async def _read(source: asyncio.StreamReader) -> object:
     try:
-        (length,) = LENGTH.unpack(await source.readexactly(LENGTH.size))
-        return pickle.loads(await source.readexactly(length))
-    except asyncio.IncompleteReadError:
+        return await receive_message(source)
+    except EOFError:
         raise StorageError("the process that rewrites ended unexpectedly") from None

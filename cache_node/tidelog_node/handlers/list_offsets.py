@@ -25,6 +25,7 @@ from tidelog_core.errors import (
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.request_turns import RequestTurn
@@ -50,11 +51,13 @@ class ListOffsetsHandler:
         self,
         *,
         replicas: ReplicaManager,
+        inspector: BatchInspector,
         tier: TierTimestamps | None = None,
         can_serve: Callable[[], bool] = lambda: True,
     ) -> None:
         """``can_serve`` says whether this node may answer at this moment."""
         self._replicas = replicas
+        self._inspector = inspector
         self._tier = tier
         self._can_serve = can_serve
 
@@ -139,14 +142,14 @@ class ListOffsetsHandler:
         if timestamp == MAX_TIMESTAMP:
             found = await self._find_newest(replica)
         else:
-            found = await find_by_time(replica, self._tier, timestamp)
+            found = await find_by_time(replica, self._tier, timestamp, inspector=self._inspector)
         if found is None or found[1] >= bound:
             return _NOT_FOUND
         return found
 
     async def _find_newest(self, replica: Replica) -> tuple[int, int] | None:
         log = replica.log
-        local = log.max_timestamp()
+        local = await self._inspector.search(log.max_timestamp)
         if self._tier is None or log.log_start_offset >= log.local_log_start_offset:
             return local
         tiered = await self._tier.max_timestamp(replica.topic_id, replica.partition)

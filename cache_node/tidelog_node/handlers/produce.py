@@ -4,6 +4,10 @@ The answer goes out from the call itself unless the topic wants the log flushed 
 (``flush.messages``), or ``acks=all`` waits for other replicas: see ``owed_answers``. With
 ``acks=0`` there is no answer: an error closes the connection, which is how such a producer
 learns that it must look for the leader again.
+
+Where the topic has the records themselves looked at (``batch_looks``), small batches are looked
+at on the spot and all else in another process; the client's next request is handled when the
+batches of this one are in the log.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from tidelog_core.errors import (
     CorruptRecordBatch,
@@ -34,7 +39,16 @@ from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_h
 from tidelog_node.connection import CloseConnection
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
+from tidelog_node.handlers.batch_looks import (
+    NOT_LOOKED,
+    BatchLooks,
+    Look,
+    Looked,
+    has_to_look,
+)
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
+from tidelog_node.held_reply import HeldReply
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
@@ -50,13 +64,15 @@ from tidelog_node.wire.produce import (
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 ACKS_ALL = -1
 # Kafka 4 no longer serves versions 0 to 2 but still lists them: librdkafka before 2.8
 # compresses only for brokers that do. Source: KAFKA-18659.
 ADVERTISED_MIN_VERSION = 0
 ZSTD_FROM = 7
 LEADER_FROM = 10
-RECORD_ERRORS_MAX = 1000  # of one partition; a batch can hold 100,000 records
+HELD_BYTES_MAX = 67_108_864  # of requests whose batches are looked into elsewhere
 _NONE: Mapping[int, Replica] = {}
 _BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attributes
 _BATCH_OVERHEAD = 17  # base offset, length, leader epoch, magic: what every format has
@@ -72,6 +88,7 @@ class ProduceHandler:
         *,
         replicas: ReplicaManager,
         flusher: Flusher,
+        inspector: BatchInspector,
         can_serve: Callable[[], bool] = lambda: True,
         gate: ProduceGate | None = None,
     ) -> None:
@@ -80,7 +97,9 @@ class ProduceHandler:
         Without a ``gate`` no transaction can be begun here.
         """
         self._gate = gate
-        self._verifying: set[asyncio.Task[Reply]] = set()
+        self._looks = BatchLooks(inspector)
+        self._held_bytes = 0  # of requests whose batches are looked into elsewhere
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._replicas = replicas
         self._flusher = flusher
         self._can_serve = can_serve
@@ -89,7 +108,7 @@ class ProduceHandler:
     def close(self) -> None:
         """Answer those who wait that their time is up."""
         self._owed.close()
-        for task in self._verifying:
+        for task in self._tasks:
             task.cancel()
 
     def hot_route(self) -> HotRoute:
@@ -112,38 +131,84 @@ class ProduceHandler:
         if not ACKS_ALL <= acks <= 1:
             topics = _same_error(request, ErrorCode.invalid_required_acks)
             return [encode_produce(version, correlation_id, topics)]
+        looked: Looked = NOT_LOOKED
+        led_by = self._led_by(version)
+        if has_to_look(request, led_by):
+            found = self._looks.look(request, led_by)
+            if found is None:
+                return self._hold(request, version, correlation_id)
+            looked = found
+        return self._carry_out(request, version, correlation_id, looked)
+
+    def _hold(
+        self, request: ProduceRequest, version: int, correlation_id: int
+    ) -> Reply | HeldReply:
+        """Have the batches looked into elsewhere; then append them and answer."""
+        size_bytes = _size_bytes(request)
+        if self._held_bytes and self._held_bytes + size_bytes > HELD_BYTES_MAX:
+            if not request.acks:
+                raise CloseConnection("too many batches wait to be looked into", is_expected=True)
+            topics = _same_error(request, ErrorCode.request_timed_out)
+            return [encode_produce(version, correlation_id, topics)]
+        self._held_bytes += size_bytes
+        # The receive buffer is used again before that.
+        request = _kept_request(request)
+        held = HeldReply(loop=asyncio.get_running_loop())
+
+        async def work() -> None:
+            try:
+                looked = await self._looks.look_elsewhere(request, self._led_by(version))
+                answer = self._carry_out(request, version, correlation_id, looked)
+                held.release()
+                reply = await answer if isinstance(answer, Awaitable) else answer or ()
+                if not held.done():
+                    held.set_result(reply)
+            except CloseConnection as closing:
+                if not held.done():
+                    held.set_exception(closing)
+            finally:
+                held.release()
+                held.cancel()  # unless it has its answer
+
+        self._start(work()).add_done_callback(lambda _: self._give_back(size_bytes))
+        return held
+
+    def _give_back(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _carry_out(
+        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked
+    ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
         if request.transactional_id is not None:
-            return self._handle_transactional(request, version, correlation_id)
-        return self._append(request, version, correlation_id, None)
+            return self._handle_transactional(request, version, correlation_id, looked)
+        return self._append(request, version, correlation_id, None, looked)
 
     def _handle_transactional(
-        self, request: ProduceRequest, version: int, correlation_id: int
+        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked
     ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
         gate, transactional_id = self._gate, request.transactional_id
         assert transactional_id is not None
         is_free = gate is None or gate.is_free(request, self._led_by(version), version=version)
         if gate is None or is_free or not self._can_serve():
-            return self._append(request, version, correlation_id, None)
+            return self._append(request, version, correlation_id, None, looked)
         if not request.acks:
             raise CloseConnection(
                 "produce with acks=0 cannot begin a transaction's part", is_expected=True
             )
         # The receive buffer is used again before the coordinator has answered.
-        request = ProduceRequest(
-            transactional_id,
-            request.acks,
-            request.timeout_ms,
-            [
-                (name, [(index, _kept(records)) for index, records in partitions])
-                for name, partitions in request.topics
-            ],
-        )
+        request = _kept_request(request)
+        looked = looked.kept()
         # Before the task runs, the next request may be handled: it must find this one in line.
         before, turn = gate.take_turn(transactional_id)
-        work = self._append_verified(request, version, correlation_id, gate, before, turn)
-        task = asyncio.get_running_loop().create_task(work)
-        self._verifying.add(task)
-        task.add_done_callback(self._verifying.discard)
+        task = self._start(
+            self._append_verified(request, version, correlation_id, gate, before, turn, looked)
+        )
         # A task that is cancelled before it has run does not give the turn up by itself.
         task.add_done_callback(lambda _: turn.cancel())
         return task
@@ -156,12 +221,13 @@ class ProduceHandler:
         gate: ProduceGate,
         before: Turn | None,
         turn: Turn,
+        looked: Looked,
     ) -> Reply:
         try:
             if before is not None:
                 await asyncio.wait([before])
             verified = await gate.verify(request, self._led_by(version), version=version)
-            answer = self._append(request, version, correlation_id, verified)
+            answer = self._append(request, version, correlation_id, verified, looked)
         finally:
             turn.set_result(None)
         assert answer is not None  # a request without an answer does not come here
@@ -177,6 +243,7 @@ class ProduceHandler:
         version: int,
         correlation_id: int,
         verified: Verified | None,
+        looked: Looked,
     ) -> Reply | OwedReply | None:
         acks = request.acks
         has_ids = version >= produce.TOPIC_ID_FROM
@@ -197,7 +264,8 @@ class ProduceHandler:
                     if not can_serve:
                         raise NotLeaderOrFollower("this node has lost touch with the cluster")
                     guard = None if verified is None else verified.guard(name, index)
-                    info = _append(replica, records, request, version, guard)
+                    look = looked.of(name, index) if replica.looks_at_records else None
+                    info = _append(replica, records, request, version, guard, look)
                 except TidelogError as error:
                     failures.append((index, error))
                     results.append(_failed(index, replica, error))
@@ -278,16 +346,38 @@ def _names_other_leaders(topics: Topics) -> bool:
     return False
 
 
+def _size_bytes(request: ProduceRequest) -> int:
+    return sum(
+        len(records)
+        for _, partitions in request.topics
+        for _, records in partitions
+        if records is not None
+    )
+
+
+def _kept_request(request: ProduceRequest) -> ProduceRequest:
+    return ProduceRequest(
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        [
+            (name, [(index, _kept(records)) for index, records in partitions])
+            for name, partitions in request.topics
+        ],
+    )
+
+
 def _kept(records: memoryview | None) -> memoryview | None:
     return None if records is None else memoryview(bytearray(records))
 
 
-def _append(
+def _append(  # noqa: PLR0917
     replica: Replica,
     records: memoryview | None,
     request: ProduceRequest,
     version: int,
     guard: VerificationGuard | None,
+    look: Look,
 ) -> AppendInfo:
     if records is None or len(records) < HEADER_SIZE:
         raise _refuse_short(records)
@@ -303,7 +393,9 @@ def _append(
     try:
         if attributes & _TRANSACTIONAL_BIT:
             replica.log.require_verified(parse_header(records), guard)
-        return replica.append(records)
+        if isinstance(look, TidelogError):
+            raise look
+        return replica.append(records, checked=look)
     except OSError as error:
         logger.exception("append failed", extra={"partition": str(replica.partition)})
         raise StorageError(f"{replica.partition} could not be written: {error}") from error
@@ -377,7 +469,7 @@ def _failed(index: int, replica: Replica | None, error: TidelogError) -> Produce
         error.code,
         log_start_offset=-1 if log is None else log.log_start_offset,
         error_message=message,
-        record_errors=[(record_index, message) for record_index in wrong[:RECORD_ERRORS_MAX]],
+        record_errors=[(record_index, message) for record_index in wrong],
     )
 
 

@@ -34,6 +34,7 @@ from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_core.offset_reset import parse_offset_reset
 
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.share.partition import SharePartition, store_record
@@ -55,6 +56,7 @@ class SharePartitions:
         view: ClusterView,
         replicas: ReplicaManager,
         node_config: Callable[[], NodeConfig],
+        inspector: BatchInspector,
         tier: TierTimestamps | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
@@ -62,6 +64,7 @@ class SharePartitions:
         self._view = view
         self._replicas = replicas
         self._node_config = node_config
+        self._inspector = inspector
         self._tier = tier
         self._clock_ms = clock_ms
         self._held: dict[ItemKey, SharePartition] = {}
@@ -212,7 +215,7 @@ class SharePartitions:
             raise OffsetNotAvailable("the partition's end is not known to its new leader yet")
         if reset.strategy == "by_duration":
             since_ms = max(self._clock_ms() - reset.duration_ms, 0)
-            found = await find_by_time(replica, self._tier, since_ms)
+            found = await find_by_time(replica, self._tier, since_ms, inspector=self._inspector)
             if found is not None and found[1] < log.high_watermark:
                 return max(found[1], log.log_start_offset)
         return log.high_watermark

@@ -28,12 +28,12 @@ from tidelog_core.errors import ObjectNotFound, OffsetOutOfRange
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import FileSlice, ReadableFile, TopicPartition
-from tidelog_core.records.batch import first_record
 from tidelog_core.tier.index_file import BatchRow, BatchTable, IndexFile
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
 from tidelog_core.tier.planning import finished_segments, locate, next_segment
 from tidelog_core.tier.time_search import find_tiered_offset
 
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.protocol import ByteRange
@@ -115,6 +115,7 @@ class RemoteReader:
     indexes: IndexCache
     open_chunks: OpenChunks
     executor: Executor
+    inspector: BatchInspector
     chunk_bytes: int
     ahead_chunks_max: int
 
@@ -371,9 +372,10 @@ class RemoteLog:
         file = await self._reader.client.read(_byte_range(index, self._keys(segment).log, rows))
         loop = asyncio.get_running_loop()
         batch, first = index.batches[row], index.batches[rows.start]
-        return await loop.run_in_executor(
-            self._reader.executor, _search_batch, file, batch, first.position, wanted
+        data = await loop.run_in_executor(
+            self._reader.executor, _read_batch, file, batch, first.position
         )
+        return await self._reader.inspector.find(data, *wanted)
 
 
 def _chunk_rows(index: IndexFile, row: int, chunk_bytes: int) -> range:
@@ -423,8 +425,5 @@ def _aborted_within(
     )
 
 
-def _search_batch(
-    file: ReadableFile, batch: BatchRow, file_position: int, wanted: tuple[int, int]
-) -> tuple[int, int] | None:
-    data = os.pread(file.fileno(), batch.size_bytes, batch.position - file_position)
-    return first_record(data, *wanted)
+def _read_batch(file: ReadableFile, batch: BatchRow, file_position: int) -> bytes:
+    return os.pread(file.fileno(), batch.size_bytes, batch.position - file_position)

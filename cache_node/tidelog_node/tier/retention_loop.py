@@ -44,6 +44,7 @@ from tidelog_core.retention.selection import (
 from tidelog_core.tier.keys import deletion_key, topic_prefix
 from tidelog_core.tier.manifest import deletion_object
 
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
 from tidelog_node.tier.led_partition import LedPartition, TieredReplica
@@ -66,6 +67,7 @@ class Retention:
         catalog: SegmentCatalog,
         copier: Copier,
         client: TierClient,
+        inspector: BatchInspector,
         store: MetadataStore,
         view: ClusterView,
         broker_id: int,
@@ -76,6 +78,7 @@ class Retention:
         self._catalog = catalog
         self._copier = copier
         self._client = client
+        self._inspector = inspector
         self._store = store
         self._view = view
         self._broker_id = broker_id
@@ -147,7 +150,7 @@ class Retention:
         if not self._may_expire():
             limits = limits.without_time()
         start = await self._log_start(led, log, limits)
-        if self._is_active_expired(led, limits, start):
+        if await self._is_active_expired(led, limits, start):
             log.roll()
             led.replica.note_unflushed()  # Nobody may append to it again.
             start = await self._log_start(led, log, limits)
@@ -173,7 +176,7 @@ class Retention:
         )
         return min(start, log.high_watermark)
 
-    def _is_active_expired(self, led: LedPartition, limits: Limits, start: int) -> bool:
+    async def _is_active_expired(self, led: LedPartition, limits: Limits, start: int) -> bool:
         """Whether nothing but the active segment is left, and all of it is too old."""
         log = led.replica.log
         if limits.retention_ms == UNLIMITED or start < log.active_segment_base_offset:
@@ -181,9 +184,12 @@ class Retention:
         if log.log_end_offset == start or log.high_watermark < log.log_end_offset:
             return False
         if led.newest is None or led.newest[0] != log.log_end_offset:
-            found = log.max_timestamp()
-            led.newest = None if found is None else (log.log_end_offset, found[0])
-        return led.newest is not None and self._clock_ms() - led.newest[1] > limits.retention_ms
+            end_offset = log.log_end_offset
+            found = await self._inspector.search(log.max_timestamp)
+            led.newest = None if found is None else (end_offset, found[0])
+        if led.newest is None or led.newest[0] != log.log_end_offset:
+            return False  # More has come while the newest was looked for.
+        return self._clock_ms() - led.newest[1] > limits.retention_ms
 
     async def _delete(self, led: LedPartition, doomed: Sequence[SegmentMeta]) -> float | None:
         """Begin with what is doomed, end what is due; return when the next one is, in seconds."""

@@ -49,6 +49,7 @@ from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.rewriting.choice import compacted_end
 from tidelog_core.tier.planning import finished_segments
 
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier, SegmentSuspected
 from tidelog_node.tier.erasures import Erasures
@@ -87,6 +88,7 @@ class TierService:
         broker_id: int,
         clock_ms: Callable[[], int],
         executor: Executor,
+        inspector: BatchInspector,
         objects_url: str,
         socket: Path,
         cache_dir: Path,
@@ -114,6 +116,7 @@ class TierService:
         self._indexes = IndexCache(self.client, executor=executor)
         self.history = TierHistory(catalog=self._catalog, indexes=self._indexes, view=view)
         self._executor = executor
+        self._inspector = inspector
         self._open_chunks = OpenChunks()
         self._chunk_bytes = config.remote_chunk_bytes
         self._ahead_chunks_max = min(
@@ -133,6 +136,7 @@ class TierService:
             catalog=self._catalog,
             copier=self._copier,
             client=self.client,
+            inspector=inspector,
             store=store,
             view=view,
             broker_id=broker_id,
@@ -342,6 +346,7 @@ class TierService:
             indexes=self._indexes,
             open_chunks=self._open_chunks,
             executor=self._executor,
+            inspector=self._inspector,
             chunk_bytes=self._chunk_bytes,
             ahead_chunks_max=self._ahead_chunks_max,
         )

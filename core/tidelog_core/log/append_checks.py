@@ -1,8 +1,8 @@
 """What a leader checks in a client's batches before a byte is written.
 
 Header fields and CRCs of every batch are checked; records are looked at only if the
-topic needs it: compacted topics (keys), a bound on old timestamps, a codec of the
-topic's own. Nothing here changes the buffer.
+topic needs it: compacted topics (keys), a codec of the topic's own. Nothing here changes
+the buffer.
 Source: ``UnifiedLog.append`` and ``LogValidator`` of Apache Kafka.
 """
 
@@ -18,8 +18,10 @@ from tidelog_core.errors import (
 from tidelog_core.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
+    RECORD_SIZE_BYTES_MIN,
     BatchHeader,
     CompressionType,
+    LookBudget,
     WritableBuffer,
     check_crc,
     convert_compression,
@@ -33,6 +35,10 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 LZ4_LEVEL_MAX = 16  # of the library; Kafka allows 17, which is the same
 
+# A client that is told of more splits its batch: ``MESSAGE_TOO_LARGE`` says so. Kafka knows no
+# such bound; a batch without compression cannot hold enough of them to come near it.
+CHECKED_RECORDS_MAX = 1_000_000
+
 _CODEC_NAMES = {"uncompressed": "NONE", "none": "NONE"}
 
 
@@ -41,19 +47,45 @@ PositionedHeader = tuple[int, BatchHeader]
 CheckedBatches = tuple[WritableBuffer, list[PositionedHeader]]
 
 
-def check_produced(buffer: WritableBuffer, config: TopicConfig, *, now_ms: int) -> CheckedBatches:
+def looks_at_records(config: TopicConfig) -> bool:
+    """Whether a client's batches are looked into before they are appended: that may take long."""
+    return "compact" in config.cleanup_policy or config.compression_type != "producer"
+
+
+def check_produced(
+    buffer: WritableBuffer, config: TopicConfig, *, now_ms: int, budget: LookBudget | None = None
+) -> CheckedBatches:
     """Check a client's batches, and convert them to the topic's codec if it has one.
 
     Raises the errors of ``validate_produced``, ``MessageTooLarge``,
-    ``RecordListTooLarge``, ``InvalidTimestamp`` or ``InvalidRecord``.
+    ``RecordListTooLarge``, ``InvalidTimestamp`` or ``InvalidRecord``; ``TooMuchToLookAt``
+    where the budget leaves the rest to somebody who has more time.
     """
+    batches = _check_headers(buffer, config, now_ms=now_ms)
+    if "compact" in config.cleanup_policy:
+        for position, header in batches:
+            _check_records(buffer, position, header, config, now_ms=now_ms, budget=budget)
+    if config.compression_type != "producer":
+        target = _target_codec(config)
+        for _, header in batches:
+            if header.compression is not target:
+                buffer, batches = _converted(buffer, batches, config, budget)
+                break
+    if len(buffer) > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"{len(buffer)} bytes of batches do not fit into a segment of "
+            f"segment.bytes={config.segment_bytes}"
+        )
+    return buffer, batches
+
+
+def _check_headers(
+    buffer: WritableBuffer, config: TopicConfig, *, now_ms: int
+) -> list[PositionedHeader]:
     batches: list[PositionedHeader] = []
     position, end = 0, len(buffer)
     max_message_bytes = config.max_message_bytes
     is_create_time = config.message_timestamp_type != LOG_APPEND_TIME
-    looks_at_records = "compact" in config.cleanup_policy
-    target_codec = None if config.compression_type == "producer" else _target_codec(config)
-    needs_conversion = False
     while True:
         header = parse_header(buffer, position)
         size_bytes = LOG_OVERHEAD + header.batch_length
@@ -67,22 +99,10 @@ def check_produced(buffer: WritableBuffer, config: TopicConfig, *, now_ms: int) 
                 before_max_ms=config.message_timestamp_before_max_ms,
                 after_max_ms=config.message_timestamp_after_max_ms,
             )
-        if looks_at_records:
-            _check_records(buffer, position, header, config, now_ms=now_ms)
-        if target_codec is not None and header.compression is not target_codec:
-            needs_conversion = True
         batches.append((position, header))
         position += size_bytes
         if position >= end:
-            break
-    if needs_conversion:
-        buffer, batches = _converted(buffer, batches, config)
-    if len(buffer) > config.segment_bytes:
-        raise RecordListTooLarge(
-            f"{len(buffer)} bytes of batches do not fit into a segment of "
-            f"segment.bytes={config.segment_bytes}"
-        )
-    return buffer, batches
+            return batches
 
 
 def check_own(buffer: WritableBuffer, config: TopicConfig) -> CheckedBatches:
@@ -134,8 +154,15 @@ def _check_records(
     config: TopicConfig,
     *,
     now_ms: int,
+    budget: LookBudget | None,
 ) -> None:
-    latest = validate_records(buffer, position, header, requires_keys=True)
+    records_max = max(CHECKED_RECORDS_MAX, header.size_bytes // RECORD_SIZE_BYTES_MIN)
+    if header.record_count > records_max:
+        raise MessageTooLarge(
+            f"a compressed batch of {header.record_count} records, a compacted topic takes "
+            f"{CHECKED_RECORDS_MAX}"
+        )
+    latest = validate_records(buffer, position, header, requires_keys=True, budget=budget)
     after_max_ms = config.message_timestamp_after_max_ms
     is_create_time = config.message_timestamp_type != LOG_APPEND_TIME
     if is_create_time and latest - now_ms > after_max_ms:
@@ -160,7 +187,10 @@ def _target_level(config: TopicConfig, target: CompressionType) -> int | None:
 
 
 def _converted(
-    buffer: WritableBuffer, batches: list[PositionedHeader], config: TopicConfig
+    buffer: WritableBuffer,
+    batches: list[PositionedHeader],
+    config: TopicConfig,
+    budget: LookBudget | None,
 ) -> CheckedBatches:
     target = _target_codec(config)
     level = _target_level(config, target)
@@ -171,7 +201,9 @@ def _converted(
         if header.compression is target:
             converted += memoryview(buffer)[position : position + header.size_bytes]
         else:
-            converted += convert_compression(buffer, target, level=level, position=position)
+            converted += convert_compression(
+                buffer, target, level=level, position=position, budget=budget
+            )
         new_header = parse_header(converted, start)
         if new_header.size_bytes > config.max_message_bytes:
             raise _message_too_large(new_header.size_bytes, config)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.append_checks import (
     LOG_APPEND_TIME,
+    CheckedBatches,
     PositionedHeader,
     check_own,
     check_produced,
@@ -48,13 +49,17 @@ def stage_leader_append(
     origin: AppendOrigin,
     base_offset: int,
     now_ms: int,
+    checked_before: CheckedBatches | None = None,
 ) -> StagedAppend | RetainedBatch:
     """Check batches and give them offsets from ``base_offset`` on; the buffer is not changed.
 
-    Returns the old batch instead if a client repeats it. Raises what
+    ``checked_before`` is what ``check_produced`` has made of the buffer already. Returns the
+    old batch instead if a client repeats it. Raises what
     ``check_produced`` and ``ProducerDraft.add`` raise.
     """
-    if origin is AppendOrigin.CLIENT:
+    if checked_before is not None:
+        buffer, checked = checked_before
+    elif origin is AppendOrigin.CLIENT:
         buffer, checked = check_produced(buffer, config, now_ms=now_ms)
     else:
         buffer, checked = check_own(buffer, config)

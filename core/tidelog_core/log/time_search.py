@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.segment import BatchSpan, LogSegment
-from tidelog_core.records.batch import decode_records, first_record
+
+BatchSearch = Callable[[bytes, int | None, int], tuple[int, int] | None]
+"""Looks into a batch as ``find_record`` does: that may take long, and the caller knows where."""
 
 
 def find_offset_by_time(
-    local: LocalLog, timestamp_ms: int, *, start_offset: int
+    local: LocalLog, timestamp_ms: int, *, start_offset: int, search: BatchSearch
 ) -> tuple[int, int] | None:
     """Return timestamp and offset of the first record at or after both arguments.
 
@@ -26,13 +29,15 @@ def find_offset_by_time(
         for span in segment.spans(indexes.offset.lookup(first_offset)):
             if span.max_timestamp_ms < timestamp_ms or span.last_offset < start_offset:
                 continue
-            found = _first_record(segment, span, timestamp_ms, start_offset)
+            found = search(_batch(segment, span), timestamp_ms, start_offset)
             if found is not None:
                 return found
     return None
 
 
-def find_max_timestamp(local: LocalLog, *, start_offset: int) -> tuple[int, int] | None:
+def find_max_timestamp(
+    local: LocalLog, *, start_offset: int, search: BatchSearch
+) -> tuple[int, int] | None:
     """Return the greatest timestamp and the offset of the first record that has it.
 
     None if no local record has a timestamp.
@@ -43,20 +48,22 @@ def find_max_timestamp(local: LocalLog, *, start_offset: int) -> tuple[int, int]
         if is_older or segment.end_offset <= start_offset:
             continue
         local.note_open(segment)
-        newest = _newest_record(segment, start_offset)
+        newest = _newest_record(segment, start_offset, search)
         if newest is not None and (found is None or newest[0] > found[0]):
             found = newest
     return found
 
 
-def _newest_record(segment: LogSegment, start_offset: int) -> tuple[int, int] | None:
+def _newest_record(
+    segment: LogSegment, start_offset: int, search: BatchSearch
+) -> tuple[int, int] | None:
     first_offset = max(segment.max_timestamp_offset, start_offset)
     spans = segment.spans(segment.indexes.offset.lookup(first_offset))
     found: tuple[int, int] | None = None
     if start_offset <= segment.max_timestamp_offset:
         for span in spans:
             if span.base_offset >= first_offset:
-                found = _first_record(segment, span, span.max_timestamp_ms, start_offset)
+                found = search(_batch(segment, span), span.max_timestamp_ms, start_offset)
                 break
         if found is not None:
             return found
@@ -67,25 +74,11 @@ def _newest_record(segment: LogSegment, start_offset: int) -> tuple[int, int] | 
         if span.last_offset < start_offset or span.max_timestamp_ms < 0:
             continue
         if found is None or span.max_timestamp_ms > found[0]:
-            newest = _greatest_timestamp(segment, span, start_offset)
+            newest = search(_batch(segment, span), None, start_offset)
             if newest is not None and (found is None or newest[0] > found[0]):
                 found = newest
     return found
 
 
-def _greatest_timestamp(
-    segment: LogSegment, span: BatchSpan, start_offset: int
-) -> tuple[int, int] | None:
-    file = segment.reader
-    batch = os.pread(file.fileno(), span.size_bytes, span.position)
-    left = (record for record in decode_records(batch) if record.offset >= start_offset)
-    newest = max(left, key=lambda record: record.timestamp_ms, default=None)
-    return None if newest is None else (newest.timestamp_ms, newest.offset)
-
-
-def _first_record(
-    segment: LogSegment, span: BatchSpan, timestamp_ms: int, start_offset: int
-) -> tuple[int, int] | None:
-    file = segment.reader
-    batch = os.pread(file.fileno(), span.size_bytes, span.position)
-    return first_record(batch, timestamp_ms, start_offset)
+def _batch(segment: LogSegment, span: BatchSpan) -> bytes:
+    return os.pread(segment.reader.fileno(), span.size_bytes, span.position)

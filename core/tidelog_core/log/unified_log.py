@@ -22,6 +22,7 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange, StorageError
 from tidelog_core.log.append_checks import (
     LOG_APPEND_TIME,
+    CheckedBatches,
     PositionedHeader,
     check_replicated,
 )
@@ -58,7 +59,7 @@ from tidelog_core.log.producer_snapshots import (
 )
 from tidelog_core.log.producer_state import ProducerEntry, ProducerState, RetainedBatch
 from tidelog_core.log.recovery import OpenedLog, open_log
-from tidelog_core.log.time_search import find_max_timestamp, find_offset_by_time
+from tidelog_core.log.time_search import BatchSearch, find_max_timestamp, find_offset_by_time
 from tidelog_core.log.values import (
     AbortedTransaction,
     AppendInfo,
@@ -72,6 +73,7 @@ from tidelog_core.model import NO_TIMESTAMP, TopicPartition
 from tidelog_core.records.batch import (
     BatchHeader,
     WritableBuffer,
+    find_record,
 )
 
 __all__ = ["PRODUCER_ID_EXPIRATION_MS", "UnifiedLog", "remove_deleted_logs"]
@@ -254,10 +256,12 @@ class UnifiedLog:
         *,
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        checked: CheckedBatches | None = None,
     ) -> AppendInfo:
         """Append batches at the log end, giving them offsets, in the buffer itself.
 
-        All are checked before any byte is written. A batch that its producer has
+        All are checked before any byte is written, unless the caller has had them ``checked``
+        with the log's settings as they are. A batch that its producer has
         sent before is not written again: the answer is where it lies. Transaction
         markers are appended with ``AppendOrigin.COORDINATOR``. Not durable on
         return. Raises the errors of ``check_produced``, ``OutOfOrderSequence``,
@@ -281,6 +285,7 @@ class UnifiedLog:
             origin=origin,
             base_offset=base_offset,
             now_ms=now_ms,
+            checked_before=checked,
         )
         if isinstance(staged, RetainedBatch):
             return self._duplicate(staged)
@@ -473,22 +478,26 @@ class UnifiedLog:
             local_start = self._local.start_offset
             raise OffsetNotLocal(self.partition, offset, start=local_start, end=end)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, search: BatchSearch = find_record
+    ) -> tuple[int, int] | None:
         """Return timestamp and offset of the first local record at or after a time, else None.
 
         Not bounded by the high watermark, and blind to the tier: the caller is neither.
         """
         self._local.check_online()
+        start_offset = self.local_log_start_offset
         with self._local.storage_errors("search by time"):
             return find_offset_by_time(
-                self._local, timestamp_ms, start_offset=self.local_log_start_offset
+                self._local, timestamp_ms, start_offset=start_offset, search=search
             )
 
-    def max_timestamp(self) -> tuple[int, int] | None:
+    def max_timestamp(self, search: BatchSearch = find_record) -> tuple[int, int] | None:
         """Return the greatest local timestamp and its first record's offset, else None."""
         self._local.check_online()
+        start_offset = self.local_log_start_offset
         with self._local.storage_errors("search by time"):
-            return find_max_timestamp(self._local, start_offset=self.local_log_start_offset)
+            return find_max_timestamp(self._local, start_offset=start_offset, search=search)
 
     # -- leader epochs --
 

@@ -6,7 +6,7 @@ The layout stands in ``header``; records and their fields in ``decode``.
 from __future__ import annotations
 
 from tidelog_core.records.codecs import DECOMPRESSED_SIZE_BYTES_MAX, CompressionType
-from tidelog_core.records.decode import decode_batch, decode_records, first_record
+from tidelog_core.records.decode import RECORD_SIZE_BYTES_MIN, decode_batch, decode_records
 from tidelog_core.records.encode import (
     build_batch,
     build_empty_batch,
@@ -33,17 +33,25 @@ from tidelog_core.records.validation import (
     validate_records,
     validate_timestamps,
 )
+from tidelog_core.records.walk import (
+    LookBudget,
+    TooMuchToLookAt,
+    find_record,
+)
 
 __all__ = [
     "DECOMPRESSED_SIZE_BYTES_MAX",
     "HEADER_SIZE",
     "LOG_OVERHEAD",
     "MAGIC",
+    "RECORD_SIZE_BYTES_MIN",
     "BatchHeader",
     "Buffer",
     "CompressionType",
     "Headers",
+    "LookBudget",
     "Record",
+    "TooMuchToLookAt",
     "WritableBuffer",
     "build_batch",
     "build_empty_batch",
@@ -51,7 +59,7 @@ __all__ = [
     "convert_compression",
     "decode_batch",
     "decode_records",
-    "first_record",
+    "find_record",
     "iter_headers",
     "parse_header",
     "patch",

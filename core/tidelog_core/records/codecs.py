@@ -82,19 +82,29 @@ def decompress(
 ) -> bytes:
     """Return the data decompressed.
 
-    Raises ``CorruptRecordBatch`` if the data is not of the codec, is cut, has bytes
-    behind its end, or would grow past ``size_bytes_max``.
+    Raises ``CorruptRecordBatch`` if the data is not of the codec, is cut or has bytes
+    behind its end, ``DecompressedTooLarge`` if it would grow past ``size_bytes_max``.
     """
     if codec is CompressionType.NONE:
         return bytes(data)
     try:
         return _DECOMPRESSORS[codec](data, size_bytes_max)
+    except _TooLarge as error:
+        raise DecompressedTooLarge(f"{codec.name.lower()} data is too large: {error}") from None
     except _BadData as error:
         raise CorruptRecordBatch(f"{codec.name.lower()} data is corrupt: {error}") from None
 
 
+class DecompressedTooLarge(CorruptRecordBatch):
+    """The data would grow past the caller's limit; where that is the largest, it is no batch."""
+
+
 class _BadData(Exception):
     """What is wrong with compressed data, in words."""
+
+
+class _TooLarge(_BadData):
+    """It would grow past the limit."""
 
 
 def _checked_level(codec: CompressionType, level: int | None) -> int:
@@ -112,8 +122,8 @@ def _checked_level(codec: CompressionType, level: int | None) -> int:
     return level
 
 
-def _too_large(size_bytes_max: int) -> _BadData:
-    return _BadData(f"it decompresses to more than {size_bytes_max} bytes")
+def _too_large(size_bytes_max: int) -> _TooLarge:
+    return _TooLarge(f"it decompresses to more than {size_bytes_max} bytes")
 
 
 def _decompress_gzip(data: bytes | memoryview, size_bytes_max: int) -> bytes:
@@ -214,12 +224,16 @@ def _decompress_lz4(data: bytes | memoryview, size_bytes_max: int) -> bytes:
 
 def _decompress_zstd(data: bytes | memoryview, size_bytes_max: int) -> bytes:
     try:
-        output = bytearray(min(decompressed_size_bound(data), size_bytes_max))
+        bound = decompressed_size_bound(data)
+        output = bytearray(min(bound, size_bytes_max))
         written: int = cramjam.zstd.decompress_into(data, output)
     except ValueError as error:
         raise _BadData(str(error)) from None
     except cramjam.DecompressionError as error:
-        raise _BadData(f"{error} (limit {size_bytes_max} bytes)") from None
+        # A decoder without room says no more than one that meets bad data.
+        if bound > size_bytes_max:
+            raise _TooLarge(f"{error} (limit {size_bytes_max} bytes)") from None
+        raise _BadData(str(error)) from None
     with memoryview(output) as view:
         return bytes(view[:written])
 

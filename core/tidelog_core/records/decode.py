@@ -27,17 +27,6 @@ def decode_records(
     return decode_batch(buffer, position, parse_header(buffer, position), size_bytes_max)
 
 
-def first_record(buffer: Buffer, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
-    """Return timestamp and offset of the batch's first record at or after both, if any.
-
-    Raises as ``decode_records``.
-    """
-    for record in decode_records(buffer):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-            return record.timestamp_ms, record.offset
-    return None
-
-
 def decode_batch(
     buffer: Buffer,
     position: int,

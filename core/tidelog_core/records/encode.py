@@ -24,6 +24,7 @@ from tidelog_core.records.header import (
 )
 from tidelog_core.records.record import Headers, Record
 from tidelog_core.records.varint import ENCODED, encode_varint
+from tidelog_core.records.walk import LookBudget, body_within
 
 _NULL = b"\x01"
 _NO_HEADERS = b"\x00"
@@ -130,14 +131,24 @@ def build_empty_batch(header: BatchHeader) -> bytes:
 
 
 def convert_compression(
-    batch: Buffer, target: CompressionType, *, level: int | None = None, position: int = 0
+    batch: Buffer,
+    target: CompressionType,
+    *,
+    level: int | None = None,
+    position: int = 0,
+    budget: LookBudget | None = None,
 ) -> bytes:
     """Return the batch at ``position`` with its records in another codec, all else unchanged.
 
-    The records are not parsed. Raises ``CorruptRecordBatch`` if they do not decompress.
+    The records are not parsed. Raises ``CorruptRecordBatch`` if they do not decompress,
+    ``TooMuchToLookAt`` if the budget does not allow it.
     """
     header = parse_header(batch, position)
-    body = records_body(batch, position, header)
+    if budget is None:
+        body = records_body(batch, position, header)
+    else:
+        body = body_within(batch, position, header, budget.converted_bytes)
+        budget.converted_bytes -= len(body)
     converted = header._replace(attributes=header.attributes & ~CODEC_MASK | target)
     return _pack_compressed(converted, body, level)
 

@@ -14,7 +14,7 @@ from tidelog_core.errors import ErrorCode, InvalidRequest, TidelogError
 from tidelog_core.metadata.records import Partition, SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.records.batch import first_record
+from tidelog_core.records.batch import find_record
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.planning import finished_segments, tiered_end_offset
@@ -126,7 +126,7 @@ class _TierReader:
         batch = index.batches[row]
         end = batch.position + batch.size_bytes
         data = await self.objects.get_range(key, batch.position, end)
-        return first_record(data, self.timestamp_ms, self.start_offset)
+        return find_record(data, self.timestamp_ms, self.start_offset)
 
 
 def _only_leader(

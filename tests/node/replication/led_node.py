@@ -24,6 +24,7 @@ from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.produce import ProduceHandler
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.owed_reply import Reply
 from tidelog_node.registration import ensure_cluster, register_broker
@@ -75,8 +76,12 @@ class LedNode:
         )
         await self.replicas.start()
         self.flusher = Flusher(self.executor)
+        self.inspector = BatchInspector()
         self.produce = ProduceHandler(
-            replicas=self.replicas, flusher=self.flusher, can_serve=self.can_serve
+            replicas=self.replicas,
+            flusher=self.flusher,
+            inspector=self.inspector,
+            can_serve=self.can_serve,
         )
         self.fetch = FetchHandler(
             replicas=self.replicas,
@@ -84,7 +89,9 @@ class LedNode:
             can_serve=self.can_serve,
             closest=RackAwareness(view=self.view, broker_id=1),
         )
-        self.list_offsets = ListOffsetsHandler(replicas=self.replicas, can_serve=self.can_serve)
+        self.list_offsets = ListOffsetsHandler(
+            replicas=self.replicas, inspector=self.inspector, can_serve=self.can_serve
+        )
         self.delete_records = DeleteRecordsHandler(
             replicas=self.replicas, store=self.store, can_serve=self.can_serve
         )
@@ -92,6 +99,7 @@ class LedNode:
     async def stop(self) -> None:
         self.produce.close()
         await self.fetch.close()
+        await self.inspector.close()
         await self.flusher.close()
         await self.replicas.close()
         self.directories.close()

@@ -76,6 +76,7 @@ class World:
             view=self.node.view,
             replicas=self.node.replicas,
             node_config=NodeConfig,
+            inspector=self.node.inspector,
         )
 
     async def load(self) -> SharePartition:

@@ -25,6 +25,7 @@ from tidelog_core.records.batch import iter_headers, patch
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_chain, verify_segment
 from tidelog_core.tier.keys import segment_keys
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replicas import Replica, ReplicaManager
@@ -101,6 +102,7 @@ class TierNode:
             broker_id=BROKER_ID,
             clock_ms=self.clock,
             executor=self.executor,
+            inspector=BatchInspector(),
             objects_url=self.objects_url,
             socket=self.run_folder / "tier.sock",
             cache_dir=self.folder / "cache",

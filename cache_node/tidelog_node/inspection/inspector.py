@@ -1,0 +1,163 @@
+"""The node's side of the process that looks into batches.
+
+Looking at records costs by the record, and a megabyte can hold millions of them. What is small
+is looked at on the spot, within a ``LookBudget``;
+all else goes to a process, one batch at a time, in the order in which it came. A connection
+sends nothing further while its own batch is there (``HeldReply``), so the connections that have
+such batches take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.log.append_checks import CheckedBatches
+from tidelog_core.log.time_search import BatchSearch
+from tidelog_core.records.batch import LookBudget, TooMuchToLookAt, find_record
+
+from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
+from tidelog_node.piped_messages import encode_message, receive_message
+
+T = TypeVar("T")
+
+JOB_SECONDS_MAX = 60.0  # for one batch; the worst take 20 on a machine with nothing else to do
+ATTEMPTS_MAX = 2  # the process may end of its idleness just when a job comes
+QUEUED_BYTES_MAX = 67_108_864  # of batches that wait for the process
+# What one batch may take of the event loop: about 2 ms.
+RECORDS_MAX, DECOMPRESSED_BYTES_MAX = 2_000, 1_048_576
+
+
+class NotInspected(TidelogError):
+    """The batch could not be looked at just now; the same request may be answered later."""
+
+    code = ErrorCode.request_timed_out
+
+
+class BatchInspector:
+    """Has batches looked into. For the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._queued_bytes = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def close(self) -> None:
+        """End the process."""
+        await self._end()
+
+    async def check(
+        self, batches: memoryview, config: TopicConfig, *, now_ms: int
+    ) -> CheckedBatches:
+        """Check as ``check_produced`` does, without limits. ``batches`` must stay as they are.
+
+        Raises as it does, and ``NotInspected``.
+        """
+        answer = await self._do(CheckJob(bytes(batches), config, now_ms), len(batches))
+        assert isinstance(answer, Checked)
+        if answer.converted is None:
+            return batches, answer.headers
+        return bytearray(answer.converted), answer.headers
+
+    async def find(self, batch: bytes, timestamp_ms: int | None, start_offset: int) -> Found:
+        """Return what ``find_record`` does. Raises as it does, and ``NotInspected``."""
+        try:
+            return find_record(batch, timestamp_ms, start_offset, _budget())
+        except TooMuchToLookAt:
+            answer = await self._do(SearchJob(batch, timestamp_ms, start_offset), len(batch))
+            assert answer is None or isinstance(answer, tuple)
+            return answer
+
+    async def search(self, search_log: Callable[[BatchSearch], T]) -> T:
+        """Return what the search finds that gets its batches looked into here.
+
+        It is begun again after each batch that took time: the log may have changed meanwhile.
+        """
+        known: dict[SearchJob, Found] = {}
+
+        def look_into(batch: bytes, timestamp_ms: int | None, start_offset: int) -> Found:
+            job = SearchJob(batch, timestamp_ms, start_offset)
+            try:
+                return find_record(batch, timestamp_ms, start_offset, _budget())
+            except TooMuchToLookAt:
+                if job not in known:
+                    raise _Unknown(job) from None
+                return known[job]
+
+        while True:
+            try:
+                return search_log(look_into)
+            except _Unknown as unknown:
+                job = unknown.job
+                known[job] = await self.find(*job)
+
+    async def _do(self, job: Job, size_bytes: int) -> object:
+        if self._queued_bytes and self._queued_bytes + size_bytes > QUEUED_BYTES_MAX:
+            raise NotInspected(f"{self._queued_bytes} bytes of batches wait to be looked into")
+        self._queued_bytes += size_bytes
+        try:
+            async with self._turn:
+                answer = await self._ask(encode_message(job))
+        finally:
+            self._queued_bytes -= size_bytes
+        if isinstance(answer, TidelogError):
+            raise answer
+        return answer
+
+    async def _ask(self, message: bytes) -> object:
+        for _ in range(ATTEMPTS_MAX):
+            process = await self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            is_through = False
+            try:
+                async with asyncio.timeout(JOB_SECONDS_MAX):
+                    process.stdin.write(message)
+                    await process.stdin.drain()
+                    answer = await receive_message(process.stdout)
+                is_through = True
+                return answer
+            except (EOFError, ConnectionError):
+                continue
+            except TimeoutError:
+                break
+            finally:
+                if not is_through:
+                    await self._end()
+        raise NotInspected("the process that looks into batches did not answer")
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is not None:
+            self._process = None
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tidelog_node.inspection.worker"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _budget() -> LookBudget:
+    return LookBudget(records=RECORDS_MAX, headers=RECORDS_MAX, size_bytes=DECOMPRESSED_BYTES_MAX)
+
+
+class _Unknown(Exception):
+    """The search needs what this job comes to."""
+
+    def __init__(self, job: SearchJob) -> None:
+        super().__init__("a batch has to be looked into")
+        self.job = job

@@ -1,0 +1,38 @@
+"""What the node asks of the process that looks into batches.
+
+Named tuples: what is made of compiled classes can be sent to a process that runs the source.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog_core.config import TopicConfig
+from tidelog_core.records.batch import BatchHeader
+
+
+class CheckJob(NamedTuple):
+    """Check a client's batches, and convert them if the topic wants it."""
+
+    batches: bytes
+    config: TopicConfig
+    now_ms: int
+
+
+class Checked(NamedTuple):
+    """They may be appended."""
+
+    converted: bytes | None  # None: as they came
+    headers: list[tuple[int, BatchHeader]]  # with their positions
+
+
+class SearchJob(NamedTuple):
+    """Find a batch's first record at or after a time and an offset."""
+
+    batch: bytes
+    timestamp_ms: int | None  # None: the first of those with the greatest timestamp
+    start_offset: int
+
+
+Job = CheckJob | SearchJob
+Found = tuple[int, int] | None  # timestamp and offset
