@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import selectors
 import socket
 import struct
@@ -30,6 +31,7 @@ from tests.node.wire_client import (
     milliseconds,
 )
 
+AT_ONCE = 200  # connections
 SECONDS_MAX = 30.0  # for what takes milliseconds on an idle machine
 GROUP, TRANSACTION = 0, 1
 MEMORY_GROWTH_MAX = 100_000_000
@@ -148,6 +150,31 @@ def test_many_requests_of_every_kind_are_answered_or_their_connections_closed(
     assault(node, seeds(request), rounds=100, sample=None)
 
 
+def test_null_in_any_place_of_any_request_is_answered_or_refused(node: NodeProcess) -> None:
+    """Also where the schema has no null; one value of a request at a time."""
+    with WireClient(node.port) as client:
+        versions = served_versions(client)
+    newest = dict(sorted(versions))
+    cases = [case for each in newest.items() for case in with_a_null(*each)]
+    for start in range(0, len(cases), AT_ONCE):
+        send_all(node, cases[start : start + AT_ONCE])
+    assert_no_traceback(node)
+
+
+def with_a_null(api_key: int, version: int) -> Iterator[Case]:
+    """Return requests with each value null, in turn, that has a length or may be null."""
+    schema = load_request_schema(api_key, version)
+    for at in itertools.count():
+        try:
+            pieces = random_message(
+                schema, Random(5), texts=("t",), numbers=(0,) * 400, nulls=0, null_at=at
+            )
+        except ValueError:
+            return
+        head = struct.pack(">hhih", api_key, version, 1, -1) + b"\0" * schema.__flexible__
+        yield case_of(api_key, version, head + joined(pieces))
+
+
 def seeds(request: pytest.FixtureRequest) -> Random:
     """Return random numbers that can be had again."""
     seed = Random().getrandbits(32)
@@ -162,12 +189,7 @@ def assault(node: NodeProcess, random: Random, *, rounds: int, sample: int | Non
     """
     before = node.rss_bytes()
     with WireClient(node.port) as friend:
-        versions = [
-            (api.api_key, version)
-            for api in friend.call(api_versions_request()).api_keys
-            for version in range(api.min_version, api.max_version + 1)
-            if api.api_key != PRODUCE or version >= 3  # those below are advertised, not served
-        ]
+        versions = served_versions(friend)
         for _ in range(rounds):
             some = random.sample(versions, sample or len(versions))
             for nulls in (0.0, 0.5, 1.0):
@@ -179,6 +201,16 @@ def assault(node: NodeProcess, random: Random, *, rounds: int, sample: int | Non
             assert friend.fetch("friend", offset).high_watermark == offset + 1
             assert_no_traceback(node)
     assert node.rss_bytes() - before < MEMORY_GROWTH_MAX
+
+
+def served_versions(client: WireClient) -> list[tuple[int, int]]:
+    """Return every API key with every version of it."""
+    return [
+        (api.api_key, version)
+        for api in client.call(api_versions_request()).api_keys
+        for version in range(api.min_version, api.max_version + 1)
+        if api.api_key != PRODUCE or version >= 3  # those below are advertised, not served
+    ]
 
 
 def strange(
@@ -195,7 +227,12 @@ def strange(
     length = -1 if client_id is None else len(client_id)
     tags = random.choice((b"\0", UNKNOWN_TAG)) if schema.__flexible__ else b""
     head = struct.pack(">hhih", api_key, version, 1, length) + (client_id or b"") + tags
-    return Case(api_key, version, struct.pack(">i", len(head) + len(body)) + head + body)
+    return case_of(api_key, version, head + body)
+
+
+def case_of(api_key: int, version: int, data: bytes) -> Case:
+    """Return the request with its size before it."""
+    return Case(api_key, version, struct.pack(">i", len(data)) + data)
 
 
 def send_all(node: NodeProcess, cases: list[Case]) -> None:
