@@ -29,6 +29,7 @@ from enum import Enum
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.groups import GroupRecord
 
+from tidelog_node.coordinator.deadlines import MemberDeadlines, Wait
 from tidelog_node.coordinator.events import (
     UNKNOWN_MEMBER_ID,
     GroupLimits,
@@ -70,9 +71,8 @@ class ClassicGroup:
         self.protocol_name: str | None = None  # chosen anew for each generation
         self.roster = Roster()
         self.pending_members: dict[str, int] = {}  # ids given out, until when they may join
-        # No deadline lies before this one. It may be too early, never too late.
-        self.wake_at_ms: int | None = None
         self._subscribed_topics: frozenset[str] | None = None
+        self._deadlines = MemberDeadlines()  # of members' sessions, and of ids given out
         self._awaited_syncs: set[str] = set()  # members that have not synced this generation
         self._sync_deadline_ms: int | None = None
         self._join_deadline_ms: int | None = None
@@ -152,17 +152,17 @@ class ClassicGroup:
     def expire(self, now_ms: int) -> Step:
         """Time has passed: drop whoever is overdue, end whatever has waited long enough."""
         step = self._begin(now_ms)
-        for member_id, deadline_ms in list(self.pending_members.items()):
-            if deadline_ms <= now_ms:
+        for member_id in self._deadlines.overdue(now_ms):
+            if self.pending_members.get(member_id, now_ms + 1) <= now_ms:
                 del self.pending_members[member_id]
                 self._complete_join_if_all_joined()
-        for member in list(self.roster):
-            self._expire_session(member)
+            member = self.roster.get(member_id)
+            if member is not None:
+                self._expire_session(member)
         if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
             self._expire_join()
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             self._expire_sync()
-        self.wake_at_ms = min(self._deadlines(), default=None)
         return step
 
     def kill(self) -> None:
@@ -253,6 +253,12 @@ class ClassicGroup:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     @property
+    def wake_at_ms(self) -> int | None:
+        """When to let time pass at the latest; ``None``: nobody has anything to do in time."""
+        waits = (self._deadlines.wake_at_ms, self._join_deadline_ms, self._sync_deadline_ms)
+        return min((at_ms for at_ms in waits if at_ms is not None), default=None)
+
+    @property
     def is_empty(self) -> bool:
         """Whether it has no members."""
         return self.phase is Phase.EMPTY
@@ -292,9 +298,9 @@ class ClassicGroup:
         group.protocol_type = record.protocol_type
         group.protocol_name = record.protocol_name
         for stored in record.members:
-            member = Member.from_record(stored, now_ms=now_ms)
+            member = Member.from_record(stored)
             group.roster.add(member)
-            group._wake_by(now_ms + member.session_timeout_ms)
+            group._renew_session(member)
         if record.leader is not None and record.leader in group.roster:
             group.roster.leader = record.leader
         group._read_subscriptions()
@@ -355,7 +361,7 @@ class ClassicGroup:
             # hold up the rebalance. It gets an id and has to come back with it.
             deadline_ms = self._now_ms + request.session_timeout_ms
             self.pending_members[request.new_member_id] = deadline_ms
-            self._wake_by(deadline_ms)
+            self._deadlines.set(request.new_member_id, Wait.JOIN, deadline_ms)
             self._answer_join(
                 request, ErrorCode.member_id_required, member_id=request.new_member_id
             )
@@ -381,28 +387,25 @@ class ClassicGroup:
             self._step.joins.append((request.number, answer))
 
     def _add(self, request: JoinRequest, member_id: str, limits: GroupLimits) -> None:
-        self.pending_members.pop(member_id, None)
+        self._forget_pending(member_id)
         if not len(self.roster):
             self.protocol_type = request.protocol_type
         self._has_member_arrived = True
         # The client may be gone before its answer comes, and no heartbeat would tell: it
         # does not know its id yet. If it is there, it asks again.
-        deadline_ms = self._now_ms + limits.new_member_join_timeout_ms
-        self.roster.add(
-            Member(
-                member_id=member_id,
-                group_instance_id=request.group_instance_id,
-                client_id=request.client_id,
-                client_host=request.client_host,
-                session_timeout_ms=request.session_timeout_ms,
-                rebalance_timeout_ms=request.rebalance_timeout_ms,
-                protocols=request.protocols,
-                is_new=True,
-                awaited_join=request.number,
-                session_deadline_ms=deadline_ms,
-            )
+        member = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            is_new=True,
+            awaited_join=request.number,
         )
-        self._wake_by(deadline_ms)
+        self.roster.add(member)
+        self._set_session(member, self._now_ms + limits.new_member_join_timeout_ms)
         self._rebalance_or_complete_join(limits)
 
     def _update(self, member: Member, request: JoinRequest) -> None:
@@ -412,7 +415,7 @@ class ClassicGroup:
         if member.awaited_join is not None:
             # The client gave up on its first request and sent another.
             self._fail_join(member, ErrorCode.rebalance_in_progress)
-        member.awaited_join = request.number
+        self.roster.await_join(member, request.number)
 
     def _replace_static(self, request: JoinRequest, old_member_id: str) -> None:
         """A static member is back under a new id and takes its old place."""
@@ -432,6 +435,7 @@ class ClassicGroup:
             awaited_join=request.number,
         )
         self.roster.replace(old_member_id, member)
+        self._deadlines.forget(old_member_id)
         if old_member_id in self._awaited_syncs:
             self._awaited_syncs.discard(old_member_id)
             self._awaited_syncs.add(member.member_id)
@@ -456,7 +460,7 @@ class ClassicGroup:
         else:
             # An old client that hears it leads would assign anew and expect a rebalance.
             answer = dataclasses.replace(answer, leader=old_leader or "", members=())
-        member.awaited_join = None
+        self.roster.await_join(member, None)
         self._step.joins.append((request.number, answer))
 
     # Rebalancing.
@@ -527,14 +531,14 @@ class ClassicGroup:
             member.assignment = b""
             if member.awaited_join is not None:
                 self._step.joins.append((member.awaited_join, self._generation_answer(member)))
-            member.awaited_join, member.is_new = None, False
+            self.roster.await_join(member, None)
+            member.is_new = False
             self._renew_session(member)
         self._await_syncs()
 
     def _await_syncs(self) -> None:
         self._awaited_syncs = {member.member_id for member in self.roster}
         self._sync_deadline_ms = self._now_ms + self.roster.rebalance_timeout_ms
-        self._wake_by(self._sync_deadline_ms)
 
     def _assign(self, assignments: dict[str, bytes]) -> None:
         self._enter(Phase.STABLE)
@@ -595,8 +599,9 @@ class ClassicGroup:
 
     def _drop(self, member_id: str) -> None:
         """Forget a member or a pending one. Whoever still waits under the id is told."""
-        self.pending_members.pop(member_id, None)
+        self._forget_pending(member_id)
         self._sync_received(member_id)
+        self._deadlines.forget(member_id)
         member = self.roster.remove(member_id)
         if member is not None:
             self._fail_join(member, ErrorCode.unknown_member_id, member_id=UNKNOWN_MEMBER_ID)
@@ -689,7 +694,7 @@ class ClassicGroup:
             echoed = member.member_id if member_id is None else member_id
             answer = JoinAnswer(error=error, member_id=echoed)
             self._step.joins.append((member.awaited_join, answer))
-            member.awaited_join = None
+            self.roster.await_join(member, None)
 
     def _fail_sync(self, member: Member, error: ErrorCode) -> None:
         if member.awaited_sync is not None:
@@ -697,18 +702,15 @@ class ClassicGroup:
             member.awaited_sync = None
 
     def _renew_session(self, member: Member) -> None:
-        member.session_deadline_ms = self._now_ms + member.session_timeout_ms
-        self._wake_by(member.session_deadline_ms)
+        self._set_session(member, self._now_ms + member.session_timeout_ms)
+
+    def _set_session(self, member: Member, deadline_ms: int) -> None:
+        member.session_deadline_ms = deadline_ms
+        self._deadlines.set(member.member_id, Wait.SESSION, deadline_ms)
+
+    def _forget_pending(self, member_id: str) -> None:
+        self.pending_members.pop(member_id, None)
+        self._deadlines.clear(member_id, Wait.JOIN)
 
     def _set_join_deadline(self, delay_ms: int) -> None:
         self._join_deadline_ms = self._now_ms + delay_ms
-        self._wake_by(self._join_deadline_ms)
-
-    def _wake_by(self, deadline_ms: int) -> None:
-        if self.wake_at_ms is None or deadline_ms < self.wake_at_ms:
-            self.wake_at_ms = deadline_ms
-
-    def _deadlines(self) -> list[int]:
-        deadlines = [m.session_deadline_ms for m in self.roster]
-        deadlines += [self._join_deadline_ms, self._sync_deadline_ms]
-        return [*self.pending_members.values(), *(d for d in deadlines if d is not None)]

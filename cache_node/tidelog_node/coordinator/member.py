@@ -23,7 +23,7 @@ class Member:
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
     is_new: bool = False  # has joined but never seen an answer, so it cannot send heartbeats
-    awaited_join: RequestNumber | None = None
+    awaited_join: RequestNumber | None = None  # changed by the roster, which counts it
     awaited_sync: RequestNumber | None = None
     session_deadline_ms: int | None = None  # None: nothing is expected of it just now
 
@@ -57,8 +57,8 @@ class Member:
         )
 
     @classmethod
-    def from_record(cls, record: GroupMember, *, now_ms: int) -> Member:
-        """Return a stored member with a fresh session."""
+    def from_record(cls, record: GroupMember) -> Member:
+        """Return a stored member, whose session is to begin."""
         return cls(
             member_id=record.member_id,
             group_instance_id=record.group_instance_id,
@@ -68,5 +68,4 @@ class Member:
             rebalance_timeout_ms=record.rebalance_timeout_ms,
             protocols=record.protocols,
             assignment=record.assignment,
-            session_deadline_ms=now_ms + record.session_timeout_ms,
         )

@@ -94,7 +94,6 @@ def downgraded(
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 protocols=member.classic.protocols,
                 assignment=assignment_of(member, member.target, topic_names),
-                session_deadline_ms=now_ms + member.classic.session_timeout_ms,
             )
         )
     return ClassicGroup.of_consumers(group_id, some, generation=generation, now_ms=now_ms)

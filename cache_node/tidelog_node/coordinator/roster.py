@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from tidelog_node.coordinator.events import RequestNumber
 from tidelog_node.coordinator.member import Member
 
 
@@ -15,6 +16,7 @@ class Roster:
         self._members: dict[str, Member] = {}
         self._static_ids: dict[str, str] = {}  # instance id to member id
         self._protocol_counts: Counter[str] = Counter()
+        self.joined_count = 0  # members that await the answer to their JoinGroup
         self.leader: str | None = None  # always a member's id, None only while there are none
 
     def __len__(self) -> int:
@@ -42,6 +44,7 @@ class Roster:
             self._static_ids[member.group_instance_id] = member.member_id
         self._members[member.member_id] = member
         self._protocol_counts.update(member.protocol_names)
+        self.joined_count += member.awaited_join is not None
         if self.leader is None:
             self.leader = member.member_id
 
@@ -51,6 +54,7 @@ class Roster:
         if member is None:
             return None
         self._protocol_counts.subtract(member.protocol_names)
+        self.joined_count -= member.awaited_join is not None
         if member.group_instance_id is not None:
             del self._static_ids[member.group_instance_id]
         if self.leader == member_id:
@@ -70,6 +74,12 @@ class Roster:
         self._protocol_counts.subtract(member.protocol_names)
         member.protocols = protocols
         self._protocol_counts.update(member.protocol_names)
+
+    def await_join(self, member: Member, number: RequestNumber | None) -> None:
+        """Note which JoinGroup the member, or one that has just gone, awaits the answer to."""
+        if self._members.get(member.member_id) is member:
+            self.joined_count += (number is not None) - (member.awaited_join is not None)
+        member.awaited_join = number
 
     def can_speak(self, protocol_names: Iterable[str]) -> bool:
         """Return whether every member speaks at least one of the protocols, the same one."""
@@ -100,12 +110,7 @@ class Roster:
     @property
     def have_all_joined(self) -> bool:
         """Whether every member awaits the answer to its JoinGroup."""
-        return all(member.awaited_join is not None for member in self)
-
-    @property
-    def joined_count(self) -> int:
-        """How many members await the answer to their JoinGroup."""
-        return sum(member.awaited_join is not None for member in self)
+        return self.joined_count == len(self)
 
     @property
     def rebalance_timeout_ms(self) -> int:
