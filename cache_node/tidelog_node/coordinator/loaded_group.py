@@ -58,6 +58,7 @@ from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.storage import GroupStorage
 from tidelog_node.coordinator.subscribed_topics import TopicsByName
 from tidelog_node.coordinator.target_computation import TargetComputation
+from tidelog_node.coordinator.turns import AT_ONCE, Turns
 from tidelog_node.coordinator.upgrading import as_consumer_group
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ class LoadedGroup:
         self._storing: asyncio.Task[Any] | None = None
         self._collected: Step | None = None  # is to be stored, and nothing is written yet
         self._computing: set[asyncio.Task[None]] = set()
+        self._to_be_idle = Turns(lambda: self._storing is None)
+        self._to_decide = Turns(lambda: self._storing is None or self._collected is not None)
         self._fault = ErrorCode.none  # why it was unloaded
 
     @property
@@ -133,8 +136,7 @@ class LoadedGroup:
 
         On return the state machine may be used until the next ``await``.
         """
-        while self._storing is not None:
-            await asyncio.wait([self._storing])
+        await self._to_be_idle.wait()
         if self.is_unloaded:
             raise Unloaded
 
@@ -367,8 +369,7 @@ class LoadedGroup:
 
     async def _may_decide(self) -> None:
         """Wait until changes can share the next write. Raises ``Unloaded``."""
-        while self._storing is not None and self._collected is None:
-            await asyncio.wait([self._storing])
+        await self._to_decide.wait()
         if self.is_unloaded:
             raise Unloaded
 
@@ -470,7 +471,7 @@ class LoadedGroup:
             self.unload(ErrorCode.unknown_server_error)
             raise
         finally:
-            self._storing = None
+            self._stored()
         if not self.is_unloaded:
             self._answer(step)
             self._on_change(self)
@@ -482,15 +483,25 @@ class LoadedGroup:
             self.unload(error_code(error))
             raise
         finally:
-            self._storing = None
+            self._stored()
             self._on_change(self)
 
+    def _stored(self) -> None:
+        self._storing = None
+        self._to_be_idle.go_on()
+        self._to_decide.go_on()
+
     def _answer(self, step: Step) -> None:
-        for number, join_answer in step.joins:
+        """Answer whom the step answers, a few at a time: a generation may have thousands."""
+        joins, syncs = step.joins[:AT_ONCE], step.syncs[:AT_ONCE]
+        for number, join_answer in joins:
             join = self._joins.get(number)
             if join is not None and not join.done():
                 join.set_result(join_answer)
-        for number, sync_answer in step.syncs:
+        for number, sync_answer in syncs:
             sync = self._syncs.get(number)
             if sync is not None and not sync.done():
                 sync.set_result(sync_answer)
+        rest = Step(joins=step.joins[AT_ONCE:], syncs=step.syncs[AT_ONCE:])
+        if rest.joins or rest.syncs:
+            asyncio.get_running_loop().call_soon(self._answer, rest)

@@ -1,0 +1,53 @@
+"""Turns: many tasks wait for the same thing, and go on a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+AT_ONCE = 200  # of some 0.1 ms each: what else the loop has to do waits no longer than that
+
+
+class Turns:
+    """Tasks that wait until something may be used, in the order in which they came.
+
+    Whoever waits for a task is woken when the task ends. Of thousands who do, each with the
+    first of them would make the others wait again; and all in one turn of the loop would keep
+    everybody else waiting.
+    """
+
+    def __init__(self, may_go_on: Callable[[], bool]) -> None:
+        self._may_go_on = may_go_on
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_going_on = False  # and will be called again
+
+    async def wait(self) -> None:
+        """Return when one may go on, until the next ``await``."""
+        while not self._may_go_on():
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.go_on()  # It was this one's turn, and is the next one's.
+                raise
+
+    def go_on(self) -> None:
+        """Let some go on if they may, and the others after them."""
+        if not self._is_going_on:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_going_on = bool(self._waiting) and self._may_go_on()
+        if not self._is_going_on:
+            return
+        count = 0
+        while self._waiting and count < AT_ONCE:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                count += 1
+        # Those who go on are called before this, and may have put an end to it.
+        asyncio.get_running_loop().call_soon(self._go_on)
