@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidelog_core.log.paths import LOG_SUFFIX
 
+from tests.chaos.big_requests import NAMES, BigRequest
 from tests.chaos.cluster import ChaosCluster, ChaosNode, NodeState, node_name
 from tests.chaos.plan import FaultKind, PlannedFault
 from tests.chaos.proxy import CLIENT, Behaviour
@@ -64,6 +65,7 @@ class Faults:
             FaultKind.HOLD: self._network,
             FaultKind.SLOW: self._network,
             FaultKind.RESET: self._reset,
+            FaultKind.BIG_REQUEST: self._big_request,
             FaultKind.STORE_LOCK: self._store_lock,
             FaultKind.STORE_SLOW: self._store,
             FaultKind.STORE_FAILING: self._store,
@@ -224,6 +226,23 @@ class Faults:
         for node in self._targets(fault):
             node.proxy.reset(after_bytes=int(fault.amount * 2000))
         return _nothing
+
+    # --- clients ---
+
+    async def _big_request(self, fault: PlannedFault) -> Undo:
+        requests = []
+        for node in self._targets(fault):
+            request = BigRequest(self._chance.choice(NAMES))
+            sending = asyncio.to_thread(request.send, node.proxy.port, fault.amount)
+            requests.append((request, asyncio.create_task(sending)))
+
+        async def undo() -> str:
+            await asyncio.gather(*(sending for _, sending in requests))
+            for request, _ in requests:
+                request.close()
+            return ", ".join(request.name for request, _ in requests)
+
+        return undo
 
     # --- metadata store ---
 

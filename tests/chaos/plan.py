@@ -31,6 +31,7 @@ class FaultKind(StrEnum):
     HOLD = "hold"  # one direction says nothing, then everything at once
     SLOW = "slow"  # delay and little bandwidth
     RESET = "reset"  # connections reset in the middle of what is sent
+    BIG_REQUEST = "big-request"  # a client asks for too much, or lies about it
     STORE_LOCK = "store-lock"  # somebody else writes to SQLite, for seconds
     STORE_SLOW = "store-slow"  # DynamoDB answers late
     STORE_FAILING = "store-failing"  # DynamoDB throttles, and loses answers after commits
@@ -49,13 +50,14 @@ PROCESS_LANE = (
 )
 DISK_FAULTS = frozenset({FaultKind.DISK_FULL, FaultKind.DISK_FAILING})
 NETWORK_LANE = (FaultKind.CUT, FaultKind.HOLD, FaultKind.SLOW, FaultKind.RESET)
+CLIENT_LANE = (FaultKind.BIG_REQUEST,)
 STORE_LANE = (
     FaultKind.STORE_LOCK,
     FaultKind.STORE_SLOW,
     FaultKind.STORE_FAILING,
     FaultKind.STORE_CUT,
 )
-_LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE)
+_LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE, CLIENT_LANE)
 _DYNAMODB_ONLY = frozenset({FaultKind.STORE_SLOW, FaultKind.STORE_FAILING, FaultKind.STORE_CUT})
 # At once, for how many nodes: mostly one.
 _TARGET_WEIGHTS = (8, 3, 1)

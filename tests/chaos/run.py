@@ -19,6 +19,7 @@ from tidelog_core.config import NodeConfig, settings_of
 
 from tests.chaos.administering import create
 from tests.chaos.aftermath import compare_disks, wait_in_sync
+from tests.chaos.big_requests import COMPACTED
 from tests.chaos.checker import Anomaly, Kind, Rules, check
 from tests.chaos.clients import (
     DRAIN_SECONDS_MAX,
@@ -195,6 +196,8 @@ async def _make_topics(scene: Scene, options: ChaosOptions) -> None:
                 options.topic_configs,
             )
             into.extend(made)
+        compacted = {**options.topic_configs, "cleanup.policy": "compact"}
+        await create(scene, admin, COMPACTED, 1, options.replication_factor, compacted)
     scene.history.add(Pipeline(SOURCE, TARGET))
     await make_share_group(scene, SHARED)
 

@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 from tidelog import Producer, TidelogError
 
+from tests.chaos.big_requests import NAMES, BigRequest
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.faults import Faults
 from tests.chaos.plan import FaultKind, PlannedFault
 
 
+async def write(bootstrap: str, *, timeout_ms: int) -> None:
+    async with Producer(bootstrap, delivery_timeout_ms=timeout_ms) as producer:
+        await producer.send_and_wait("t", b"v", partition=0)
+
+
 @pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.DISK_FAILING])
 def test_a_disk_takes_no_records_while_it_is_full_or_fails(tmp_path: Path, kind: FaultKind) -> None:
-    async def write(bootstrap: str, *, timeout_ms: int) -> None:
-        async with Producer(bootstrap, delivery_timeout_ms=timeout_ms) as producer:
-            await producer.send_and_wait("t", b"v", partition=0)
-
     async def run() -> None:
         cluster = ChaosCluster(
             tmp_path / "cluster",
@@ -36,6 +38,23 @@ def test_a_disk_takes_no_records_while_it_is_full_or_fails(tmp_path: Path, kind:
                 await write(cluster.bootstrap, timeout_ms=1_000)
             await undo()
             await write(cluster.bootstrap, timeout_ms=60_000)
+            assert cluster.died == []
+
+    asyncio.run(run())
+
+
+def test_a_node_serves_after_each_of_the_big_requests(tmp_path: Path) -> None:
+    async def run() -> None:
+        cluster = ChaosCluster(
+            tmp_path / "cluster", node_count=1, chance=random.Random(1), config={}
+        )
+        async with cluster:
+            (node,) = cluster.nodes.values()
+            for name in NAMES:
+                request = BigRequest(name)
+                await asyncio.to_thread(request.send, node.proxy.port, 0.0)
+                await write(cluster.bootstrap, timeout_ms=60_000)
+                request.close()
             assert cluster.died == []
 
     asyncio.run(run())
