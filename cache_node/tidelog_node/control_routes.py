@@ -8,8 +8,10 @@ from tidelog_core.clock import wall_clock_ms
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
+from tidelog_node.handlers.alter_log_dirs import AlterLogDirsHandler
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
+from tidelog_node.handlers.controllers import ControllerHandlers
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
@@ -89,5 +91,9 @@ def control_routes(
         ).routes(),
         *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
         *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir, health=data.health).routes(),
+        *AlterLogDirsHandler(
+            replicas=replicas, view=cluster.view, data_dir=settings.data_dir
+        ).routes(),
+        *ControllerHandlers().routes(),
         *DeleteRecordsHandler(replicas=replicas, store=store, can_serve=can_serve).routes(),
     ]

@@ -28,15 +28,16 @@ _NO_SUCH_SETTING = (
     "remote.log.delete.on.disable",
 )
 _FEATURES = "Kafka's features are about its controllers' log, which Tidelog has not"
+_NO_CONTROLLERS = "there is no controllers' log, and nobody votes"
+_ONE_LEVEL = "the feature is on for good: Tidelog has no other level to go down to"
 _NOT_SERVED = {
     "users, access control, delegation tokens and quotas": (
         *(17, 29, 30, 31, 36, 38, 39, 40, 41, 48, 49, 50, 51),
     ),
-    "moving replicas between a node's directories": (34,),
     "share coordinators: where share groups stand lies in the metadata store": (
         *(83, 84, 85, 86, 87),
     ),
-    "Kafka's controllers": (55, 57, 64, 80, 81),
+    "Kafka's controllers": (64, 80, 81),
 }
 _NEGATIVE_EPOCH = "-1 is «not known»; Tidelog, like Kafka's Fetch, takes any negative so"
 _ALTERED = (
@@ -166,6 +167,8 @@ ALLOWED: tuple[Allowed, ...] = (
         )
         for api in (2, 8, 9, 22, 35, 78, 79)
     ),
+    Allowed("test_partitions_without_a_quorum", "/the quorum ?/*", _NO_CONTROLLERS),
+    Allowed("test_features_that_are_not_changed", "/a* downgrade ?/*", _ONE_LEVEL),
     # -- settings
     *(
         Allowed(

@@ -358,3 +358,18 @@ def test_resources_with_settings_are_listed(peer: Peer) -> Observations:
         yield f"{types}", listed(*types)
     for types in ((0,), (99,), (GROUP, 99), (-1,)):
         yield f"unknown {types}", listed(*types)
+
+
+@compared
+def test_where_clients_find_the_broker(peer: Peer) -> Observations:
+    for version in range(1, 5):
+        answer = described(
+            peer,
+            str(peer.call("metadata", 12, topics=[])["brokers"][0]["node_id"]),
+            version=version,
+            resource_type=BROKER,
+            configuration_keys=["advertised.listeners"],
+        )
+        (config,) = answer["results"][0]["configs"]
+        yield f"value {version}", config.pop("value") == f"PLAINTEXT://127.0.0.1:{peer.port}"
+        yield f"entry {version}", config

@@ -12,11 +12,14 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Consumer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.alter_replica_log_dirs.v2 import request as alter_dirs_request
 from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.describe_log_dirs.v4 import request as log_dirs_request
+from kio.schema.describe_quorum.v2 import request as quorum_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v9 import request as list_request
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
+from kio.schema.update_features.v2 import request as features_request
 from tidelog_core.records.batch import CompressionType
 
 from tests.node.node_process import NodeProcess
@@ -412,3 +415,32 @@ def test_a_fetch_of_a_long_poll_sees_the_topic_go(node: NodeProcess, client: Wir
     admin.delete_topics([topic])[topic].result(10)
     assert len(client.receive()) > 0
     assert time.monotonic() - began < 5
+
+
+def test_replicas_are_moved_to_the_directory_where_they_are(
+    node: NodeProcess, client: WireClient, topic: str
+) -> None:
+    (described,) = client.call(log_dirs_request.DescribeLogDirsRequest(topics=None)).results
+    wanted = alter_dirs_request.AlterReplicaLogDirTopic(name=topic, partitions=(0, 999))
+    for path, code in (
+        (described.log_dir, ErrorCode.none),
+        ("/other", ErrorCode.log_dir_not_found),
+    ):
+        directory = alter_dirs_request.AlterReplicaLogDir(path=path, topics=(wanted,))
+        request = alter_dirs_request.AlterReplicaLogDirsRequest(dirs=(directory,))
+        (result,) = client.call(request).results
+        absent = ErrorCode.unknown_topic_or_partition if code is ErrorCode.none else code
+        assert [p.error_code for p in result.partitions] == [code, absent]
+
+
+def test_nobody_is_a_controller_and_no_feature_changes(client: WireClient) -> None:
+    partition = quorum_request.PartitionData(partition_index=0)
+    asked = quorum_request.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
+    answer = client.call(quorum_request.DescribeQuorumRequest(topics=(asked,)))
+    assert answer.error_code is ErrorCode.unsupported_version
+    for level, code in ((2, ErrorCode.none), (1, ErrorCode.invalid_update_version)):
+        update = features_request.FeatureUpdateKey(
+            feature="transaction.version", max_version_level=level, upgrade_type=2
+        )
+        request = features_request.UpdateFeaturesRequest(feature_updates=(update,))
+        assert client.call(request).error_code is code

@@ -275,7 +275,7 @@ class ConfigHandlers:
         self._resource_type(resource)
         if self._node_of(resource) is None:
             return describe_every_node(layers)
-        return describe_node(layers)
+        return describe_node(layers, image.brokers.get(self._broker_id))
 
     def _resource_type(self, resource: _Resource) -> ResourceType:
         """Return the type of a resource that can exist. Raises ``TidelogError``."""

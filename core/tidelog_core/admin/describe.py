@@ -21,6 +21,7 @@ from tidelog_core.config import (
     settings_of,
 )
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import Broker
 
 
 class ConfigSource(IntEnum):
@@ -43,6 +44,21 @@ CONFIG_TYPE_NUMBERS: Mapping[SettingType, int] = {
     "double": 6,
     "list": 7,
 }
+
+
+# Not set as others are: it is what a node has registered. Clients and tools look for it here.
+ADVERTISED_LISTENERS = Setting(
+    name="advertised.listeners",
+    field="",
+    type="string",
+    default="",
+    doc="Where clients are told to find the broker.",
+    at_least=None,
+    at_most=None,
+    one_of=(),
+    check=None,
+    is_read_only=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +132,19 @@ def describe_group(configs: Mapping[str, str], node: NodeConfig) -> list[ConfigE
     return entries
 
 
-def describe_node(layers: NodeLayers) -> list[ConfigEntry]:
-    """Return every setting of a node, by name."""
-    return [
+def describe_node(layers: NodeLayers, broker: Broker | None) -> list[ConfigEntry]:
+    """Return every setting of a node, by name; of one that is registered also its listener."""
+    entries = [
         _entry(setting, _node_synonyms(setting, layers), is_read_only=setting.is_read_only)
-        for _, setting in sorted(settings_of(NodeConfig).items())
+        for setting in settings_of(NodeConfig).values()
     ]
+    if broker is not None:
+        host = f"[{broker.host}]" if ":" in broker.host else broker.host
+        listener = f"PLAINTEXT://{host}:{broker.port}"
+        name = ADVERTISED_LISTENERS.name
+        synonyms = [ConfigSynonym(name, listener, ConfigSource.STATIC_BROKER)]
+        entries.append(_entry(ADVERTISED_LISTENERS, synonyms, is_read_only=True))
+    return sorted(entries, key=lambda entry: entry.setting.name)
 
 
 def describe_every_node(layers: NodeLayers) -> list[ConfigEntry]:

@@ -51,7 +51,8 @@ async def describe_broker_configs(cluster: AdminCluster, call: Call) -> HttpAnsw
     """Return a broker's settings."""
     broker_id = call.parameters["broker_id"]
     await cluster.require_broker(broker_id)
-    return _described(describe_node(_layers(cluster, broker_id)))
+    broker = cluster.view.image.brokers.get(broker_id)
+    return _described(describe_node(_layers(cluster, broker_id), broker))
 
 
 async def describe_every_broker_configs(cluster: AdminCluster, _: Call) -> HttpAnswer:

@@ -184,7 +184,7 @@ class TestTopics:
             ({"name": "x" * 250}, 422, "INVALID_TOPIC_EXCEPTION"),
             ({"name": "__cluster_metadata"}, 422, "INVALID_REQUEST"),
             ({"name": "n", "partition_count": 0}, 422, "INVALID_PARTITIONS"),
-            ({"name": "n", "partition_count": 10_001}, 422, "INVALID_PARTITIONS"),
+            ({"name": "n", "partition_count": 10_001}, 422, "POLICY_VIOLATION"),
             ({"name": "n", "replication_factor": 4}, 422, "INVALID_REPLICATION_FACTOR"),
             ({"name": "n", "assignments": [[9]]}, 422, "INVALID_REPLICA_ASSIGNMENT"),
             ({"name": "n", "configs": {"colour": "red"}}, 422, "INVALID_CONFIG"),

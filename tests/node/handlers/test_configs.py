@@ -131,7 +131,7 @@ def test_node_settings_fixed_at_start_are_read_only(tmp_path: Path) -> None:
         async with cluster(tmp_path) as (node,):
             result = await describe(node, BROKER, "1")
             found = {config.name: config.read_only for config in result.configs}
-            assert set(found) == set(settings_of(NodeConfig))
+            assert set(found) == {*settings_of(NodeConfig), "advertised.listeners"}
             assert found["socket.request.max.bytes"] is True
             assert found["auto.create.topics.enable"] is False
 
@@ -394,5 +394,21 @@ def test_alterations_of_one_topic_at_once_are_all_kept(tmp_path: Path) -> None:
             assert {response.error_code for response in responses} == {ErrorCode.none}
             image = await nodes[0].view.refresh()
             assert image.topics["a"].configs == dict.fromkeys(names, "100")
+
+    asyncio.run(main())
+
+
+def test_a_broker_shows_where_clients_are_told_to_find_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, nodes=2) as (_, node):
+            name = "advertised.listeners"
+            assert (await shown(node, BROKER, "2"))[name] == ("PLAINTEXT://host-2:9002", AT_START)
+            result = await describe(node, BROKER, "2", include_synonyms=True, keys=[name])
+            (config,) = result.configs
+            assert config.read_only
+            assert [synonym.name for synonym in config.synonyms] == [name]
+            assert name not in await shown(node, BROKER, "")
+            response = await alter(node, BROKER, "2", (name, SET, "PLAINTEXT://other:1"))
+            assert response.error_code is ErrorCode.invalid_request
 
     asyncio.run(main())
