@@ -40,6 +40,7 @@ from tidelog_core.model import FileSlice
 from tidelog_node import page_cache
 from tidelog_node.held_reply import HeldReply
 from tidelog_node.owed_reply import OwedReply, Reply, Segment
+from tidelog_node.partition_pace import NotYet
 from tidelog_node.request_memory import RECORDS_API_KEY, RequestMemory
 
 logger = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class FrameHandler(Protocol):
         """Return the answer, what will be the answer, or ``None`` where none is owed.
 
         The frame is writable and valid only during the call. Raises
-        ``CloseConnection``.
+        ``CloseConnection``, and ``NotYet`` where the call is to be made again.
         """
 
 
@@ -162,7 +163,7 @@ class Connection:
     """A socket, its unfinished frame, its waiting and its unsent answers."""
 
     __slots__ = (
-        "_awaits_memory",
+        "_awaits_turn",
         "_buffers",
         "_checked_of_slice",
         "_control",
@@ -226,7 +227,8 @@ class Connection:
         self._is_closed = False
         self._is_reading = True
         self._is_leaving = False  # never reads again
-        self._awaits_memory = False  # for the rest of its unfinished frame
+        # Its first frame waits for memory to be received into, or for its turn to be handled.
+        self._awaits_turn = False
         loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -266,8 +268,7 @@ class Connection:
 
     def on_memory(self) -> None:
         """Receive the rest of the unfinished frame."""
-        self._awaits_memory = False
-        self._resume()
+        self._on_turn()
 
     def close(self, reason: str = "", *, is_expected: bool = True) -> None:
         """Close now; answers not yet sent are dropped. A second call does nothing.
@@ -367,6 +368,12 @@ class Connection:
             except CloseConnection as closing:
                 self._close_broken(closing.reason, is_expected=closing.is_expected)
                 break
+            except NotYet as held:
+                self._awaits_turn = True
+                self._pause()
+                self._needed = 4
+                held.wait(self._on_turn)
+                break
             position = frame_end
             if answer is not None and not self._is_closed:
                 self._accept_answer(answer, size)
@@ -405,7 +412,7 @@ class Connection:
         ):
             self._store(rest, size_bytes)
         else:
-            self._awaits_memory = True
+            self._awaits_turn = True
             self._pause()
             self._store(rest, arrived_bytes)
 
@@ -427,6 +434,10 @@ class Connection:
             self._send()
         self.close(reason, is_expected=is_expected)
 
+    def _on_turn(self) -> None:
+        self._awaits_turn = False
+        self._resume()
+
     def _must_pause(self) -> bool:
         if len(self._unsent) > UNSENT_SEGMENTS_MAX and not self._is_writing:
             self._send()
@@ -444,7 +455,7 @@ class Connection:
 
     def _resume(self) -> None:
         """Go on with the frames that are here, then with the socket."""
-        if self._is_reading or self._is_closed or self._is_leaving or self._awaits_memory:
+        if self._is_reading or self._is_closed or self._is_leaving or self._awaits_turn:
             return
         if self._must_pause():
             return

@@ -28,6 +28,7 @@ from tidelog_core.message_reader import ElementBudget
 
 from tidelog_node.connection import CloseConnection, DeferredCall, Peer
 from tidelog_node.owed_reply import OwedReply, Reply
+from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
 from tidelog_node.request_turns import LargeRequests
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build, read_request, write_response
@@ -42,12 +43,17 @@ logger = logging.getLogger(__name__)
 
 API_VERSIONS_KEY = 18
 ELEMENTS_SETTING = "socket.request.max.elements"
+PARTITIONS_SETTING = "socket.request.max.partitions"
+MANY_BYTES_MIN = 2_048  # a smaller request cannot name many partitions
 # A larger control request is read and answered in the lane of large ones.
 LARGE_REQUEST_BYTES_MIN = 32_768
 _SIZE_CORRELATION = struct.Struct(">ii")
 
-HotParser = Callable[[memoryview, int, int], Any]
-"""Takes the frame, where its body starts and the API version; raises ``PARSE_ERRORS``."""
+HotParser = Callable[[memoryview, int, int, int], Any]
+"""Takes the frame, where its body starts, the API version and the most elements of its arrays.
+
+Raises ``PARSE_ERRORS`` and ``TooManyElements``. What it returns has an ``element_count``.
+"""
 HotCall = Callable[..., "Reply | OwedReply | asyncio.Future[Reply] | None"]
 """Takes what the parser made, the API version, the correlation id and, if it wants it, the peer."""
 
@@ -83,9 +89,17 @@ class Dispatch:
     """The handler of every frame of a node."""
 
     def __init__(
-        self, hot: Iterable[HotRoute], control: Iterable[Route], *, elements_max: int
+        self,
+        hot: Iterable[HotRoute],
+        control: Iterable[Route],
+        *,
+        elements_max: int,
+        partitions_max: int,
     ) -> None:
-        """``elements_max`` bounds the elements of a control request's arrays together."""
+        """``elements_max`` bounds the elements of a control request's arrays together.
+
+        ``partitions_max`` does it for the hot routes.
+        """
         self._hot = {route.api_key: route for route in hot}
         self._control: dict[tuple[int, int], Route] = {}
         for route in control:
@@ -96,6 +110,8 @@ class Dispatch:
                 self._control[key] = route
         self._calls: dict[tuple[int, int], _ControlCall] = {}
         self._elements_max = elements_max
+        self._partitions_max = partitions_max
+        self._pace = PartitionPace()
         self._large = LargeRequests()
 
     def close(self) -> None:
@@ -113,7 +129,7 @@ class Dispatch:
     def __call__(
         self, frame: memoryview, peer: Peer
     ) -> Reply | OwedReply | asyncio.Future[Reply] | DeferredCall | None:
-        """Return the answer to a frame. Raises ``CloseConnection``."""
+        """Return the answer to a frame. Raises ``CloseConnection`` and ``NotYet``."""
         try:
             api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
             hot = self._hot.get(api_key)
@@ -125,9 +141,24 @@ class Dispatch:
             if version >= hot.flexible_from:
                 # Nearly always there are none.
                 position = skip_tagged_fields(frame, position) if frame[position] else position + 1
-            request = hot.parse(frame, position, version)
+            request = hot.parse(frame, position, version, self._partitions_max)
         except PARSE_ERRORS as error:
             raise CloseConnection(f"malformed request: {error!r}") from error
+        except TooManyElements as problem:
+            raise CloseConnection(
+                f"a request of API {api_key}: {problem}, see {PARTITIONS_SETTING}"
+            ) from problem
+        if len(frame) > MANY_BYTES_MIN and request.element_count > MANY_ELEMENTS:
+            began = self._pace.begin()
+            try:
+                return self._handle_hot(hot, request, version, correlation_id, peer)
+            finally:
+                self._pace.end(began)
+        return self._handle_hot(hot, request, version, correlation_id, peer)
+
+    def _handle_hot(
+        self, hot: HotRoute, request: Any, version: int, correlation_id: int, peer: Peer
+    ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
         try:
             if hot.wants_peer:
                 return hot.handle(request, version, correlation_id, peer)

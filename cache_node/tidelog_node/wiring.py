@@ -141,7 +141,12 @@ async def _start(
     control += ShareAcknowledgeHandler(service=share_service).routes()
     control += ApiVersionsHandler(lambda: dispatch.advertised()).routes()  # noqa: PLW0108
     hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
-    dispatch = Dispatch(hot, control, elements_max=static_config.socket_request_max_elements)
+    dispatch = Dispatch(
+        hot,
+        control,
+        elements_max=static_config.socket_request_max_elements,
+        partitions_max=static_config.socket_request_max_partitions,
+    )
     stack.callback(dispatch.close)
     server = Server(
         dispatch,

@@ -16,8 +16,10 @@ from tests.node.answer_times import AnswerTimes
 from tests.node.large_requests import (
     CONTROL_REQUESTS,
     describe_groups,
+    fetch,
     metadata,
     offset_fetch,
+    produce,
 )
 from tests.node.node_process import NodeProcess
 from tests.node.wire_client import WireClient
@@ -88,7 +90,7 @@ def test_the_largest_requests_cost_others_less_than_a_tenth_of_a_second(
     with NodeProcess(tmp_path / "node", config=config) as node:
         prepare(node)
         before = node.rss_bytes()
-        for name, make in CONTROL_REQUESTS.items():
+        for name, make in {**CONTROL_REQUESTS, "Produce": produce, "Fetch": fetch}.items():
             for count in (10_000, 100_000, 240_000, 700_000):
                 request = make(count)
                 began = time.monotonic()

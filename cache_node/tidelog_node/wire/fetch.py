@@ -23,13 +23,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog_core.model import FileSlice
 
 from tidelog_node.owed_reply import Reply
 from tidelog_node.wire.primitives import (
+    ELEMENTS_UNBOUNDED,
     INT32,
     MalformedRequest,
     read_array_length,
@@ -39,6 +40,7 @@ from tidelog_node.wire.primitives import (
     read_tag_count,
     read_uvarint,
     skip_tagged_fields,
+    spend,
     write_compact_nullable_string,
     write_string,
     write_uvarint,
@@ -101,6 +103,7 @@ class FetchRequest:
     topics: list[FetchTopic]
     rack: bytes = b""  # of the consumer
     replica_epoch: int = -1  # of the follower: the version of its registration
+    element_count: int = field(default=1, compare=False)  # topics, partitions, forgotten topics
 
 
 class FetchResult(NamedTuple):
@@ -119,10 +122,12 @@ class FetchResult(NamedTuple):
     preferred_replica: int = -1  # where the consumer had better read; -1: here
 
 
-def parse_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
+def parse_fetch(
+    frame: memoryview, position: int, version: int, elements_max: int = ELEMENTS_UNBOUNDED
+) -> FetchRequest:
     """Return the request whose body starts at ``position``.
 
-    Raises one of ``PARSE_ERRORS``.
+    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` for more topics and partitions.
     """
     replica_id = replica_epoch = -1
     if version < REPLICA_STATE_FROM:
@@ -135,13 +140,15 @@ def parse_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
         session_id, session_epoch = _SESSION.unpack_from(frame, position)
         position += 8
     if version >= FLEXIBLE_FROM:
-        topics, rack, position = _parse_flexible_topics(frame, position, version)
+        topics, rack, position, left = _parse_flexible_topics(
+            frame, position, version, elements_max
+        )
         if frame[position]:
             in_state = _parse_replica_state(frame, position)
             if version >= REPLICA_STATE_FROM:
                 replica_id, replica_epoch = in_state
     else:
-        topics, rack = _parse_plain_topics(frame, position, version)
+        topics, rack, left = _parse_plain_topics(frame, position, version, elements_max)
     return FetchRequest(
         replica_id,
         max_wait_ms,
@@ -153,17 +160,20 @@ def parse_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
         topics,
         rack,
         replica_epoch,
+        elements_max - left,
     )
 
 
 def _parse_plain_topics(
-    frame: memoryview, position: int, version: int
-) -> tuple[list[FetchTopic], bytes]:
+    frame: memoryview, position: int, version: int, left: int
+) -> tuple[list[FetchTopic], bytes, int]:
     topic_count, position = read_array_length(frame, position)
+    left = spend(left, topic_count)
     topics: list[FetchTopic] = []
     for _ in range(topic_count):
         name, position = read_string(frame, position)
         partition_count, position = read_array_length(frame, position)
+        left = spend(left, partition_count)
         partitions: list[FetchPartition] = []
         for _ in range(partition_count):
             if version >= 9:
@@ -180,29 +190,31 @@ def _parse_plain_topics(
             partitions.append(FetchPartition(index, epoch, offset, -1, start, bytes_max))
         topics.append((name, partitions))
     if version >= 7:
-        position = _skip_forgotten(frame, position)
+        position, left = _skip_forgotten(frame, position, left)
     rack = b""
     if version >= 11:
         rack, position = read_string(frame, position)
-    return topics, rack
+    return topics, rack, left
 
 
-def _skip_forgotten(frame: memoryview, position: int) -> int:
+def _skip_forgotten(frame: memoryview, position: int, left: int) -> tuple[int, int]:
     topic_count, position = read_array_length(frame, position)
+    left = spend(left, topic_count)
     for _ in range(topic_count):
         _, position = read_string(frame, position)
         partition_count, position = read_array_length(frame, position)
         position += 4 * partition_count
     if position > len(frame):
         raise MalformedRequest("forgotten topics do not fit their request")
-    return position
+    return position, left
 
 
 def _parse_flexible_topics(
-    frame: memoryview, position: int, version: int
-) -> tuple[list[FetchTopic], bytes, int]:
+    frame: memoryview, position: int, version: int, left: int
+) -> tuple[list[FetchTopic], bytes, int, int]:
     has_topic_ids = version >= TOPIC_ID_FROM
     topic_count, position = read_compact_array_length(frame, position)
+    left = spend(left, topic_count)
     topics: list[FetchTopic] = []
     for _ in range(topic_count):
         if has_topic_ids:
@@ -211,6 +223,7 @@ def _parse_flexible_topics(
         else:
             name, position = read_compact_string(frame, position)
         partition_count, position = read_compact_array_length(frame, position)
+        left = spend(left, partition_count)
         partitions: list[FetchPartition] = []
         for _ in range(partition_count):
             partitions.append(FetchPartition(*_PARTITION_V12.unpack_from(frame, position)))
@@ -219,6 +232,7 @@ def _parse_flexible_topics(
         position = skip_tagged_fields(frame, position)
         topics.append((name, partitions))
     topic_count, position = read_compact_array_length(frame, position)
+    left = spend(left, topic_count)
     for _ in range(topic_count):
         if has_topic_ids:
             position += 16
@@ -229,7 +243,7 @@ def _parse_flexible_topics(
     rack, position = read_compact_string(frame, position)
     if position >= len(frame):
         raise MalformedRequest("the request ends early")
-    return topics, rack, position
+    return topics, rack, position, left
 
 
 def _parse_replica_state(frame: memoryview, position: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 
-from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.errors import ErrorCode, TidelogError, TooManyElements
 
 INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
@@ -19,6 +19,7 @@ INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
 REQUEST_HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, client id length
 UVARINT_BYTES_MAX = 5
+ELEMENTS_UNBOUNDED = 1 << 40
 # Of one struct. A frame full of them would keep the loop for a fifth of a second a megabyte.
 TAGGED_FIELDS_MAX = 1000
 # In characters. A string has room for 32,767 bytes, and errors name what clients sent.
@@ -120,6 +121,13 @@ def read_tag_count(buffer: memoryview, position: int) -> tuple[int, int]:
     if count > TAGGED_FIELDS_MAX:
         raise MalformedRequest(f"{count} tagged fields, allowed are {TAGGED_FIELDS_MAX}")
     return count, position
+
+
+def spend(left: int, count: int) -> int:
+    """Return how many elements may still come after so many. Raises ``TooManyElements``."""
+    if count > left:
+        raise TooManyElements("the request", left)
+    return left - count
 
 
 def skip_tagged_fields(buffer: memoryview, position: int) -> int:

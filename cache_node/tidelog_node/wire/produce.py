@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
 from tidelog_node.wire.primitives import (
+    ELEMENTS_UNBOUNDED,
     INT32,
     MalformedRequest,
     read_compact_array_length,
@@ -30,6 +31,7 @@ from tidelog_node.wire.primitives import (
     read_string,
     read_uvarint,
     skip_tagged_fields,
+    spend,
     write_compact_nullable_string,
     write_nullable_string,
     write_string,
@@ -71,6 +73,7 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     topics: list[ProduceTopic]
+    element_count: int = field(default=1, compare=False)  # topics and partitions
 
 
 class ProduceResult(NamedTuple):
@@ -96,13 +99,16 @@ class Endpoint(NamedTuple):
     rack: str | None
 
 
-def parse_produce(frame: memoryview, position: int, version: int) -> ProduceRequest:
+def parse_produce(
+    frame: memoryview, position: int, version: int, elements_max: int = ELEMENTS_UNBOUNDED
+) -> ProduceRequest:
     """Return the request whose body starts at ``position``.
 
-    Raises one of ``PARSE_ERRORS``.
+    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` for more topics and partitions.
     """
     if version >= FLEXIBLE_FROM:
-        return _parse_flexible(frame, position, has_topic_ids=version >= TOPIC_ID_FROM)
+        has_topic_ids = version >= TOPIC_ID_FROM
+        return _parse_flexible(frame, position, elements_max, has_topic_ids=has_topic_ids)
     transactional_id, position = read_nullable_string(frame, position)
     # One unpack takes all that lies between two strings of unknown length.
     acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(frame, position)
@@ -110,12 +116,14 @@ def parse_produce(frame: memoryview, position: int, version: int) -> ProduceRequ
     frame_size_bytes = len(frame)
     if not 0 <= topic_count <= frame_size_bytes:
         raise MalformedRequest(f"{topic_count} topics do not fit their request")
+    left = spend(elements_max, topic_count)
     topics: list[ProduceTopic] = []
     for _ in range(topic_count):
         name, position = read_string(frame, position)
         (partition_count,) = INT32.unpack_from(frame, position)
         if partition_count < 0:
             raise MalformedRequest(f"a topic has {partition_count} partitions")
+        left = spend(left, partition_count)
         position += 4
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
@@ -130,16 +138,19 @@ def parse_produce(frame: memoryview, position: int, version: int) -> ProduceRequ
         if position > frame_size_bytes:
             raise MalformedRequest("records do not fit their request")
         topics.append((name, partitions))
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, elements_max - left)
 
 
-def _parse_flexible(frame: memoryview, position: int, *, has_topic_ids: bool) -> ProduceRequest:
+def _parse_flexible(
+    frame: memoryview, position: int, elements_max: int, *, has_topic_ids: bool
+) -> ProduceRequest:
     usual = _parse_usual(frame, position, has_topic_ids=has_topic_ids)
     if usual is not None:
         return usual
     transactional_id, position = read_compact_nullable_string(frame, position)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, position)
     topic_count, position = read_compact_array_length(frame, position + 6)
+    left = spend(elements_max, topic_count)
     topics: list[ProduceTopic] = []
     for _ in range(topic_count):
         if has_topic_ids:
@@ -148,6 +159,7 @@ def _parse_flexible(frame: memoryview, position: int, *, has_topic_ids: bool) ->
         else:
             name, position = read_compact_string(frame, position)
         partition_count, position = read_compact_array_length(frame, position)
+        left = spend(left, partition_count)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             (index,) = INT32.unpack_from(frame, position)
@@ -162,7 +174,7 @@ def _parse_flexible(frame: memoryview, position: int, *, has_topic_ids: bool) ->
         position = skip_tagged_fields(frame, position)
         topics.append((name, partitions))
     skip_tagged_fields(frame, position)
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, elements_max - left)
 
 
 def _parse_usual(frame: memoryview, position: int, *, has_topic_ids: bool) -> ProduceRequest | None:

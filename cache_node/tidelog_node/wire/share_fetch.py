@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog_core.model import FileSlice
@@ -26,6 +26,7 @@ from tidelog_node.owed_reply import Reply
 from tidelog_node.share.state import Acknowledgement, Acquired
 from tidelog_node.wire.fetch import slice_segment
 from tidelog_node.wire.primitives import (
+    ELEMENTS_UNBOUNDED,
     INT16,
     INT32,
     MalformedRequest,
@@ -33,6 +34,7 @@ from tidelog_node.wire.primitives import (
     read_compact_array_length,
     read_compact_nullable_string,
     skip_tagged_fields,
+    spend,
     write_compact_nullable_string,
     write_uvarint,
 )
@@ -75,6 +77,8 @@ class ShareFetchRequest:
     renews: bool
     partitions: dict[PartitionKey, list[Acknowledgement]]  # to fetch from, and what to say first
     forgotten: list[PartitionKey]
+    # Topics, partitions and acknowledged batches, forgotten ones included.
+    element_count: int = field(default=1, compare=False)
 
     @property
     def fetches_nothing(self) -> bool:
@@ -95,8 +99,14 @@ class ShareFetchResult(NamedTuple):
     acquired: Sequence[Acquired] = ()
 
 
-def parse_share_fetch(frame: memoryview, position: int, version: int) -> ShareFetchRequest:
-    """Return the request whose body starts at ``position``. Raises one of ``PARSE_ERRORS``."""
+def parse_share_fetch(
+    frame: memoryview, position: int, version: int, elements_max: int = ELEMENTS_UNBOUNDED
+) -> ShareFetchRequest:
+    """Return the request whose body starts at ``position``.
+
+    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` for more topics, partitions and
+    acknowledged batches.
+    """
     group_id, position = read_compact_nullable_string(frame, position)
     member_id, position = read_compact_nullable_string(frame, position)
     epoch, max_wait_ms, min_bytes, max_bytes, records_max, batch_size = _LIMITS.unpack_from(
@@ -107,8 +117,8 @@ def parse_share_fetch(frame: memoryview, position: int, version: int) -> ShareFe
     if version >= ACQUIRE_MODE_FROM:
         acquire_mode, renews = _MODE.unpack_from(frame, position)
         position += _MODE.size
-    partitions, position = _parse_topics(frame, position)
-    forgotten, position = _parse_forgotten(frame, position)
+    partitions, position, left = _parse_topics(frame, position, elements_max)
+    forgotten, position, left = _parse_forgotten(frame, position, left)
     if skip_tagged_fields(frame, position) > len(frame):
         raise MalformedRequest("the request ends early")
     return ShareFetchRequest(
@@ -124,21 +134,25 @@ def parse_share_fetch(frame: memoryview, position: int, version: int) -> ShareFe
         bool(renews),
         partitions,
         forgotten,
+        elements_max - left,
     )
 
 
 def _parse_topics(
-    frame: memoryview, position: int
-) -> tuple[dict[PartitionKey, list[Acknowledgement]], int]:
+    frame: memoryview, position: int, left: int
+) -> tuple[dict[PartitionKey, list[Acknowledgement]], int, int]:
     partitions: dict[PartitionKey, list[Acknowledgement]] = {}
     topic_count, position = read_compact_array_length(frame, position)
+    left = spend(left, topic_count)
     for _ in range(topic_count):
         topic_id = bytes(frame[position : position + _TOPIC_ID_BYTES])
         position += _TOPIC_ID_BYTES
         partition_count, position = read_compact_array_length(frame, position)
+        left = spend(left, partition_count)
         for _ in range(partition_count):
             (index,) = INT32.unpack_from(frame, position)
             batch_count, position = read_compact_array_length(frame, position + 4)
+            left = spend(left, batch_count)
             said = partitions.setdefault((topic_id, index), [])
             for _ in range(batch_count):
                 first, last = _OFFSETS.unpack_from(frame, position)
@@ -147,19 +161,23 @@ def _parse_topics(
                 position = skip_tagged_fields(frame, position + count)
             position = skip_tagged_fields(frame, position)
         position = skip_tagged_fields(frame, position)
-    return partitions, position
+    return partitions, position, left
 
 
-def _parse_forgotten(frame: memoryview, position: int) -> tuple[list[PartitionKey], int]:
+def _parse_forgotten(
+    frame: memoryview, position: int, left: int
+) -> tuple[list[PartitionKey], int, int]:
     forgotten: list[PartitionKey] = []
     topic_count, position = read_compact_array_length(frame, position)
+    left = spend(left, topic_count)
     for _ in range(topic_count):
         topic_id = bytes(frame[position : position + _TOPIC_ID_BYTES])
         count, position = read_compact_array_length(frame, position + _TOPIC_ID_BYTES)
+        left = spend(left, count)
         indexes = struct.unpack_from(f">{count}i", frame, position)
         forgotten += [(topic_id, index) for index in indexes]
         position = skip_tagged_fields(frame, position + 4 * count)
-    return forgotten, position
+    return forgotten, position, left
 
 
 def encode_share_fetch(

@@ -1,0 +1,136 @@
+"""Requests about very many partitions: how many they may name, and how fast they follow."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tidelog_core.errors import TooManyElements
+from tidelog_node.partition_pace import NotYet, PartitionPace
+from tidelog_node.wire.fetch import parse_fetch
+from tidelog_node.wire.produce import parse_produce
+
+from tests.node.answer_times import AnswerTimes
+from tests.node.large_requests import array, fetch, produce, string
+from tests.node.node_process import NodeProcess
+from tests.node.test_large_requests import prepare
+from tests.node.wire_client import WireClient, a_batch, frame, produce_body
+
+BODY_AT = 4 + 10 + 4  # behind size, header and client id
+MANY = 10_000
+
+
+@pytest.mark.parametrize(("make", "parse"), [(produce, parse_produce), (fetch, parse_fetch)])
+def test_topics_and_partitions_count_before_they_are_read(make: Any, parse: Any) -> None:
+    version = 3 if parse is parse_produce else 4
+    request = memoryview(make(1000))
+    assert parse(request, BODY_AT, version, 1001).element_count == 1001
+    with pytest.raises(TooManyElements):
+        parse(request, BODY_AT, version, 1000)
+    # What says that it has more than anyone could send is not begun.
+    with pytest.raises(TooManyElements):
+        parse(memoryview(request[: len(request) // 2]), BODY_AT, version, 1000)
+
+
+def test_the_next_one_waits_for_twice_as_long_as_the_last_one_took() -> None:
+    async def scenario() -> None:
+        pace = PartitionPace()
+        order: list[str] = []
+        are_done = asyncio.Event()
+
+        def try_again(name: str) -> None:
+            began = pace.begin()
+            order.append(name)
+            pace.end(began - 0.02)
+            if name == "b":
+                are_done.set()
+
+        pace.end(pace.begin() - 0.02)
+        for name in ("a", "b"):
+            with pytest.raises(NotYet) as held:
+                pace.begin()
+            held.value.wait(lambda name=name: try_again(name))  # type: ignore[misc]
+        assert not order
+        began = time.monotonic()
+        await asyncio.wait_for(are_done.wait(), 5)
+        assert order == ["a", "b"]
+        assert time.monotonic() - began > 0.07
+
+    asyncio.run(scenario())
+
+
+def test_who_does_not_come_back_for_its_turn_keeps_nobody_waiting() -> None:
+    async def scenario() -> None:
+        pace = PartitionPace()
+        pace.end(pace.begin() - 0.01)
+        tried = asyncio.Event()
+        for callback in (lambda: None, tried.set):
+            with pytest.raises(NotYet) as held:
+                pace.begin()
+            held.value.wait(callback)
+        await asyncio.wait_for(tried.wait(), 5)
+        pace.begin()
+
+    asyncio.run(scenario())
+
+
+# -- a node
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("pace") / "node") as process:
+        prepare(process)
+        yield process
+
+
+@pytest.mark.parametrize(("make", "name"), [(produce, "0"), (fetch, "1")])
+def test_a_request_about_a_million_partitions_is_not_carried_out(
+    node: NodeProcess, make: Any, name: str
+) -> None:
+    before = node.rss_bytes()
+    cpu_seconds = node.cpu_seconds()
+    with WireClient(node.port) as client:
+        client.send(make(400_000))
+        assert client.is_closed_by_node()
+    assert node.cpu_seconds() - cpu_seconds < 0.3
+    assert node.rss_bytes() - before < 20_000_000
+    assert f"a request of API {name}: the request has more elements than the" in node.log
+    assert "that are allowed, see socket.request.max.partitions" in node.log
+
+
+def test_others_are_answered_between_requests_about_many_partitions(node: NodeProcess) -> None:
+    clients = [WireClient(node.port) for _ in range(6)]
+    with AnswerTimes(node.port) as times:
+        for client in clients:
+            client.send(fetch(MANY) * 2)
+        for client in clients:
+            for _ in range(2):
+                assert len(client.receive()) > 20 * MANY
+            client.socket.close()
+    assert len(times.seconds) > 2 * len(clients)  # Without rests there is one for each round.
+
+
+def test_requests_of_a_connection_stay_in_order_while_one_waits(node: NodeProcess) -> None:
+    first = a_batch(b"first")
+    named = [struct.pack(">ii", 0, len(first)) + first]
+    named += [struct.pack(">ii", number, -1) for number in range(1, MANY)]
+    topic = string("t") + array(named)
+    many = frame(0, 3, 1, struct.pack(">hhii", -1, 1, 1000, 1) + topic, tags=b"")
+    small = [
+        frame(0, 3, 2 + number, produce_body("t", a_batch(value)), tags=b"")
+        for number, value in enumerate((b"second", b"third", b"fourth"))
+    ]
+    with WireClient(node.port) as other, WireClient(node.port) as client:
+        other.send(fetch(MANY))
+        client.send(many + b"".join(small))
+        other.receive()
+        answers = [client.receive() for _ in range(4)]
+        assert [struct.unpack_from(">i", answer)[0] for answer in answers] == [1, 2, 3, 4]
+        records = bytes(client.fetch("t", 0).records)
+    places = [records.index(value) for value in (b"first", b"second", b"third", b"fourth")]
+    assert places == sorted(places)
