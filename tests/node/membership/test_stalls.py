@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_node.membership.lease_thread import LeaseThread
 
 from tests.node.membership.stalling_node import STALL_SECONDS, StallingNode
+from tests.node.replication.replicated_cluster import eventually
 from tests.node.wire_client import WireClient, a_batch
 
 # With a lease of L a loop may stand still for 2/3 L before renewals stop, so the lease holds
@@ -67,16 +68,18 @@ def test_a_node_whose_loop_stands_still_for_longer_loses_its_lease_and_comes_bac
         while produce(client) is not ErrorCode.none:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert "the node serves again" in node.log
+        eventually(lambda: "the node serves again" in node.log, "the log says so", 10)
 
 
 def test_what_is_cancelled_has_ended_on_the_thread() -> None:
     async def main() -> list[str]:
         events: list[str] = []
         thread = LeaseThread()
+        begun = threading.Event()
 
         async def work() -> None:
             assert threading.current_thread().name == "lease"
+            begun.set()
             try:
                 await asyncio.sleep(60)
             finally:
@@ -84,7 +87,7 @@ def test_what_is_cancelled_has_ended_on_the_thread() -> None:
                 events.append("ended there")
 
         task = asyncio.create_task(thread.run(work()))
-        await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(begun.wait, 20)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         events.append("ended here")
