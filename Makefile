@@ -79,6 +79,7 @@ bench: $(STAMP) $(TOOLS)  ## what a node costs in every way, and the goals besid
 	$(BIN)/python -m bench.node
 	$(BIN)/python -m bench.replicated
 	$(BIN)/python -m bench.offset_commits
+	$(BIN)/python -m bench.group_joins
 	$(BIN)/python -m bench.take_over
 	$(BIN)/python -m bench.cold_reads
 	$(BIN)/python -m bench.partitions

@@ -1,0 +1,130 @@
+"""Groups of thousands: what a member costs does not grow with the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.store import Write
+from tidelog_node.coordinator.group_items import PageLimits
+
+from bench.group_joins import measure
+from tests.node.coordinator.cluster import Node, new_cluster, node
+from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.node.coordinator.requests import join, subscription
+from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
+from tests.node.coordinator.virtual_time import run
+
+
+def size_of(commits: Sequence[Sequence[Write]]) -> int:
+    return sum(len(json.dumps(write.body)) for writes in commits for write in writes)
+
+
+async def consumers(broker: Node, count: int) -> None:
+    """Have so many members in the group, all of whom have what they are to have."""
+    await asyncio.gather(*(enter(broker, f"m{number}") for number in range(count)))
+    for _ in range(3):
+        await asyncio.sleep(1.1)
+        for member in list((await found(broker)).roster):
+            await beat(broker, member.member_id, member.epoch, owned=member.assigned)
+    group = await found(broker)
+    assert {member.epoch for member in group.roster} == {group.epoch}
+
+
+def test_a_consumer_that_joins_or_commits_writes_as_much_in_a_group_four_times_as_large() -> None:
+    async def cost(count: int) -> tuple[list[int], list[int]]:
+        store = MemoryMetadataStore()
+        await new_cluster(store)
+        async with node(store) as broker:
+            await consumers(broker, count)
+            epoch = (await found(broker)).epoch
+            counts, sizes = [], []
+            for action in (
+                lambda: enter(broker, "new"),
+                lambda: beat(broker, "m1", epoch),
+                lambda: broker.commit(5, member_id="m2", generation=epoch),
+                lambda: beat(broker, "m3", -1),
+            ):
+                await asyncio.sleep(1.1)
+                store.commits.clear()
+                await action()
+                counts.append(sum(map(len, store.commits)))
+                sizes.append(size_of(store.commits))
+        return counts, sizes
+
+    async def main() -> None:
+        counts, sizes = await cost(105)
+        more_counts, more_sizes = await cost(420)
+        assert more_counts == counts
+        assert more_sizes == pytest.approx(sizes, rel=0.3, abs=300)
+
+    run(main())
+
+
+def test_a_classic_groups_commit_writes_as_much_in_a_group_ten_times_as_large() -> None:
+    async def cost(count: int) -> tuple[list[int], int]:
+        store = MemoryMetadataStore()
+        await new_cluster(store)
+        options = {"protocols": (("range", subscription("t")),), "session_timeout_ms": 600_000}
+        async with node(store) as broker:
+            names = [f"m{number}" for number in range(count)]
+            generation = await broker.stable(*names, **options)
+            store.commits.clear()
+            for number in (3, 4):
+                error = await broker.commit(5, member_id=f"m{number}", generation=generation)
+                assert error is ErrorCode.none
+            return [len(writes) for writes in store.commits], size_of(store.commits)
+
+    async def main() -> None:
+        counts, size = await cost(50)
+        more_counts, more_size = await cost(500)
+        assert (more_counts, more_size) == (counts, pytest.approx(size, abs=20))
+
+    run(main())
+
+
+def test_a_rebalance_of_many_classic_members_is_a_handful_of_transactions() -> None:
+    async def main() -> None:
+        store = MemoryMetadataStore()
+        await new_cluster(store)
+        limits = PageLimits(members_per_page=8, pages_per_commit=20)
+        async with node(store, page_limits=limits) as broker:
+            names = [f"m{number}" for number in range(400)]
+            store.commits.clear()
+            generation = await broker.stable(*names, protocols=(("range", subscription("t")),))
+            # The group, its 50 pages in three parts, and the record; the assignment likewise.
+            assert len(store.commits) <= 9
+            late = asyncio.create_task(broker.member("late", protocols=_PROTOCOLS))
+            await asyncio.sleep(0.1)
+            answers = await asyncio.gather(
+                *(broker.join(join(name, protocols=_PROTOCOLS)) for name in names)
+            )
+            assert {answer.generation for answer in answers} == {generation + 1}
+            assert (await late).generation == generation + 1
+        async with node(store) as again:
+            error = await again.coordinator.heartbeat("g", "m77", None, generation + 1)
+            assert error is ErrorCode.none
+
+    run(main())
+
+
+_PROTOCOLS = (("range", subscription("t")),)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ten_thousand_consumers_join_within_a_minute_and_others_are_served(
+    tmp_path: Path,
+) -> None:
+    """Bounds for a busy machine; ``bench.group_joins`` has the figures of an idle one."""
+    row = measure(10_000, partition_count=1000, is_compiled=False, join_seconds=120)
+    print(row)
+    assert row["joined"] == 10_000
+    assert row["errors"] == {}
+    assert row["join_seconds"] < 60
+    assert row["others_p99_ms"] < 500
+    assert row["commit_check_write_units"] == 2
