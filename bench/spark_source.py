@@ -313,7 +313,9 @@ def _session(folder: Path) -> SparkSession:
         "spark.local.dir": str(folder / "local"),
         "spark.python.unix.domain.socket.enabled": "true",
     }
-    return local_session("tidelog-bench", master="local[*]", memory="4g", settings=settings)
+    return local_session(
+        "tidelog-bench", master="local[*]", memory="4g", java=(), settings=settings
+    )
 
 
 if __name__ == "__main__":

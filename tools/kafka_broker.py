@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tools import maven
+from tools.java_options import QUICK_JAVA
 from tools.places import TOOLS_DIR, ToolAbsent, require, run
 from tools.ports import free_ports
 from tools.server_process import ServerProcess, running
@@ -37,8 +38,7 @@ SERVER_JAVA_OPTIONS = (
     "-Djava.awt.headless=true",
     _LOG_LEVEL,
 )
-# A small heap and the simplest collector: it starts sooner and leaves the cores alone.
-_JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", _LOG_LEVEL)
+_JAVA_OPTIONS = ("-Xmx512m", *QUICK_JAVA, _LOG_LEVEL)
 
 
 def install() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 from tidelog_spark import register
+
+from tools.java_options import QUICK_JAVA
 
 LOCAL = "127.0.0.1"
 
@@ -17,6 +19,7 @@ def local_session(
     *,
     master: str = "local[2]",
     memory: str = "1g",
+    java: Sequence[str] = QUICK_JAVA,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return the session of this process; the caller stops it. It says nothing but errors."""
@@ -26,6 +29,7 @@ def local_session(
     builder = SparkSession.builder.master(master).appName(name)
     fixed = {
         "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": " ".join(java),
         "spark.driver.bindAddress": LOCAL,
         "spark.driver.host": LOCAL,
         "spark.ui.enabled": "false",

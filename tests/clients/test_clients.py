@@ -7,6 +7,7 @@ import shutil
 from tests.clients.drivers.process import ROOT, Driver, python_driver
 from tests.contracts.client import ClientContract
 from tools import kafka_java, kafkajs
+from tools.java_options import QUICK_JAVA
 
 DRIVERS = ROOT / "tests" / "clients" / "drivers"
 
@@ -23,7 +24,7 @@ def _java_command() -> tuple[str, ...]:
     if java is None or class_path is None:
         return ()
     classes = kafka_java.compiled(DRIVERS / "JavaDriver.java")
-    return (java, "-XX:TieredStopAtLevel=1", "-cp", f"{class_path}:{classes}", "JavaDriver")
+    return (java, *QUICK_JAVA, "-cp", f"{class_path}:{classes}", "JavaDriver")
 
 
 class TestConfluentKafka(ClientContract):
