@@ -340,25 +340,36 @@ class GroupCoordinator:
         return (ErrorCode.group_id_not_found, frozenset()) if result is None else result
 
     async def change_empty_share_group(
-        self, group_id: str, change: Callable[[GroupStorage], Awaitable[T]]
+        self,
+        group_id: str,
+        change: Callable[[], Awaitable[tuple[T, Sequence[Write]]]],
+        *,
+        create: bool = False,
     ) -> T:
-        """Return what the change makes of a share group that nobody can join meanwhile.
+        """Do what the change decides on, in a share group that nobody can join meanwhile.
 
-        Raises ``GroupIdNotFound``, ``NonEmptyGroup``.
+        ``change`` returns what to answer and the writes; durable on return. With ``create`` a
+        group that is not there is made, if there is anything to write. Raises
+        ``GroupIdNotFound``, ``NonEmptyGroup``.
         """
 
         async def use(loaded: LoadedGroup) -> T:
             async def work() -> T:
-                if not isinstance(loaded.group, ShareGroup):
+                is_new = create and loaded.is_unstored
+                if not is_new and not isinstance(loaded.group, ShareGroup):
                     raise GroupIdNotFound(f"Group {group_id} is not a share group.")
                 if not loaded.group.is_empty:
                     raise NonEmptyGroup("The group is not empty.")
                 await loaded.storage.claim()
-                return await change(loaded.storage)
+                answer, writes = await change()
+                if is_new and writes:
+                    await loaded.become_share_group()
+                await loaded.storage.write_in_parts(writes)
+                return answer
 
             return await loaded.exclusively(work)
 
-        found = await self._use(group_id, use)
+        found = await self._use(group_id, use, create=create)
         if found is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         await self._look_at_changes()

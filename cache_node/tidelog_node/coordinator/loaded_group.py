@@ -29,7 +29,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.consumer_groups import Partitions
 from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
-from tidelog_core.metadata.store import Check, Write
+from tidelog_core.metadata.store import ABSENT, Check, Write
 
 from tidelog_node.coordinator import classic_answers
 from tidelog_node.coordinator.classic_answers import Group
@@ -116,12 +116,12 @@ class LoadedGroup:
     @property
     def is_vacant(self) -> bool:
         """Whether nothing would be lost by forgetting the group: it was never stored."""
-        return (
-            self.group.is_vacant
-            and self.storage.version == 0
-            and self.storage.is_idle
-            and self._storing is None
-        )
+        return self.is_unstored and self.storage.is_idle and self._storing is None
+
+    @property
+    def is_unstored(self) -> bool:
+        """Whether there is no such group yet: it was never stored, and nobody is in it."""
+        return self.group.is_vacant and self.storage.version == ABSENT
 
     def record(self) -> GroupRecord:
         """Return the group as it would be stored now."""
@@ -296,6 +296,21 @@ class LoadedGroup:
         self.group.kill()
         self.unload(ErrorCode.coordinator_not_available)
         return had_pending
+
+    async def become_share_group(self) -> None:
+        """Store an empty share group where there was none yet. Durable on return.
+
+        For what is done exclusively.
+        """
+        assert self.is_unstored
+        group = ShareGroup(self.group.group_id, now_ms=self._now_ms())
+        record = group.to_record(
+            shard=self.shard,
+            clock_offset_ms=self._surroundings.clock_offset_ms(),
+            version=self.storage.version,
+        )
+        await self.storage.save(record)
+        self.group = group
 
     async def unload_if_changed(self) -> None:
         """Unload the group if the store says something else. Raises ``Unloaded``, ``TidelogError``.

@@ -7,7 +7,7 @@ knows that nobody is in the group. Source: ``describeShareGroupAllOffsets``,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.share_offsets import (
@@ -18,12 +18,11 @@ from tidelog_core.admin.share_offsets import (
 )
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.share_partitions import NO_START_OFFSET
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_group import ShareGroup
-from tidelog_node.coordinator.storage import GroupStorage
 
 Outcome = tuple[ErrorCode, str | None]
 DONE: Outcome = (ErrorCode.none, None)
@@ -84,12 +83,13 @@ class ShareOffsets:
     async def alter(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Outcome]:
-        """Have an empty group begin there. Durable on return.
+        """Have an empty group begin there; one that is not there is made. Durable on return.
 
-        Raises ``GroupIdNotFound``, ``NonEmptyGroup``, and as above.
+        Raises ``GroupIdNotFound`` where the group is of another kind, ``NonEmptyGroup``, and
+        as above.
         """
 
-        async def change(storage: GroupStorage) -> dict[TopicPartition, Outcome]:
+        async def change() -> tuple[dict[TopicPartition, Outcome], Sequence[Write]]:
             known = await read_share_partitions(self._store, group_id)
             image = self._view.image
             outcomes, writes = {}, []
@@ -104,10 +104,9 @@ class ShareOffsets:
                     writes.append(
                         begin_at(known, group_id, partition.topic_id, name.partition, offset)
                     )
-            await storage.write_in_parts(writes)
-            return outcomes
+            return outcomes, writes
 
-        return await self._coordinator.change_empty_share_group(group_id, change)
+        return await self._coordinator.change_empty_share_group(group_id, change, create=True)
 
     async def delete(self, group_id: str, topics: Collection[str]) -> dict[str, Outcome]:
         """Have an empty group forget where it was in the topics. Durable on return.
@@ -115,7 +114,7 @@ class ShareOffsets:
         Raises ``GroupIdNotFound``, ``NonEmptyGroup``, and as above.
         """
 
-        async def change(storage: GroupStorage) -> dict[str, Outcome]:
+        async def change() -> tuple[dict[str, Outcome], Sequence[Write]]:
             known = await read_share_partitions(self._store, group_id)
             image = self._view.image
             outcomes, writes = {}, []
@@ -134,7 +133,6 @@ class ShareOffsets:
                     begin_at(known, group_id, topic_id, partition, NO_START_OFFSET)
                     for topic_id, partition in begun
                 ]
-            await storage.write_in_parts(writes)
-            return outcomes
+            return outcomes, writes
 
         return await self._coordinator.change_empty_share_group(group_id, change)

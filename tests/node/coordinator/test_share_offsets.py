@@ -16,6 +16,7 @@ from tidelog_core.errors import (
     InvalidGroupId,
     NonEmptyGroup,
     NotCoordinator,
+    OutcomeUnknown,
     StoreUnavailable,
     VersionConflict,
 )
@@ -30,6 +31,7 @@ from tidelog_core.metadata.share_partitions import (
 )
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
+from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.share_offsets import (
     DONE,
     NO_SUCH_OFFSET,
@@ -239,18 +241,75 @@ def test_only_an_empty_share_group_is_changed() -> None:
     async def scenario(store: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
         await enter(broker, "b")
         await broker.stable("m", group="classic")
+        await broker.commit(5, group="simple")
         for group, error in (
             ("g", NonEmptyGroup),
             ("classic", GroupIdNotFound),
-            ("nowhere", GroupIdNotFound),
+            ("simple", GroupIdNotFound),
             ("", InvalidGroupId),
         ):
             with pytest.raises(error):
                 await offsets.alter(group, {T0: 0})
             with pytest.raises(error):
                 await offsets.delete(group, ["t"])
+        with pytest.raises(GroupIdNotFound):
+            await offsets.delete("nowhere", ["t"])
         assert (await stored(store))[0].start_offset == 4
         assert await broker.coordinator.describe("nowhere") is None
+
+    play(scenario)
+
+
+def test_a_group_that_is_not_there_is_made_to_begin_where_it_shall() -> None:
+    """So its first member begins there, and not where the settings say."""
+
+    async def scenario(store: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
+        coordinator = broker.coordinator
+        nowhere = TopicPartition("nowhere", 0)
+        assert await offsets.alter("fresh", {nowhere: 0, U0: -2}) == {
+            nowhere: NOT_HOSTED,
+            U0: NO_SUCH_OFFSET,
+        }
+        assert await offsets.alter("fresh", {}) == {}
+        # As in Kafka: what changes nothing makes no group.
+        assert await coordinator.describe("fresh") is None
+        assert await stored(store, "fresh") == {}
+        assert await offsets.alter("fresh", {T0: 2, nowhere: 0}) == {T0: DONE, nowhere: NOT_HOSTED}
+        assert starts(await offsets.describe("fresh", None)) == {T0: 2}
+        group = await coordinator.describe("fresh")
+        assert isinstance(group, ShareGroup)
+        assert (group.is_empty, group.epoch) == (True, 0)
+        assert await offsets.alter("fresh", {T0: 3}) == {T0: DONE}
+        answer = await enter(broker, "m", group="fresh")
+        assert (answer.error, answer.member_epoch) == (ErrorCode.none, 1)
+        assert starts(await offsets.describe("fresh", {"t": [0]})) == {T0: 3}
+
+    play(scenario)
+
+
+def test_a_made_group_outlives_its_coordinator_and_goes_like_any_other() -> None:
+    async def scenario(store: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
+        await offsets.alter("fresh", {T0: 2})
+        async with node(store, broker_id=2) as new:
+            await lead_offsets(store, new.view, 2)
+            group = await new.coordinator.describe("fresh")
+            assert isinstance(group, ShareGroup)
+            assert await new.coordinator.delete_group("fresh") is ErrorCode.none
+            assert await new.coordinator.describe("fresh") is None
+        assert await stored(store, "fresh") == {}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailable("away"), OutcomeUnknown("no answer")])
+def test_a_group_that_could_not_be_made_can_be_made_later(failure: Exception) -> None:
+    async def scenario(store: MemoryMetadataStore, broker: Node, offsets: ShareOffsets) -> None:
+        failures = [failure]
+        store.on_commit = lambda _: failures.pop() if failures else None
+        with pytest.raises(type(failure)):
+            await offsets.alter("fresh", {T0: 2})
+        assert await offsets.alter("fresh", {T0: 2}) == {T0: DONE}
+        assert isinstance(await broker.coordinator.describe("fresh"), ShareGroup)
 
     play(scenario)
 
