@@ -37,7 +37,7 @@ from uuid import UUID
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.metadata.store import Item
 from tidelog_core.objects.store import ObjectMeta
-from tidelog_core.tier.keys import SegmentKeys, parse_log_start_key, parse_segment_key
+from tidelog_core.tier.keys import SegmentKey, SegmentKeys, parse_log_start_key, parse_segment_key
 from tidelog_core.tier.planning import finished_segments, locate
 
 
@@ -95,7 +95,7 @@ def judge_unnamed(
         if key is None or key.segment_id in named or topic is TopicState.DELETED:
             continue
         age_limit_ms: int | None = limits.doubtful_age_ms
-        if topic is TopicState.LIVE and locate(finished, key.base_offset) is not None:
+        if topic is TopicState.LIVE and is_accounted_for(key, finished):
             age_limit_ms = limits.orphan_age_ms
         elif topic is TopicState.LIVE and (
             key.base_offset >= log_start_offset or log_start_offset <= restored_log_start
@@ -106,6 +106,11 @@ def judge_unnamed(
         else:
             candidates.append(Candidate(found, age_limit_ms))
     return Judgement(tuple(candidates), tuple(unexplained))
+
+
+def is_accounted_for(key: SegmentKey, finished: Sequence[SegmentMeta]) -> bool:
+    """Whether the first record of an object that no item names is in a finished segment too."""
+    return locate(finished, key.base_offset) is not None
 
 
 def named_segments(items: Iterable[Item]) -> set[UUID]:

@@ -3,6 +3,7 @@
 0    it did what was asked
 1    it could not, or what was checked is wrong
 2    the command line itself is wrong: nothing was tried
+3    ``verify`` alone: nothing is wrong, and something is left over that the scrub removes
 130  interrupted
 """
 
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 
 FAILED = 1
 WRONG_USAGE = 2
+LEFT_OVER = 3
 
 # The parser's errors, all of them: their base class is not public under one name in
 # every version of typer.

@@ -24,11 +24,12 @@ from tidelog_core.tier.keys import SegmentKeys
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it must be."""
+    """Something that is not as it must be, or that is left over."""
 
     partition: TopicPartition | None  # None: of no one partition
     object: str  # the object's key, or the metadata item's where that is wrong
     problem: str
+    is_leftover: bool = False  # nothing is lost or wrong: the scrub removes it
 
 
 async def check_segment(

@@ -51,6 +51,7 @@ class Findings:
     segment_count: int = 0
     size_bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
+    leftovers: list[Problem] = field(default_factory=list)
 
 
 class Truth(Protocol):
@@ -89,7 +90,8 @@ class Verification:
 
     def add(self, problem: Problem) -> None:
         """Note what was found elsewhere."""
-        self.findings.problems.append(problem)
+        findings = self.findings
+        (findings.leftovers if problem.is_leftover else findings.problems).append(problem)
 
     async def _check_partition(self, planned: PartitionPlan) -> AsyncIterator[Problem]:
         for problem in planned.problems:

@@ -1,8 +1,10 @@
 """Which segments are to be checked, and what else lies in the bucket.
 
 With a metadata store, it says which segments count, and every object of the cluster that
-it does not know of is a problem. Without one, the bucket is all there is: then the rules
-of ``tidelog_core.restoration`` say what counts.
+it does not know of is a problem. Or it is left over, where a segment that counts has its first
+record: a tier worker that goes on after its node has lost the lead stores such objects, and
+the scrub removes them. Without one, the bucket is all there is: then the rules of
+``tidelog_core.restoration`` say what counts.
 """
 
 from __future__ import annotations
@@ -28,7 +30,12 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.restoration.survey import Survey, SurveyedTopic, check_manifests
-from tidelog_core.retention.orphans import TopicState, named_segments, state_of_topic
+from tidelog_core.retention.orphans import (
+    TopicState,
+    is_accounted_for,
+    named_segments,
+    state_of_topic,
+)
 from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObjects
 from tidelog_core.tier.keys import SegmentKeys, log_start_key
 from tidelog_core.tier.planning import finished_segments
@@ -37,6 +44,7 @@ from tidelog.cli.segment_check import Problem
 from tidelog.cli.verification import PartitionPlan
 
 ORPHAN = "no segment in the metadata store has it"
+LEFTOVER = "left over from a copy that was given up: its offsets were copied again"
 
 
 class MetadataPlan:
@@ -52,6 +60,7 @@ class MetadataPlan:
         self._objects = objects
         self._known: set[UUID] = set()  # segments in any state
         self._tiered: set[UUID] = set()  # topics that have segments
+        self._finished: dict[tuple[UUID, int], tuple[SegmentMeta, ...]] = {}
         self._names: dict[UUID, str] = {}
 
     async def partitions(self, topics: Iterable[str]) -> list[PartitionPlan]:
@@ -120,6 +129,7 @@ class MetadataPlan:
                 key = f"{item.id.collection}/{item.id.key}"
                 problems.append(Problem(name, key, error.problem))
         finished = tuple(finished_segments(metas))
+        self._finished[partition.topic_id, partition.partition] = finished
         if finished:
             self._tiered.add(partition.topic_id)
         log_start_offset = partition.log_start_offset
@@ -131,10 +141,14 @@ class MetadataPlan:
         problems = []
         for number, segments in sorted(topic.partitions.items()):
             name = TopicPartition(self._names[topic.topic_id], number)
+            finished = self._finished.get((topic.topic_id, number), ())
             for segment in segments:
-                if segment.key.segment_id not in self._known:
-                    keys = [key for key in _keys_of(segment) if await self._exists(key)]
-                    problems += [Problem(name, key, ORPHAN) for key in keys]
+                if segment.key.segment_id in self._known:
+                    continue
+                is_leftover = is_accounted_for(segment.key, finished)
+                text = LEFTOVER if is_leftover else ORPHAN
+                keys = [key for key in _keys_of(segment) if await self._exists(key)]
+                problems += [Problem(name, key, text, is_leftover) for key in keys]
         return problems
 
     def _told_too_much(self, topic: TopicObjects) -> list[Problem]:

@@ -27,7 +27,7 @@ class Planned:
     objects: ObjectStore
     truth: Truth
     partitions: Sequence[PartitionPlan]
-    strays: Sequence[Problem]  # what was found already, of no one partition that is checked
+    strays: Sequence[Problem]  # what was found already, of no one segment that is checked
     configs: Mapping[str, Mapping[str, str]]  # by topic: the settings that it overrides
 
 

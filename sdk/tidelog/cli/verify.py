@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.bucket import ClusterId
-from tidelog.cli.failures import FAILED, UsageError
+from tidelog.cli.failures import FAILED, LEFT_OVER, UsageError
 from tidelog.cli.options import Json
 from tidelog.cli.output import print_json, progress
 from tidelog.cli.stores import (
@@ -50,8 +50,9 @@ def verify(
     """Check every tiered segment: its objects, CRCs, hashes and offsets.
 
     Reads the stores, not the nodes, so it works while the cluster runs and while it
-    does not. Names every object that is wrong, that nobody knows, or that is missing.
-    Exit status: 0 all is well, 1 something is not.
+    does not. Names every object that is wrong, that nobody knows, or that is missing, and
+    what is left over from copies that were given up: the scrub removes that.
+    Exit status: 0 all is well, 1 something is not, 3 all is well but for what is left over.
     """
     wanted = list(topics or ())
     if from_ is not None:
@@ -69,13 +70,11 @@ def verify(
     if json:
         print_json(_document(findings))
     else:
-        count = len(findings.problems)
-        print(
-            f"{findings.segment_count} segments, {findings.size_bytes} bytes checked: "
-            + (f"{count} problem{'s' * (count != 1)}" if count else "all is well")
-        )
+        print(_summary(findings))
     if findings.problems:
         raise typer.Exit(FAILED)
+    if findings.leftovers:
+        raise typer.Exit(LEFT_OVER)
 
 
 async def _verify(locations: StoreLocations, topics: list[str], *, is_json: bool) -> Findings:
@@ -115,6 +114,14 @@ async def _check(planned: Planned, *, is_json: bool) -> Findings:
     return verification.findings
 
 
+def _summary(findings: Findings) -> str:
+    problems, leftovers = len(findings.problems), len(findings.leftovers)
+    outcome = f"{problems} problem{'s' * (problems != 1)}" if problems else "all is well"
+    if leftovers:
+        outcome += f", {leftovers} object{'s' * (leftovers != 1)} left over"
+    return f"{findings.segment_count} segments, {findings.size_bytes} bytes checked: {outcome}"
+
+
 def _line(problem: Problem) -> str:
     text = f"{problem.object}: {problem.problem}"
     return text if problem.partition is None else f"{problem.partition}: {text}"
@@ -125,13 +132,16 @@ def _document(findings: Findings) -> dict[str, object]:
         "ok": not findings.problems,
         "segments": findings.segment_count,
         "bytes": findings.size_bytes,
-        "problems": [
-            {
-                "topic": None if problem.partition is None else problem.partition.topic,
-                "partition": None if problem.partition is None else problem.partition.partition,
-                "object": problem.object,
-                "problem": problem.problem,
-            }
-            for problem in findings.problems
-        ],
+        "problems": [_row(problem) for problem in findings.problems],
+        "leftovers": [_row(leftover) for leftover in findings.leftovers],
+    }
+
+
+def _row(problem: Problem) -> dict[str, object]:
+    name = problem.partition
+    return {
+        "topic": None if name is None else name.topic,
+        "partition": None if name is None else name.partition,
+        "object": problem.object,
+        "problem": problem.problem,
     }

@@ -123,7 +123,7 @@ async def audit_planned(
         )
         problems += found
         rows.append(_row(plan, left, len(found)))
-    problems += [_told(one) for one in planned.strays]
+    problems += [_told(one) for one in planned.strays if not one.is_leftover]
     return AuditReport(tuple(rows), tuple(problems))
 
 

@@ -102,6 +102,7 @@ def test_verify_passes_what_a_node_has_tiered(tiered: Path) -> None:
         "segments": count,
         "bytes": document["bytes"],
         "problems": [],
+        "leftovers": [],
     }
     logs = objects_of(tiered, "orders", ".log") + objects_of(tiered, "other", ".log")
     assert document["bytes"] == sum(path.stat().st_size for path in logs)
@@ -200,8 +201,10 @@ def put_copy(path: Path, target: Path) -> Path:
 def test_verify_names_what_is_in_the_bucket_and_belongs_to_nobody(damaged: Path) -> None:
     log, index = (objects_of(damaged, "orders", suffix)[1] for suffix in (".log", ".index"))
     foreign = put_copy(log, log.with_name("notes.txt"))
-    segment_id = log.stem[-36:]
-    orphan = put_copy(index, Path(str(index).replace(segment_id, str(uuid.uuid4()))))
+    segment_id, base_offset = log.stem[-36:], log.stem[:20]
+    unknown = str(index).replace(segment_id, str(uuid.uuid4()))
+    # At an offset that no segment has: it may be all that is left of what metadata has lost.
+    orphan = put_copy(index, Path(unknown.replace(base_offset, f"{10**6:020}")))
     folder = log.parent.parent
     stranger = folder.with_name(f"gone-{uuid.uuid4()}")
     put_copy(log, stranger / "0" / log.name)
@@ -213,6 +216,33 @@ def test_verify_names_what_is_in_the_bucket_and_belongs_to_nobody(damaged: Path)
     # Of one topic only what lies in its folder, and a foreign object is of no topic.
     assert wrong_objects(verified(damaged, "orders", status=1)) == [key_of(damaged, orphan)]
     assert verified(damaged, "other")["ok"]
+
+
+@pytest.mark.parametrize("suffixes", [(".log", ".index"), (".log",), (".index",)])
+def test_verify_tells_what_a_given_up_copy_has_left_from_damage(
+    damaged: Path, suffixes: tuple[str, ...]
+) -> None:
+    """As a tier worker leaves it that goes on after its node has lost the lead."""
+    segment_id = str(uuid.uuid4())
+    left = []
+    for suffix in suffixes:
+        path = objects_of(damaged, "orders", suffix)[1]
+        left.append(put_copy(path, Path(str(path).replace(path.stem[-36:], segment_id))))
+    document = verified(damaged, status=3)
+    assert (document["ok"], document["problems"]) == (True, [])
+    leftovers = {row["object"]: row for row in document["leftovers"]}
+    assert leftovers.keys() == {key_of(damaged, path) for path in left}
+    assert {row["topic"] for row in leftovers.values()} == {"orders"}
+    outcome = tidelog("verify", "--data-dir", damaged, status=3)
+    assert "left over from a copy that was given up" in outcome.lines[0]
+    counted = "1 object left over" if len(left) == 1 else f"{len(left)} objects left over"
+    assert outcome.lines[-1].endswith(f"all is well, {counted}")
+    # Damage comes first.
+    victim = objects_of(damaged, "other", ".log")[0]
+    flip(victim, 70)
+    document = verified(damaged, status=1)
+    assert (wrong_objects(document), document["ok"]) == ([key_of(damaged, victim)], False)
+    assert len(document["leftovers"]) == len(left)
 
 
 def test_verify_asks_for_the_manifests_that_a_restoration_needs(damaged: Path) -> None:
