@@ -7,6 +7,10 @@ A renewal that takes too long is given up with an unknown outcome: the item is r
 the next renewal starts from what is there. Whichever of two renewals of one version
 lands, the other cannot.
 
+A store whose files were deleted or replaced is no store any more: what this node writes there
+nobody else reads. The keeper looks for that twice a second and fences the node at once; if the
+same files come back, the node renews, reads the cluster and serves again.
+
 In a node the keeper runs on a thread of its own (``lease_thread``), so that nothing that
 holds up the node's event loop costs the lease. It stops renewing when that loop stands
 still for ``LeaseTimes.stall_ms``: a node that hangs must lose what it leads. What the
@@ -43,6 +47,7 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
+from tidelog_core.metadata.location import never_lost
 from tidelog_core.metadata.records import BrokerLease, broker_lease_key, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.leases import NOBODY, RELEASED, OwnLease, read_leases
@@ -55,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 CALLS_PER_LEASE_MIN = 3  # a call to the store that takes longer than a third is given up
 RELEASE_SECONDS_MAX = 2.0
+LOOK_INTERVAL_MS = 500  # between two looks at whether the store is still there
 POLLS_PER_LEASE = 10  # while an earlier process's lease is waited for
 
 
@@ -107,10 +113,13 @@ class LeaseKeeper:
         node_loop: NodeLoop,
         incarnation: UUID,
         found: BrokerLease | None,
+        is_store_lost: Callable[[], bool] = never_lost,
         wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         """``found`` is the item as an earlier process left it, ``None`` where there is none.
 
+        ``is_store_lost`` says at any time whether the store was deleted or replaced: what was
+        written to it last may be gone then, and nobody else sees this lease any more.
         ``wall_ms`` is what the others are told, for them to see when a clock is wrong.
         """
         self._membership = membership
@@ -120,11 +129,13 @@ class LeaseKeeper:
         self._times = membership.times
         self._own = OwnLease(membership.broker_id, incarnation, times=membership.times, found=found)
         self._found = found
+        self._is_store_lost = is_store_lost
         self._wall_ms = wall_ms
         self._has_renewed = False
         self._was_able = True
         self._is_in_trouble = False  # the last renewal has failed
         self._was_turning = True
+        self._was_store_lost = False
         self._reading: asyncio.Future[None] | None = None  # of the cluster, to end the fencing
         membership.hold(self._own)
 
@@ -165,6 +176,10 @@ class LeaseKeeper:
     async def step(self) -> None:
         """Do what is due: read the item, renew it, read the cluster."""
         own, now_ms = self._own, self._membership.now_ms()
+        if self._has_lost_store():
+            own.withdraw()
+            own.put_off(now_ms)
+            return
         if not own.is_renewal_due(now_ms):
             if self._has_renewed and not own.may_act(now_ms):
                 await self._end_fencing()
@@ -180,6 +195,17 @@ class LeaseKeeper:
             logger.warning("lease lapsed, the node is fenced")
         if await self._renew():
             await self._end_fencing()
+
+    def _has_lost_store(self) -> bool:
+        is_lost = self._is_store_lost()
+        if is_lost and not self._was_store_lost:
+            self._was_able = False
+            logger.error(
+                "metadata store was deleted or replaced, the node serves nobody: put its files"
+                " back, or stop all nodes, restore it (docs/restore.md) and start them again"
+            )
+        self._was_store_lost = is_lost
+        return is_lost
 
     def _is_loop_turning(self, now_ms: float) -> bool:
         turned_ms = self._node_loop.turned_ms
@@ -265,10 +291,10 @@ class LeaseKeeper:
         return self._times.lease_ms / CALLS_PER_LEASE_MIN / 1000
 
     async def _sleep(self) -> None:
-        """Wait until the next renewal, or a little while the node is fenced."""
+        """Wait until the next renewal, or the next look at what may fence the node."""
         own, now_ms = self._own, self._membership.now_ms()
         next_ms = own.next_renewal_ms
-        delay_ms = 0.0 if next_ms is None else next_ms - now_ms
+        delay_ms = 0.0 if next_ms is None else min(next_ms - now_ms, LOOK_INTERVAL_MS)
         if not own.may_act(now_ms):
             delay_ms = min(delay_ms, self._times.retry_ms)
         await asyncio.sleep(max(0.0, delay_ms) / 1000)

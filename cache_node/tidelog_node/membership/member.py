@@ -15,6 +15,7 @@ from uuid import UUID
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.location import loss_of
 from tidelog_core.metadata.records import (
     PARTITION_COLLECTION_PREFIX,
     TOPIC_COLLECTION,
@@ -115,6 +116,7 @@ class ClusterMember:
             node_loop=self._node_loop,
             incarnation=self._incarnation,
             found=taken.lease,
+            is_store_lost=loss_of(self._renewal_store),
         )
         self._may_lack_records = taken.may_lack_records
         self._unsettled_dir = data_dir if taken.may_lack_records else None

@@ -8,6 +8,7 @@ dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:8000
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -27,6 +28,16 @@ def open_metadata_store(url: str) -> MetadataStore:
         case "dynamodb":
             return _open_dynamodb(url, table=parts.netloc, path=parts.path, query=parts.query)
     raise InvalidConfig([f"metadata store {url!r}: must be {FORMS}"])
+
+
+def never_lost() -> bool:
+    """Say that the store is where it was: of stores that nobody can take away."""
+    return False
+
+
+def loss_of(store: MetadataStore) -> Callable[[], bool]:
+    """Return what tells, on any thread, whether the store was deleted or replaced while open."""
+    return store.is_lost if isinstance(store, SqliteMetadataStore) else never_lost
 
 
 def _open_sqlite(url: str, *, host: str, path: str, query: str) -> MetadataStore:

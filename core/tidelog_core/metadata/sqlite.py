@@ -6,6 +6,11 @@ either all of a commit or nothing. Writers take turns through ``BEGIN IMMEDIATE`
 which waits for the lock instead of failing half way. One dedicated thread per store
 owns the connection, so calls never block the event loop and run in order.
 
+A file that is deleted or replaced while it is open stays open for those who have it, and
+whoever opens the path meets another one, or makes it. So every call makes sure that the path
+still leads to the files that were opened, and a commit makes sure of it once more before it
+is believed.
+
     items       collection, key, version, body (JSON)
     changelog   cluster version, collection, key; the newest ``changelog_length`` versions
     cluster     one row: the cluster version
@@ -44,7 +49,10 @@ FORMAT_VERSION = 1  # PRAGMA user_version
 OPEN_RETRY_INTERVAL = 0.01  # seconds
 BUSY_TIMEOUT = 10.0  # seconds a writer waits for its turn
 GET_AT_ONCE = 500  # items that one turn on the thread reads, in some milliseconds
+FILE_SUFFIXES = ("", "-wal", "-shm")  # while a connection is open all three are there
 LAST_KEY = "\U0010ffff"  # sorts after every key that starts with a prefix
+
+LOST = "its file was deleted or replaced"
 
 # The body as bytes: of a text that is not UTF-8 SQLite's driver makes an error of the query.
 ITEM_COLUMNS = "version, CAST(body AS BLOB)"
@@ -86,7 +94,15 @@ class SqliteMetadataStore:
         self._busy_timeout = busy_timeout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
         self._connection: sqlite3.Connection | None = None
+        self._paths = tuple(path.with_name(path.name + suffix) for suffix in FILE_SUFFIXES)
+        # As they were opened; None while nothing is open.
+        self._files: tuple[_FileId | None, ...] | None = None
         self._is_closed = False
+
+    def is_lost(self) -> bool:
+        """Whether the path no longer leads to the files that are open. For any thread."""
+        files = self._files
+        return files is not None and _identify(self._paths) != files
 
     async def get(self, id: ItemKey) -> Item | None:
         """Return the item, or ``None`` where there is none."""
@@ -144,7 +160,13 @@ class SqliteMetadataStore:
             try:
                 if self._connection is None:
                     self._connection = _open(self._path, self._busy_timeout)
-                return call(self._connection, *args, **kwargs)
+                    self._files = _identify(self._paths)
+                elif self.is_lost():
+                    raise StoreUnavailable(f"metadata store {self._path}: {LOST}")
+                result = call(self._connection, *args, **kwargs)
+                if call in _WRITING and self.is_lost():
+                    raise OutcomeUnknown(f"metadata store {self._path}: {LOST}")
+                return result
             except sqlite3.Error as error:
                 raise StoreUnavailable(f"metadata store {self._path}: {error}") from error
 
@@ -152,8 +174,25 @@ class SqliteMetadataStore:
 
     def _close(self) -> None:
         if self._connection is not None:
+            self._files = None
             self._connection.close()
             self._connection = None
+
+
+_FileId = tuple[int, int]  # device and inode
+
+
+def _identify(paths: Iterable[Path]) -> tuple[_FileId | None, ...]:
+    """Return which files the paths lead to now, None for one that is not there."""
+    found: list[_FileId | None] = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return tuple(found)
 
 
 def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
@@ -345,3 +384,6 @@ def _increment(connection: sqlite3.Connection, id: ItemKey, by: int) -> int:
         version = ABSENT if item is None else item.version
         _write(connection, id, version, encode_body(id, body))
     return value + by
+
+
+_WRITING: tuple[object, ...] = (_commit, _increment)

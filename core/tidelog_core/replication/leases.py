@@ -144,7 +144,7 @@ class OwnLease:
             counter=RELEASED if found is None else found.counter,
             version=ABSENT if found is None else found.version,
         )
-        self._grant: _Grant | None = None  # None: never renewed, released or superseded
+        self._grant: _Grant | None = None  # None: never renewed, or given up since
         self._fence_count = 0  # one for each renewal that found no grant that still held
         self._ended_fence = 0  # the last that a reading has ended; set by the thread that acts
         self._has_renewed = False
@@ -209,6 +209,10 @@ class OwnLease:
         valid_until_ms = started_ms + self._times.lease_ms - self._times.margin_ms
         self._grant = _Grant(valid_until_ms, self._fence_count, reread_from_ms)
         return self._fence_count != self._ended_fence
+
+    def withdraw(self) -> None:
+        """Act no more until the next renewal is in and the cluster has been read after it."""
+        self._grant = None
 
     def put_off(self, now_ms: float) -> None:
         """Note that no renewal was begun although one was due."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
-from tidelog_core.errors import CorruptItem, StoreUnavailable
+from tidelog_core.errors import CorruptItem, OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ClusterVersion, ItemKey, MetadataStore, Write
 
@@ -268,3 +269,47 @@ class TestSqliteMetadataStore(MetadataStoreContract):
 
         asyncio.run(main())
         assert os.path.getsize(path) > 300_000  # noqa: PTH202
+
+
+@pytest.mark.parametrize("name", ["metadata.db", "metadata.db-wal", "metadata.db-shm"])
+def test_a_store_whose_file_is_taken_away_takes_nothing_until_it_is_back(
+    tmp_path: Path, name: str
+) -> None:
+    async def main() -> None:
+        store = SqliteMetadataStore(tmp_path / "metadata.db")
+        await store.commit([create(A)])
+        assert not store.is_lost()
+        (tmp_path / name).rename(tmp_path / "aside")
+        assert store.is_lost()
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await store.get(A)
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await store.increment(ItemKey("counters", "n"), 1)
+        shutil.copyfile(tmp_path / "aside", tmp_path / name)  # the same bytes, another file
+        assert store.is_lost()
+        (tmp_path / "aside").rename(tmp_path / name)
+        assert not store.is_lost()
+        assert await store.get(A) is not None
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_commit_that_was_written_while_its_file_was_taken_away_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        path = tmp_path / "metadata.db"
+        store = SqliteMetadataStore(path)
+        await store.commit([create(A)])
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            commit = asyncio.create_task(store.commit([create(ItemKey("things", "late"))]))
+            await asyncio.sleep(0.05)  # It has looked, and waits for its turn.
+            path.unlink()
+            other.execute("ROLLBACK")
+            with pytest.raises(OutcomeUnknown, match="deleted or replaced"):
+                await commit
+        await store.close()
+
+    asyncio.run(main())

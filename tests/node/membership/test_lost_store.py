@@ -1,0 +1,95 @@
+"""The metadata store's file taken away from under a node: it notices, and acknowledges nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+
+from tests.node.node_process import NodeProcess
+from tests.node.wire_client import WireClient, a_batch
+
+FILES = ("metadata.db", "metadata.db-wal", "metadata.db-shm")
+NOTICED_SECONDS = 1.0
+SLACK_SECONDS = 4.0  # what a busy machine may take longer
+
+
+def produce(client: WireClient) -> ErrorCode:
+    return ErrorCode(client.produce("t", a_batch(b"x")).error_code)
+
+
+def wait_until(client: WireClient, expected: ErrorCode, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (code := produce(client)) is not expected:
+        assert time.monotonic() < deadline, code
+        time.sleep(0.02)
+
+
+def take_away(folder: Path, how: Callable[[Path], object]) -> None:
+    for name in FILES:
+        how(folder / name)
+
+
+def start(tmp_path: Path) -> NodeProcess:
+    node = NodeProcess(tmp_path / "node").start()
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+    return node
+
+
+def errors(node: NodeProcess) -> list[str]:
+    return [line for line in node.log.splitlines() if " ERROR " in line]
+
+
+def test_a_node_whose_store_is_deleted_stops_serving_and_its_files_can_be_saved(
+    tmp_path: Path,
+) -> None:
+    """As docs/restore.md says: from the descriptors of a node that still runs."""
+    node = start(tmp_path)
+    try:
+        with WireClient(node.port) as client:
+            assert produce(client) is ErrorCode.none
+            take_away(node.data_dir, os.unlink)
+            wait_until(client, ErrorCode.not_leader_or_follower, NOTICED_SECONDS + SLACK_SECONDS)
+            time.sleep(1)  # It does not come back, and says it once.
+            assert produce(client) is ErrorCode.not_leader_or_follower
+        (error,) = errors(node)
+        assert "metadata store was deleted or replaced" in error
+        assert "docs/restore.md" in error
+        for name in FILES[:2]:
+            (held, *_) = [
+                descriptor
+                for descriptor in Path(f"/proc/{node.pid}/fd").iterdir()
+                if str(descriptor.readlink()) == f"{node.data_dir / name} (deleted)"
+            ]
+            shutil.copyfile(held, node.data_dir / name)
+        node.stop()
+        node.start()
+        with WireClient(node.port) as client:
+            wait_until(client, ErrorCode.none, SLACK_SECONDS)
+            assert client.fetch("t", 0).high_watermark >= 2
+    finally:
+        if node.process is not None:
+            node.stop()
+
+
+def test_a_node_whose_store_comes_back_serves_again(tmp_path: Path) -> None:
+    node = start(tmp_path)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    try:
+        with WireClient(node.port) as client:
+            assert produce(client) is ErrorCode.none
+            take_away(node.data_dir, lambda path: path.rename(aside / path.name))
+            wait_until(client, ErrorCode.not_leader_or_follower, NOTICED_SECONDS + SLACK_SECONDS)
+            take_away(aside, lambda path: path.rename(node.data_dir / path.name))
+            wait_until(client, ErrorCode.none, NOTICED_SECONDS + SLACK_SECONDS)
+        assert "the node serves again" in node.log
+        assert len(errors(node)) == 1
+    finally:
+        node.stop()
