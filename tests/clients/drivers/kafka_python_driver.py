@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -47,12 +48,16 @@ def produce(bootstrap: str, topic: str, codec: str, idempotent: str) -> None:
 
 
 class _Listener(ConsumerRebalanceListener):
+    def __init__(self) -> None:
+        self.is_assigned = False
+
     def on_partitions_revoked(self, revoked: object) -> None:
         pass
 
     def on_partitions_assigned(self, assigned: object) -> None:
         owned = sorted(p.partition for p in assigned)
         print("assigned " + ",".join(map(str, owned)), flush=True)
+        self.is_assigned = True
 
 
 def consume(
@@ -69,14 +74,17 @@ def consume(
         heartbeat_interval_ms=500,
         max_partition_fetch_bytes=20_000_000,
     )
-    consumer.subscribe([topic], listener=_Listener())
+    listener = _Listener()
+    consumer.subscribe([topic], listener=listener)
     # It would join before it knows the topic's partitions, and rejoin once it knows them; but
     # kafka-python 3.0.12 forgets such a rejoin if `poll` runs out of time before it is through.
-    consumer.partitions_for_topic(topic)
+    # So it knows them before, and has long for its first join, which a busy machine draws out.
+    while not consumer.partitions_for_topic(topic):
+        time.sleep(0.05)
     is_stopping = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), is_stopping.set()), daemon=True).start()
     while not is_stopping.is_set():
-        batches = consumer.poll(timeout_ms=100)
+        batches = consumer.poll(timeout_ms=100 if listener.is_assigned else 2000)
         for records in batches.values():
             for record in records:
                 message = Message(
