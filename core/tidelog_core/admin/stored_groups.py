@@ -10,6 +10,7 @@ when it claims the group, and everybody else only shows it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ from tidelog_core.metadata.member_pages import (
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 
 READ_ATTEMPTS_MAX = 10
+PAGES_UNPACKED_AT_ONCE = 8  # some milliseconds; then other tasks have their turn
 
 
 async def list_pages(store: MetadataStore, shard: int, group_id: str) -> list[Item]:
@@ -50,10 +52,8 @@ async def read_group(store: MetadataStore, shard: int, group_id: str) -> StoredG
             await list_pages(store, shard, group_id)
         ):
             continue
-        try:
-            return assemble(item, [MemberPage.from_item(page) for page in pages])
-        except Inconsistent:
-            continue
+        with contextlib.suppress(Inconsistent):
+            return assemble(item, await _unpacked(pages))
     raise CoordinatorNotAvailable(f"group {group_id!r} keeps changing")
 
 
@@ -71,7 +71,10 @@ async def read_groups(
     for item in records:
         group_id, some = item.id.key, pages_of[item.id.key]
         try:
-            group = None if len(some) > 1 else _try_to_assemble(item, some)
+            group = None
+            if len(some) <= 1:
+                with contextlib.suppress(Inconsistent):
+                    group = assemble(item, await _unpacked(some))
             if group is None:
                 group = await read_group(store, shard, group_id)
             if group is not None:
@@ -82,11 +85,14 @@ async def read_groups(
     return found
 
 
-def _try_to_assemble(item: Item, pages: Sequence[Item]) -> StoredGroup | None:
-    try:
-        return assemble(item, [MemberPage.from_item(page) for page in pages])
-    except Inconsistent:
-        return None
+async def _unpacked(items: Sequence[Item]) -> list[MemberPage]:
+    """Return the pages. Raises ``CorruptItem``."""
+    pages = []
+    for count, item in enumerate(items, 1):
+        pages.append(MemberPage.from_item(item))
+        if count % PAGES_UNPACKED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return pages
 
 
 def _versions(pages: Sequence[Item]) -> dict[ItemKey, int]:
