@@ -201,6 +201,8 @@ class ConsumerGroup(EpochGroup):
             self.epoch += 1
         if self.epoch > self.assignment_epoch and self._may_compute(settings):
             self._compute(settings)
+        if self.epoch > self.assignment_epoch:
+            self._drop_unsubscribed(told.member_id)
         member = self.member(told.member_id)
         moved = reconcile(
             member,
@@ -493,6 +495,16 @@ class ConsumerGroup(EpochGroup):
         if member.subscribed_pattern:
             names |= frozenset(self._matches.by_pattern.get(member.subscribed_pattern, ()))
         return names
+
+    def _drop_unsubscribed(self, member_id: str) -> None:
+        """Take out of the member's target what it has ceased to subscribe to since."""
+        member = self.member(member_id)
+        known = (self.topics.get(name) for name in self._names_of(member))
+        topic_ids = {topic.topic_id for topic in known if topic is not None}
+        target = frozenset(p for p in member.target if p.topic_id in topic_ids)
+        if target != member.target:
+            self.roster.put(dataclasses.replace(member, target=target))
+            self.step.must_store = True
 
     def _may_compute(self, settings: ConsumerGroupSettings) -> bool:
         """Whether targets may be computed now, which takes time in proportion to members."""

@@ -35,9 +35,11 @@ def reconcile(
 ) -> ConsumerMember:
     """Return the member one step further, or itself where it has to wait.
 
+    A target may lose partitions within its epoch: those that the member does not want any more.
+
     ``owned`` is what the member says that it has, ``None`` where it does not say.
     """
-    if is_reconciled(member, target_epoch):
+    if is_reconciled(member, target_epoch) and member.assigned <= member.target:
         return member
     is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
     if is_revoking and _still_has(member.revoking, owned):

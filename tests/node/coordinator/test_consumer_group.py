@@ -381,6 +381,29 @@ class TestLargeGroup:
         driver.settle("new", *(f"m{number}" for number in range(4)))
         assert sum(len(member.assigned) for member in driver.group.roster) == 9
 
+    def test_what_a_member_ceases_to_subscribe_to_is_taken_from_it_before_the_next(self) -> None:
+        driver = self.driver(3)
+        driver.topics = topics(t=4, u=3)
+        for name in ("m0", "m1", "m2"):
+            driver.beat(name, driver.group.member(name).epoch, subscribed_topics=("t", "u"))
+        driver.compute()
+        driver.now_ms += 1000
+        driver.settle("m0", "m1", "m2")
+        driver.now_ms += 1000
+        epoch = driver.group.epoch
+        driver.enter("opens", "t", "u")
+        driver.compute()
+        before = driver.assigned("m0")
+        kept = frozenset(p for p in before if p.topic_id == topic_id("t"))
+        assert kept < before
+        answer = driver.beat("m0", epoch, subscribed_topics=("t",))
+        assert answer.assigned is not None
+        assert answer.assigned <= kept
+        assert driver.group.epoch > driver.group.assignment_epoch
+        driver.now_ms += 1000
+        driver.settle("m0", "m1", "m2", "opens")
+        assert sum(len(member.assigned) for member in driver.group.roster) == 7
+
     def test_a_new_coordinator_does_not_wait_for_the_interval(self) -> None:
         driver = self.driver(4)
         driver.enter("first")
