@@ -94,7 +94,7 @@ class LogReopener:
         self._executor = executor
         self._troubles: dict[Replica, _Trouble] = {}
         self._said: set[Replica] = set()  # in trouble, and reported
-        self._given_up: set[Replica] = set()  # only a restart helps
+        self._given_up: set[Replica] = set()  # only a person helps
         self._stir = asyncio.Event()
         replicas.on_trouble.append(self._note)
 
@@ -135,6 +135,9 @@ class LogReopener:
         """Whether the replica counts for nothing, or nobody else could have its records."""
         partition = self._view.image.partition(replica.partition)
         if partition is None or not is_readable(partition) or replica in self._given_up:
+            return False
+        if replica.damage is not None and partition.isr == (self._broker_id,):
+            self._ask_for_repair(replica)
             return False
         if not (self._disk.is_fit and self._can_serve()):
             return False
@@ -227,6 +230,15 @@ class LogReopener:
         )
 
     # -- what is said of it
+
+    def _ask_for_repair(self, replica: Replica) -> None:
+        self._given_up.add(replica)
+        logger.error(
+            "log is damaged and no other replica is in sync: stop the node and see"
+            f" `tidelog repair --partition {replica.partition}"
+            f" --data-dir {self._directories.path} --dry-run`",
+            extra={"partition": str(replica.partition), "reason": str(replica.damage)},
+        )
 
     def _report(self, replica: Replica) -> None:
         """Note that the log is in trouble. The first one of several is told to the log."""

@@ -56,6 +56,7 @@ from tidelog_core.log.paths import (
     START_OFFSET_FILE,
     TEMPORARY_SUFFIX,
     parse_segment_name,
+    segment_path,
 )
 from tidelog_core.log.producer_snapshots import (
     note_batch,
@@ -87,9 +88,11 @@ class OpenedLog:
 
 
 @dataclass(slots=True)
-class _Checkpoints:
+class Checkpoints:
+    """What the checkpoint files of a log say."""
+
     log_start_offset: int
-    local_start_offset: int
+    local_start_offset: int | None  # None: unknown
     recovery_point: int | None  # None: unknown, everything must be read
     epochs: list[list[int]] | None  # None: unknown, the batches must be asked
     seals: list[SealRecord]  # two for a segment that was being replaced, see ``cleaned``
@@ -104,7 +107,11 @@ class _Checkpoints:
 
     def sizes_of(self, segment: LogSegment) -> list[tuple[int, int]]:
         """Return the end offsets and sizes that the segment was ever sealed with."""
-        return [seal[1:3] for seal in self.seals if seal.base_offset == segment.base_offset]
+        return [seal[1:3] for seal in self.seals_at(segment.base_offset)]
+
+    def seals_at(self, base_offset: int) -> list[SealRecord]:
+        """Return the records of a segment, whatever they say of it."""
+        return [seal for seal in self.seals if seal.base_offset == base_offset]
 
 
 def open_log(
@@ -138,7 +145,7 @@ def open_log(
     with local.storage_errors("opening"):
         is_new = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
-        checkpoints = _read_checkpoints(directory)
+        checkpoints = read_checkpoints(directory)
         start_offset = max(checkpoints.log_start_offset, log_start_offset)
         opening = _Opening(local, checkpoints, is_clean, producer_id_expiration_ms)
         finish_swaps(directory)
@@ -169,7 +176,7 @@ class _Opening:
     """One opening of one log."""
 
     def __init__(
-        self, local: LocalLog, checkpoints: _Checkpoints, is_clean: bool, expiration_ms: int
+        self, local: LocalLog, checkpoints: Checkpoints, is_clean: bool, expiration_ms: int
     ) -> None:
         self.local = local
         self.checkpoints = checkpoints
@@ -181,7 +188,7 @@ class _Opening:
 
     def load_segments(self, base_offsets: list[int], start_offset: int) -> None:
         """Make the segment objects; those that were to be removed are removed now."""
-        local, local_start = self.local, self.checkpoints.local_start_offset
+        local, local_start = self.local, self.checkpoints.local_start_offset or 0
         while len(base_offsets) > 1 and base_offsets[1] <= local_start:
             remove_segment_files(local.directory, base_offsets.pop(0))
         if not base_offsets and self.recovery_point > max(start_offset, local_start):
@@ -189,6 +196,9 @@ class _Opening:
                 f"{local.partition} in {local.directory} was flushed up to offset "
                 f"{self.recovery_point}, but holds no segment"
             )
+        is_known = self.checkpoints.local_start_offset is not None
+        if base_offsets and is_known and base_offsets[0] > max(start_offset, local_start):
+            raise _missing(local.directory, max(start_offset, local_start), base_offsets[0])
         for base_offset in base_offsets:
             segment = local.new_segment(base_offset)
             status = os.stat(segment.path)  # noqa: PTH116
@@ -233,13 +243,24 @@ class _Opening:
         is_sealed = segment is not self.local.active
         is_other = bool(known) and (segment.end_offset, segment.size_bytes) not in known
         if is_sealed and (is_other or segment.size_bytes == 0):
+            for end_offset, size_bytes in known:
+                if size_bytes == segment.size_bytes and end_offset < segment.end_offset:
+                    raise _missing(segment.directory, end_offset, segment.end_offset)
             raise CorruptLog(
-                f"segment {segment.path} holds {segment.size_bytes} bytes up to offset "
-                f"{segment.end_offset}, but was sealed with "
-                + (f"{known[-1][1]} up to {known[-1][0]}" if known else "some")
+                f"segment {segment.path} holds {segment.size_bytes} bytes, but was sealed with "
+                + (f"{known[-1][1]} up to offset {known[-1][0]}" if known else "some")
             )
         if segment.size_bytes:
             segment.indexes = rebuild_indexes(self.local, segment, expiration_ms=self.expiration_ms)
+            if is_sealed and not known and not self._may_have_gaps:
+                end_offset = segment.whole_below(segment.end_offset)
+                if end_offset != segment.end_offset:
+                    raise _missing(segment.directory, end_offset, segment.end_offset)
+
+    @property
+    def _may_have_gaps(self) -> bool:
+        was_compacted = (self.local.directory / CLEANER_OFFSET_FILE).exists()
+        return was_compacted or "compact" in self.local.config.cleanup_policy
 
     def _read_epochs(self, segment: LogSegment) -> None:
         for _, _, _, header in scan_file(segment.path, segment.size_bytes):
@@ -281,14 +302,14 @@ class _Opening:
                 segment.release()
                 local.seals_are_dirty = True
         if local.end_offset < self.recovery_point:
-            raise self._lost(local.end_offset)
+            raise self._lost(local.active, local.active.size_bytes)
         return producers
 
     def _cut_after(self, index: int, size_bytes: int) -> None:
         local = self.local
         segment = local.segments[index]
         if segment.end_offset < self.recovery_point:
-            raise self._lost(segment.end_offset)
+            raise self._lost(segment, size_bytes)
         if segment.size_bytes < size_bytes:
             descriptor = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -298,10 +319,17 @@ class _Opening:
                 os.close(descriptor)
         local.remove_last(len(local.segments) - index - 1)
 
-    def _lost(self, end_offset: int) -> CorruptLog:
+    def _lost(self, segment: LogSegment, size_bytes: int) -> CorruptLog:
+        """Return what is said of a segment that should reach further, and has so many bytes."""
+        end_offset = segment.end_offset
+        if segment.size_bytes < size_bytes:
+            where = f"{segment.path} is damaged at position {segment.size_bytes} of {size_bytes}"
+        else:
+            following = segment_path(segment.directory, end_offset, LOG_SUFFIX)
+            where = f"{segment.path} has lost its end, or {following} is missing"
         return CorruptLog(
-            f"{self.local.partition} in {self.local.directory} was flushed up to offset "
-            f"{self.recovery_point}, but its batches are whole only up to offset {end_offset}"
+            f"{self.local.partition} was flushed up to offset {self.recovery_point}, but its "
+            f"batches are whole only up to offset {end_offset}: {where}"
         )
 
     def _is_vouched(self, segment: LogSegment) -> bool:
@@ -332,6 +360,14 @@ class _Opening:
         sync_directory(local.directory)
         self.epochs.clear()
         return ProducerState(end_offset=start_offset, expiration_ms=self.expiration_ms)
+
+
+def _missing(directory: Path, offset: int, found: int) -> CorruptLog:
+    """Return what is said of a log that has nothing between two offsets."""
+    return CorruptLog(
+        f"segment {segment_path(directory, offset, LOG_SUFFIX)} is missing: the log goes on at "
+        f"offset {offset}, and the next file begins at {found}"
+    )
 
 
 def scan_segment(
@@ -436,15 +472,17 @@ def _has_right_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     return True
 
 
-def _read_checkpoints(directory: Path) -> _Checkpoints:
-    start = _rows(directory / START_OFFSET_FILE) or [[0, 0]]
+def read_checkpoints(directory: Path) -> Checkpoints:
+    """Return what the checkpoint files say; what cannot be read is not known."""
+    start_file = directory / START_OFFSET_FILE
+    start = _rows(start_file)
     point = _rows(directory / RECOVERY_POINT_FILE)
     clean = _rows(directory / CLEAN_SHUTDOWN_FILE)
     cleaned = _rows(directory / CLEANER_OFFSET_FILE) or [[0]]
     seals = [SealRecord(*row) for row in _rows(directory / SEGMENT_FILE) or []]
-    return _Checkpoints(
-        log_start_offset=start[0][0],
-        local_start_offset=start[0][1],
+    return Checkpoints(
+        log_start_offset=start[0][0] if start else 0,
+        local_start_offset=start[0][1] if start else None if start_file.exists() else 0,
         recovery_point=point[0][0] if point else None,
         epochs=_rows(directory / LEADER_EPOCH_FILE),
         seals=seals,

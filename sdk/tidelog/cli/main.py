@@ -11,6 +11,7 @@ from tidelog.cli.failures import CommandGroup
 from tidelog.cli.job_compact import compact
 from tidelog.cli.jobs import job
 from tidelog.cli.produce import produce
+from tidelog.cli.repair import repair
 from tidelog.cli.restore import restore
 from tidelog.cli.tier import status
 from tidelog.cli.up import up
@@ -68,3 +69,4 @@ app.add_typer(job, name="job")
 app.command("erase")(erase)
 app.command("verify")(verify)
 app.command("restore")(restore)
+app.command("repair")(repair)
