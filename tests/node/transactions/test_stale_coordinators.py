@@ -1,0 +1,91 @@
+"""Producers that are sent to coordinators of before, which have not heard of the next one.
+
+A client asks one thing after the other, and again where that may help, but each time perhaps
+another node: the leadership moves, answers of brokers about it are old, and the store loses
+some of its own answers. Whatever happens, nobody is told anything of a transaction that is
+not true of this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TidelogError
+from tidelog_core.metadata.store import Write
+
+from tests.node.coordinator.virtual_time import run
+from tests.node.transactions.world import PARTITIONS, TXN, Client, Node, Strike, World, a_world
+
+TRANSACTIONS = 25
+MOVES_PART = 0.15  # of the requests come after another move
+STALE_PART = 0.5  # of the requests go to a node of before
+LOST_PART = 0.1  # of the commits, half of them carried out
+
+
+class Wanderer:
+    """Has a client ask any of the nodes, and the world change in between."""
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world = world
+        self._chance = chance
+        world.ask = self.ask  # type: ignore[method-assign]
+        world.store.on_commit = self._on_commit
+
+    async def ask(
+        self, request: Callable[[Node], Awaitable[ErrorCode]], *, tries_again: bool = True
+    ) -> ErrorCode:
+        assert tries_again
+        while True:
+            if self._chance.random() < MOVES_PART and len(self._world.nodes) < 60:
+                await self._retried(self._world.take_over)
+            is_stale = self._chance.random() < STALE_PART
+            node = self._chance.choice(self._world.nodes) if is_stale else self._world.node
+            try:
+                error = await request(node)
+            except TidelogError:
+                await asyncio.sleep(0.05)
+                continue
+            if error is not ErrorCode.concurrent_transactions and not error.retriable:
+                return error
+            await asyncio.sleep(0.05)
+
+    def _on_commit(self, writes: Sequence[Write]) -> Exception | None:
+        if writes[0].id.key != TXN or self._chance.random() >= LOST_PART:
+            return None
+        return self._chance.choice([OutcomeUnknown("no answer"), StoreUnavailable("away")])
+
+    async def _retried(self, act: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await act()
+        except TidelogError:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_answer_is_about_another_transaction(tmp_path: Path, seed: int, version: int) -> None:
+    async def main() -> None:
+        chance = random.Random(f"{seed} {version}")
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            Wanderer(world, chance)
+            client = Client(world, version=version)
+            assert await client.init() is ErrorCode.none
+            expected = {}
+            for number in range(TRANSACTIONS):
+                partitions = chance.sample(PARTITIONS, chance.randint(1, len(PARTITIONS)))
+                is_commit = chance.random() < 0.7
+                value = f"t{number}"
+                assert await client.write(value, partitions) is ErrorCode.none
+                assert await client.end(is_commit=is_commit) is ErrorCode.none, value
+                expected[value] = {"committed" if is_commit else "aborted"}
+            world.store.on_commit = lambda _: None
+            await world.settle()
+            await asyncio.sleep(5)
+            assert world.outcomes() == expected
+
+    run(main())
