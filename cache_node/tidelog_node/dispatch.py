@@ -3,8 +3,8 @@
 Produce and Fetch are hot routes: their handler gets the frame itself and usually
 answers on the spot. Every other API is a control route: reading the request, as the newest
 class that its handler knows, handling and answering it is a call that the connection makes in
-turn. For large requests the reading and the writing of the answer are a thread's work, for one
-after the other (``request_turns``).
+turn. Large requests are read, and large answers written, by a thread, and requests about many
+things are carried out one after the other (``request_turns``).
 
 A request that cannot be parsed, an unknown API or an unsupported version closes the
 connection, as Kafka does; only ApiVersions answers an unsupported version, with those
@@ -29,9 +29,9 @@ from tidelog_core.message_reader import ElementBudget
 from tidelog_node.connection import CloseConnection, DeferredCall, Peer
 from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
-from tidelog_node.request_turns import LargeRequests
+from tidelog_node.request_turns import LargeRequest, LargeRequests
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.wire.messages import build, read_request, write_response
+from tidelog_node.wire.messages import build, has_more_elements, read_request, write_response
 from tidelog_node.wire.primitives import (
     PARSE_ERRORS,
     REQUEST_HEADER,
@@ -45,8 +45,8 @@ API_VERSIONS_KEY = 18
 ELEMENTS_SETTING = "socket.request.max.elements"
 PARTITIONS_SETTING = "socket.request.max.partitions"
 MANY_BYTES_MIN = 2_048  # a smaller request cannot name many partitions
-# A larger control request is read and answered in the lane of large ones.
-LARGE_REQUEST_BYTES_MIN = 32_768
+LARGE_REQUEST_BYTES_MIN = 32_768  # a larger control request is read by a thread
+FEW_ELEMENTS = 1_000  # one with more is handled, and answered, in the lane of large requests
 _SIZE_CORRELATION = struct.Struct(">ii")
 
 HotParser = Callable[[memoryview, int, int, int], Any]
@@ -192,38 +192,47 @@ class Dispatch:
         )
         # It is read when it is its turn: read, it takes many times the memory.
         body = bytes(frame[position:])
-        if len(body) > LARGE_REQUEST_BYTES_MIN:
-            return lambda: self._answer_large(call, body, context)
         return lambda: self._answer(call, body, context)
 
     async def _answer(self, call: _ControlCall, body: bytes, context: RequestContext) -> Reply:
         try:
-            request = self._read(call, body, context)
+            if len(body) > LARGE_REQUEST_BYTES_MIN:
+                async with self._large.turn() as turn:
+                    request, element_count = await turn.work(self._read, call, body, context)
+                    if element_count > FEW_ELEMENTS:
+                        return await self._answer_in(turn, call, request, context)
+            else:
+                request, element_count = self._read(call, body, context)
+                if element_count > FEW_ELEMENTS:
+                    async with self._large.turn() as turn:
+                        return await self._answer_in(turn, call, request, context)
+            # Long or not, it is about few things. It may wait for others of its kind, as a
+            # JoinGroup with a large subscription does, so it must not be in their way.
             response = await call.route.handle(request, context)
+            if not isinstance(response, bytes) and has_more_elements(response, FEW_ELEMENTS):
+                return await self._large.work(self._encode, call, context, response)
             return self._encode(call, context, response)
         except Exception as error:
             return self._answer_failed(call, context, error)
 
-    async def _answer_large(
-        self, call: _ControlCall, body: bytes, context: RequestContext
+    async def _answer_in(
+        self, turn: LargeRequest, call: _ControlCall, request: object, context: RequestContext
     ) -> Reply:
-        """Do what is done for other requests, but in the lane of large ones."""
-        async with self._large.turn() as turn:
-            try:
-                request = await turn.work(self._read, call, body, context)
-                response = await call.route.handle(request, context)
-                del request
-                return await turn.work(self._encode, call, context, response)
-            except Exception as error:
-                return self._answer_failed(call, context, error)
+        """Answer a request about many things, in the lane of such."""
+        response = await call.route.handle(request, context)
+        return await turn.work(self._encode, call, context, response)
 
-    def _read(self, call: _ControlCall, body: bytes, context: RequestContext) -> object:
-        """Return the request. Raises ``MalformedMessage`` and ``TooManyElements``."""
+    def _read(self, call: _ControlCall, body: bytes, context: RequestContext) -> tuple[object, int]:
+        """Return the request and how many elements its arrays have.
+
+        Raises ``MalformedMessage`` and ``TooManyElements``.
+        """
         budget = ElementBudget(self._elements_max)
         newest = call.request_class
-        return read_request(
+        request = read_request(
             context.api_key, context.api_version, body, newest=newest, budget=budget
         )
+        return request, self._elements_max - budget.left
 
     def _answer_failed(
         self, call: _ControlCall, context: RequestContext, problem: Exception

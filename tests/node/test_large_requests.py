@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.index import load_request_schema
+from tidelog_node.request_turns import HOLD_SECONDS_MAX
 
 from tests.node.answer_times import AnswerTimes
 from tests.node.large_requests import (
@@ -20,9 +21,10 @@ from tests.node.large_requests import (
     metadata,
     offset_fetch,
     produce,
+    string,
 )
 from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient
+from tests.node.wire_client import WireClient, frame
 
 ELEMENTS_MAX = 12_000
 SECONDS_MAX = 120.0
@@ -38,6 +40,21 @@ def prepare(node: NodeProcess) -> None:
         while client.call(coordinator(key="group")).error_code.value:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def _join(group: str, subscription: bytes) -> bytes:
+    """Return a JoinGroup request of a new member."""
+    body = (
+        string(group)
+        + struct.pack(">ii", 30_000, 60_000)
+        + string("")
+        + string("consumer")
+        + struct.pack(">i", 1)
+        + string("range")
+        + struct.pack(">i", len(subscription))
+        + subscription
+    )
+    return frame(11, 1, 1, body, tags=b"")
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +77,21 @@ def test_others_are_answered_while_a_large_request_is_served(node: NodeProcess, 
         answer = client.receive()
     assert len(answer) > 2 * ELEMENTS_MAX
     assert len(times.seconds) > 5  # Unless it is cut into turns there is one.
+
+
+def test_large_requests_that_wait_for_others_are_in_nobodys_way(node: NodeProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        members = [stack.enter_context(WireClient(node.port)) for _ in range(6)]
+        members[0].send(_join("group", b"x" * 40_000))
+        members[0].receive()
+        for member in members[1:]:
+            member.send(_join("group", b"x" * 40_000))  # waits for the first, which is silent
+        began = time.monotonic()
+        client = stack.enter_context(WireClient(node.port))
+        client.send(offset_fetch(ELEMENTS_MAX - 10))
+        client.receive()
+        # Were each in the way for as long as one may be, it would be more.
+        assert time.monotonic() - began < len(members[1:]) * HOLD_SECONDS_MAX
 
 
 def test_too_many_elements_are_refused_where_the_answer_has_a_place(node: NodeProcess) -> None:

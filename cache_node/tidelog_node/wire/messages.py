@@ -42,6 +42,25 @@ def read_request(
     return read_message(schema, data, newest=newest, budget=budget)
 
 
+def has_more_elements(message: Any, elements_max: int) -> bool:
+    """Return whether the arrays of a kio entity have more elements, nested ones included."""
+    left = elements_max
+    unseen = [message]
+    while unseen:
+        entity = unseen.pop()
+        for name in entity.__dataclass_fields__:
+            value = getattr(entity, name)
+            if type(value) is tuple:
+                left -= len(value)
+                if left < 0:
+                    return True
+                if value and hasattr(value[0], "__dataclass_fields__"):
+                    unseen += value
+            elif hasattr(value, "__dataclass_fields__"):
+                unseen.append(value)
+    return False
+
+
 def write_response(api_key: int, version: int, response: object) -> bytes:
     """Return the encoded response body; ``response`` may be of a newer version's class."""
     return write_message(load_response_schema(api_key, version), response)
