@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -446,3 +447,19 @@ def test_description_of_log_directories(peer: Peer) -> Observations:
             ("nothing", []),
         ):
             yield f"{label} {version}", peer.call("describe_log_dirs", version, topics=topics)
+
+
+@compared
+def test_more_partitions_than_one_request_may_create(peer: Peer) -> Observations:
+    many = [{"name": f"many-{n}", "num_partitions": 100} for n in range(100)]
+    requests: dict[str, list[dict[str, Any]]] = {
+        "topics": [*many, {"name": "one-more", "num_partitions": 1}],
+        "one topic": [{"name": "too-wide", "num_partitions": 10_001}],
+        "defaults": [{"name": f"default-{n}", "num_partitions": -1} for n in range(10_001)],
+        "with others wrong": [*many, {"name": "a b", "num_partitions": 1}],
+    }
+    for label, wanted in requests.items():
+        topics = [{"replication_factor": 1, **topic} for topic in wanted]
+        answer = peer.call("create_topics", 7, topics=topics, timeout=20_000, validate_only=True)
+        yield label, Counter(topic["error_code"] for topic in answer["topics"])
+        yield f"message of {label}", answer["topics"][0]["error_message"]
