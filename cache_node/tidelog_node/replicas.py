@@ -33,7 +33,6 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog_core.log.append_checks import CheckedBatches, looks_at_records
-from tidelog_core.log.deletion import remove_directories
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.rewriting import rewrite_unflushed
 from tidelog_core.log.unified_log import UnifiedLog
@@ -49,6 +48,7 @@ from tidelog_node.data_disk import DataDisk
 from tidelog_node.leaders import Leaders
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.log_opening import LogOpening, open_each
+from tidelog_node.log_removal import LogRemoval, remove
 from tidelog_node.replication.role import Leader, ReplicaRole
 
 logger = logging.getLogger(__name__)
@@ -352,14 +352,6 @@ def _ignore(_: Replica) -> None:
     pass
 
 
-def _remove(doomed: Sequence[Path]) -> None:
-    try:
-        remove_directories(doomed)
-    except OSError as error:
-        # The next start tries again.
-        logger.error("deleted logs could not be removed", extra={"reason": str(error)})
-
-
 def _has_flush_policy(config: TopicConfig) -> bool:
     return config.flush_messages < INT64_MAX or config.flush_ms < INT64_MAX
 
@@ -409,6 +401,7 @@ class ReplicaManager:
         self._node_config = node_config
         self._executor = executor
         self._opening = LogOpening(executor, self._on_opened)
+        self._removal = LogRemoval(executor, self._take_away)
         self._by_topic: dict[str, dict[int, Replica]] = {}
         self.dirty: set[Replica] = set()  # appended to since someone last emptied the set
         # What this node leads, as the wire names it: by topic name and by topic id.
@@ -435,7 +428,7 @@ class ReplicaManager:
         doomed = self._directories.clear_out(
             known, image.deleted_topics.keys(), is_unreadable=image.is_unreadable
         )
-        self._executor.submit(_remove, doomed)
+        self._executor.submit(remove, doomed)
         for name in image.topics:
             self._follow_topic(image, name)
         if not self._directories.was_clean:
@@ -457,6 +450,7 @@ class ReplicaManager:
         for timer in self._to_look_at.values():
             timer.cancel()
         await self._opening.close()
+        self._removal.finish()
         is_clean = not any(replica.is_in_trouble for replica in self._all())
         replicas = []
         for replica in self._all():
@@ -539,6 +533,7 @@ class ReplicaManager:
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
         self._opening.allow_here()
+        self._removal.allow_at_once()
         for name in changed_topics:
             self._follow_topic(image, name, only_news=True)
         if image.node_configs != self._node_configs:
@@ -604,8 +599,10 @@ class ReplicaManager:
             self.followed_by_id[topic.topic_id.bytes] = followed
 
     def _make(self, topic: Topic, partition: Partition, config: TopicConfig) -> Replica:
+        named = TopicPartition(topic.name, partition.partition)
+        self._removal.take(named)
         replica = Replica(
-            TopicPartition(topic.name, partition.partition),
+            named,
             topic.topic_id,
             config=config,
             log_start_offset=partition.log_start_offset,
@@ -771,7 +768,6 @@ class ReplicaManager:
 
     def _drop(self, replicas: Sequence[Replica]) -> None:
         """Remove the logs of partitions that the cluster has deleted, or moved elsewhere."""
-        doomed = []
         for replica in replicas:
             if replica.role is not None:
                 replica.role.end()
@@ -780,18 +776,22 @@ class ReplicaManager:
             replica.drop()
             replica.wake()
             self.dirty.discard(replica)
-            log = replica.opened_log
-            try:
-                if log is not None:
-                    doomed.append(log.begin_deletion())
-                elif self._directories.holds(replica):
-                    doomed.append(self._directories.rename_deleted(replica))
-            except (TidelogError, OSError) as error:
-                logger.error(
-                    "log of a deleted topic could not be removed",
-                    extra={"partition": str(replica.partition), "reason": str(error)},
-                )
-        self._executor.submit(_remove, doomed)
+            self._removal.add(replica.partition, replica)
+
+    def _take_away(self, replica: Replica) -> Path | None:
+        """Close the log of a dropped replica; return its directory, renamed to be removed."""
+        log = replica.opened_log
+        try:
+            if log is not None:
+                return log.begin_deletion()
+            if self._directories.holds(replica):
+                return self._directories.rename_deleted(replica)
+        except (TidelogError, OSError) as error:
+            logger.error(
+                "log of a deleted topic could not be removed",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+        return None
 
     def _open(self, replica: Replica) -> UnifiedLog:
         directory = self._directories.claim(replica.partition, replica.topic_id)

@@ -315,6 +315,8 @@ def _portions(
     by_topic: defaultdict[str, dict[ItemKey, Item | None]] = defaultdict(dict)
     portions: list[dict[ItemKey, Item | None]] = [{}]
     for key, item in changed.items():
+        if len(portions[-1]) == CHANGES_PER_IMAGE_MAX:
+            portions.append({})
         if key.collection == records.TOPIC_COLLECTION:
             by_topic[key.key][key] = item
         elif key.collection.startswith(PARTITION_COLLECTION_PREFIX):
@@ -322,8 +324,8 @@ def _portions(
             name = None if topic_id is None else image.topic_names.get(topic_id)
             by_topic["" if name is None else name][key] = item
         else:
-            portions[0][key] = item
-    size = len(portions[0])
+            portions[-1][key] = item
+    size = len(portions[-1])
     for name, changes in by_topic.items():
         weight = _weight(changes, image.partitions(name))
         if size and size + weight > CHANGES_PER_IMAGE_MAX:

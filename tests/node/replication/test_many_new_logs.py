@@ -115,3 +115,43 @@ def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
             await until(lambda: takes_part(broken))
 
     asyncio.run(main())
+
+
+def test_logs_of_a_wide_deleted_topic_go_in_turns_and_before_their_successors_come(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            admin = admin_of(node)
+            count = 60
+            new = NewTopic(name="wide", partition_count=count, replication_factor=3)
+            old = (await admin.create_topic(new)).topic.topic_id
+            await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
+            logs = [replica.log for replica in replicas_of(node, "wide")]
+            await admin.delete_topic(old)
+            assert sum(log.is_offline for log in logs) < count  # The loop has other work, too.
+            plan = await admin.create_topic(new)
+            held = replicas_of(node, "wide")
+            await until(lambda: all(map(takes_part, held)))
+            assert all(log.is_offline for log in logs)
+            labels = {path.name for path in (tmp_path / "data").glob("wide-*/topic-*")}
+            assert f"topic-{plan.topic.topic_id}" in labels
+            assert not list((tmp_path / "data").glob("*-stray"))
+            await until(lambda: not list((tmp_path / "data").glob("*-delete")))
+            await admin.delete_topic(plan.topic.topic_id)
+            await until(lambda: not list((tmp_path / "data").glob("wide*")))
+
+    asyncio.run(main())
+
+
+def test_a_node_that_stops_takes_all_deleted_logs_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            admin = admin_of(node)
+            new = NewTopic(name="wide", partition_count=60, replication_factor=3)
+            plan = await admin.create_topic(new)
+            await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
+            await admin.delete_topic(plan.topic.topic_id)
+        assert not list((tmp_path / "data").glob("wide-*/topic-*"))
+
+    asyncio.run(main())

@@ -1,0 +1,92 @@
+"""Taking the logs of deleted partitions away, in turns with everyone else.
+
+To close a log and rename its directory takes a fraction of a millisecond or several, on the
+loop, since nobody may use it meanwhile. A few go at once. Of a deletion of thousands the rest
+wait here, refused to everyone; one whose name a new partition wants goes before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from tidelog_core.log.deletion import remove_directories
+from tidelog_core.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+AT_ONCE_MAX = 4  # logs that go at once for one image
+TURN_SECONDS = 0.005
+REST_SECONDS = 0.005  # between two turns
+DIRECTORIES_PER_JOB = 256  # that are unlinked by one thread, with one fsync before
+
+
+class LogRemoval(Generic[R]):
+    """What is to be taken away. For the node's event loop."""
+
+    def __init__(self, executor: Executor, take_away: Callable[[R], Path | None]) -> None:
+        """``take_away`` closes a log and returns what is left to be removed, if anything is."""
+        self._executor = executor
+        self._take_away = take_away
+        self._at_once_left = 0
+        self._waiting: dict[TopicPartition, R] = {}
+        self._renamed: list[Path] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def allow_at_once(self) -> None:
+        """Let a few logs go at once from now on."""
+        self._at_once_left = AT_ONCE_MAX
+
+    def add(self, partition: TopicPartition, replica: R) -> None:
+        """Take a log away that nobody can open any more: now, or in its turn."""
+        self._waiting[partition] = replica
+        if self._at_once_left > 0:
+            self._at_once_left -= 1
+            self.take(partition)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(REST_SECONDS, self._turn)
+
+    def take(self, partition: TopicPartition) -> None:
+        """Take the log of this name away if it waits: the name is wanted."""
+        replica = self._waiting.pop(partition, None)
+        path = None if replica is None else self._take_away(replica)
+        if path is not None:
+            self._renamed.append(path)
+
+    def finish(self) -> None:
+        """Take away all that wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for partition in tuple(self._waiting):
+            self.take(partition)
+        self._remove()
+
+    def _turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + TURN_SECONDS
+        while self._waiting and loop.time() < ends_at:
+            self.take(next(iter(self._waiting)))
+        if not self._waiting or len(self._renamed) >= DIRECTORIES_PER_JOB:
+            self._remove()
+        self._timer = loop.call_later(REST_SECONDS, self._turn) if self._waiting else None
+
+    def _remove(self) -> None:
+        if self._renamed:
+            self._executor.submit(remove, self._renamed)
+            self._renamed = []
+
+
+def remove(directories: Sequence[Path]) -> None:
+    """Remove directories that ``rename_deleted`` has named. Blocks."""
+    try:
+        remove_directories(directories)
+    except OSError as error:
+        # The next start tries again.
+        logger.error("deleted logs could not be removed", extra={"reason": str(error)})
