@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from tests.aws.test_dynamodb_store import new_table
+from tests.node.membership.stalling_node import STALL_SECONDS, StallingNode
 from tests.node.replication.replicated_cluster import replicated_cluster
 from tests.node.wire_client import WireClient, a_batch
 
@@ -48,3 +50,25 @@ def test_a_killed_leaders_partitions_take_writes_again_within_3_seconds(
         cluster.wait_isr("t", {1, 2, 3})
         assert cluster.nodes[2].stop() == 0
         assert "leaderships kept" not in cluster.nodes[2].log
+
+
+@pytest.mark.slow  # tests/node/membership asks the same on SQLite
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_node_whose_loop_is_busy_for_a_lease_keeps_it(
+    tmp_path: Path, dynamodb_local_endpoint: str
+) -> None:
+    table = new_table(dynamodb_local_endpoint)
+    busy = StallingNode(
+        tmp_path / "node",
+        metadata_store=f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_local_endpoint}",
+        config={"broker.session.timeout.ms": "3000"},
+        environment={STALL_SECONDS: "3.2"},
+    )
+    with busy as node, WireClient(node.port) as client:
+        admin = AdminClient({"bootstrap.servers": node.address})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+        assert client.produce("t", a_batch(b"before")).error_code is ErrorCode.none
+        node.stall()
+        time.sleep(0.1)
+        assert client.produce("t", a_batch(b"while")).error_code is ErrorCode.none
+        assert "fenced" not in node.log

@@ -45,6 +45,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
             NewTopic("zipped", 1, 1, config={"compression.type": "gzip"}),
             NewTopic("plain", 1, 1),
             NewTopic("timed", 1, 1),
+            NewTopic("twice", 1, 1, config=compact),
         ]
         for created in admin.create_topics(topics).values():
             created.result(10)
@@ -152,6 +153,29 @@ def test_a_clients_batches_stay_in_order_behind_one_that_is_looked_into(node: No
             heavy(HEAVY_RECORDS, producer_id=7, producer_epoch=0, base_sequence=HEAVY_RECORDS + 3),
         )
         assert take_answers(client, 1) == [(ErrorCode.none, HEAVY_RECORDS + 3)]
+
+
+@pytest.mark.parametrize("count", [1, HEAVY_RECORDS])
+def test_two_batches_for_one_partition_in_one_request_are_both_stored(
+    node: NodeProcess, count: int
+) -> None:
+    batches = [
+        bytes(build_batch(records_of(count, key=key), compression=CompressionType.ZSTD))
+        for key in (b"one", b"two")
+    ]
+    partitions = b"".join(struct.pack(">ii", 0, len(batch)) + batch for batch in batches)
+    head = struct.pack(">hhiih", -1, 1, 1000, 1, len(b"twice")) + b"twice"
+    with client_of(node) as client:
+        client.correlation_id += 1
+        body = head + struct.pack(">i", 2) + partitions
+        client.send(frame(0, 8, client.correlation_id, body, tags=b""))
+        (topic,) = client._response(0, 8, is_flexible=False).responses
+        first, second = topic.partition_responses
+        assert (first.error_code, second.error_code) == (ErrorCode.none, ErrorCode.none)
+        assert second.base_offset == first.base_offset + count
+        fetched = bytes(client.fetch("twice", first.base_offset).records)
+    keys = [decode_records(fetched, position)[0].key for position in iter_positions(fetched)]
+    assert keys == [b"one", b"two"]
 
 
 def test_a_record_without_a_key_is_named_however_far_behind(node: NodeProcess) -> None:

@@ -40,7 +40,6 @@ CODEC_POSITION, CODEC_MASK = 22, 0x7
 RECORD_COUNT_POSITION = 57
 
 Led = Mapping[bytes, Mapping[int, Replica]]
-Place = tuple[bytes, int]  # a partition as the request names it
 # Why a batch must not be appended, or what it was found to be; None: it has not been looked at.
 Look = CheckedBatches | TidelogError | None
 
@@ -48,12 +47,13 @@ Look = CheckedBatches | TidelogError | None
 class Looked(NamedTuple):
     """What was found out about a request's batches."""
 
-    looks: Mapping[Place, Look]
+    # By the identity of the request's views: a partition may be named more than once.
+    looks: Mapping[int, Look]
     is_of_copy: bool  # the batches stay where they are when the request's handling ends
 
-    def of(self, topic: bytes, partition: int) -> Look:
-        """Return what is known of the partition's batch."""
-        return self.looks.get((topic, partition))
+    def of(self, records: memoryview | None) -> Look:
+        """Return what is known of a batch of the request."""
+        return self.looks.get(id(records))
 
     def kept(self) -> Looked:
         """Return what may be believed once the request's bytes are elsewhere."""
@@ -93,7 +93,7 @@ class BatchLooks:
 
     def look(self, request: ProduceRequest, led_by: Led) -> Looked | None:
         """Return what the batches are, or None where that takes longer than the loop has time."""
-        looks: dict[Place, Look] = {}
+        looks: dict[int, Look] = {}
         budget = LookBudget(
             records=RECORDS_MAX,
             headers=RECORDS_MAX,
@@ -101,16 +101,18 @@ class BatchLooks:
             converted_bytes=CONVERTED_BYTES_MAX,
         )
         now_ms = wall_clock_ms()
-        for place, replica, records in _to_look_at(request, led_by):
+        for replica, records in _to_look_at(request, led_by):
             (count,) = INT32.unpack_from(records, RECORD_COUNT_POSITION)
             if count * BYTES_PER_RECORD_MIN > len(records):
                 return None
             try:
-                looks[place] = check_produced(records, replica.config, now_ms=now_ms, budget=budget)
+                looks[id(records)] = check_produced(
+                    records, replica.config, now_ms=now_ms, budget=budget
+                )
             except TooMuchToLookAt:
                 return None
             except TidelogError as error:
-                looks[place] = error
+                looks[id(records)] = error
         return Looked(looks, False)
 
     async def look_elsewhere(self, request: ProduceRequest, led_by: Led) -> Looked:
@@ -118,21 +120,21 @@ class BatchLooks:
 
         The request's bytes must stay as they are.
         """
-        looks: dict[Place, Look] = {}
-        for place, replica, records in _to_look_at(request, led_by):
+        looks: dict[int, Look] = {}
+        for replica, records in _to_look_at(request, led_by):
             config = None
             while replica.config is not config:  # It may change meanwhile.
                 config = replica.config
                 try:
-                    looks[place] = await self._inspector.check(
+                    looks[id(records)] = await self._inspector.check(
                         records, config, now_ms=wall_clock_ms()
                     )
                 except TidelogError as error:
-                    looks[place] = error
+                    looks[id(records)] = error
         return Looked(looks, True)
 
 
-def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[Place, Replica, memoryview]]:
+def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[Replica, memoryview]]:
     """Return the batches that are whole and belong to partitions that look at records."""
     found = []
     for name, partitions in request.topics:
@@ -145,5 +147,5 @@ def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[Place, Repli
                 continue
             (size_bytes,) = INT32.unpack_from(records, 8)
             if size_bytes + LOG_OVERHEAD == len(records):
-                found.append(((name, index), replica, records))
+                found.append((replica, records))
     return found

@@ -264,7 +264,7 @@ class ProduceHandler:
                     if not can_serve:
                         raise NotLeaderOrFollower("this node has lost touch with the cluster")
                     guard = None if verified is None else verified.guard(name, index)
-                    look = looked.of(name, index) if replica.looks_at_records else None
+                    look = looked.of(records) if replica.looks_at_records else None
                     info = _append(replica, records, request, version, guard, look)
                 except TidelogError as error:
                     failures.append((index, error))
