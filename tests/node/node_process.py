@@ -21,7 +21,7 @@ from types import TracebackType
 
 from tools.ports import free_port
 
-READY_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 60.0  # on a busy machine
 STOP_SECONDS_MAX = 30.0
 
 

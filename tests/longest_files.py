@@ -1,0 +1,26 @@
+"""The files whose tests take longest, the longest first.
+
+A file's tests stay with one worker. A long file that is begun last keeps that worker busy
+while the others have nothing left to do, so these are begun first. A file that is not in
+here, or has changed since, costs a little time and nothing else.
+"""
+
+from __future__ import annotations
+
+LONGEST_FILES = (
+    "tests/clients/test_clients.py",
+    "tests/spark/test_spark_stream.py",
+    "tests/node/membership/test_failover.py",
+    "tests/spark/test_audit.py",
+    "tests/chaos/test_chaos.py",
+    "tests/sdk/test_log_truncation.py",
+    "tests/spark/test_tail.py",
+    "tests/spark/test_compact_job.py",
+    "tests/sdk/cli/test_records.py",
+    "tests/sdk/test_transactions.py",
+    "tests/sdk/test_producer.py",
+    "tests/spark/test_sink.py",
+    "tests/spark/test_backfill.py",
+    "tests/sdk/cli/test_tier.py",
+    "tests/sdk/cli/test_restore.py",
+)
