@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidelog_core.errors import (
@@ -160,7 +160,10 @@ class ProduceHandler:
                 looked = await self._looks.look_elsewhere(request, self._led_by(version))
                 answer = self._carry_out(request, version, correlation_id, looked)
                 held.release()
-                reply = await answer if isinstance(answer, Awaitable) else answer or ()
+                if isinstance(answer, (OwedReply, asyncio.Future)):
+                    reply = await answer
+                else:
+                    reply = answer or ()
                 if not held.done():
                     held.set_result(reply)
             except CloseConnection as closing:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,6 +24,8 @@ from tidelog_core.records.batch import LookBudget, TooMuchToLookAt, find_record
 
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
 from tidelog_node.piped_messages import encode_message, receive_message
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -110,8 +113,13 @@ class BatchInspector:
         return answer
 
     async def _ask(self, message: bytes) -> object:
+        problem: Exception = EOFError()
         for _ in range(ATTEMPTS_MAX):
-            process = await self._started()
+            try:
+                process = await self._started()
+            except OSError as error:
+                problem = error
+                break
             assert process.stdin is not None
             assert process.stdout is not None
             is_through = False
@@ -122,14 +130,16 @@ class BatchInspector:
                     answer = await receive_message(process.stdout)
                 is_through = True
                 return answer
-            except (EOFError, ConnectionError):
-                continue
-            except TimeoutError:
+            except TimeoutError as error:
+                problem = error
                 break
+            except (EOFError, ConnectionError) as error:
+                problem = error
             finally:
                 if not is_through:
                     await self._end()
-        raise NotInspected("the process that looks into batches did not answer")
+        logger.warning("batch not looked into", extra={"reason": repr(problem)})
+        raise NotInspected(f"the process that looks into batches failed: {problem!r}")
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is not None:
