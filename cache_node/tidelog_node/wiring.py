@@ -346,6 +346,7 @@ async def _start_rewriting(
         tier=data.tier,
         node_config=cluster.node_config,
         clock_ms=wall_clock_ms,
+        may_expire=data.may_expire,
         holds_files=cluster.directories.holds,
         busy=busy,
         executor=data.executor,

@@ -97,6 +97,7 @@ class LogCleaner:
         tier: Tier,
         node_config: Callable[[], NodeConfig],
         clock_ms: Callable[[], int],
+        may_expire: Callable[[], bool],
         holds_files: Callable[[Replica], bool],
         busy: set[Replica],
         executor: Executor,
@@ -104,11 +105,13 @@ class LogCleaner:
         """``holds_files`` says of a replica whose log is not open whether it is worth opening.
 
         ``busy`` holds those whose segments are being replaced, also by others than this.
+        ``may_expire`` says whether ``clock_ms`` can be trusted to tell what is too old.
         """
         self._replicas = replicas
         self._tier = tier
         self._node_config = node_config
         self._clock_ms = clock_ms
+        self._may_expire = may_expire
         self._holds_files = holds_files
         self._busy = busy
         self._executor = executor
@@ -200,6 +203,8 @@ class LogCleaner:
     async def _compact(self, replica: Replica, cleanable: Cleanable) -> None:
         leader_epoch = replica.leader_epoch
         tombstones_below = await self._tier.compacted_up_to(replica)
+        if not self._may_expire():
+            tombstones_below = 0  # They go by the clock, which is in doubt: all of them stay.
         log, config = replica.log, self._node_config()
         source = log.begin_cleaning(cleanable.segments)
         task = plan_cleaning(

@@ -55,12 +55,10 @@ class ClockWatch:
             config.log_retention_clock_ahead_max_ms, config.log_retention_clock_settle_ms
         )
         witnesses = [witness for source in (*self._sources, *also) for witness in source()]
-        before, self._judgement = self._judgement, self._judge(witnesses, bounds)
+        before = self._judgement
+        self._judgement = judge_clock(self._read(), witnesses, before, bounds)
         self._tell(before)
         return self._judgement.doubt is None and self._has_heard_all()
-
-    def _judge(self, witnesses: Sequence[Witness], bounds: ClockBounds) -> Judgement:
-        return judge_clock(self._read(), witnesses, self._judgement, bounds)
 
     def _tell(self, before: Judgement) -> None:
         doubt, doubt_before = self._judgement.doubt, before.doubt

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,10 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.chaos.cluster import CLOCK_DIR
-from tests.node.node_process import NodeProcess
+from tests.node.clocked_node import DAY_NS, ClockedNode
 
-DAY_NS = 86_400 * 10**9
 CONFIG = {
     "log.retention.check.interval.ms": "50",
     "remote.task.interval.ms": "50",
@@ -32,30 +28,9 @@ RECORD_COUNT = 60
 WARNING = "clock runs ahead"
 
 
-class ClockedNode:
-    """A node and how far its wall clock is off."""
-
-    def __init__(self, folder: Path, broker_id: int) -> None:
-        self._clock = folder / f"clock-{broker_id}"
-        self._clock.write_bytes(bytes(8))
-        path = os.pathsep.join(filter(None, (str(CLOCK_DIR), os.environ.get("PYTHONPATH"))))
-        self.process = NodeProcess(
-            folder / f"node-{broker_id}",
-            broker_id=broker_id,
-            metadata_store=f"sqlite://{folder}/metadata.db",
-            object_store=f"file://{folder}/objects",
-            config=CONFIG,
-            environment={"PYTHONPATH": path, "TIDELOG_CHAOS_CLOCK": str(self._clock)},
-        )
-
-    def jump(self, ns: int) -> None:
-        with self._clock.open("r+b") as file:
-            file.write(struct.pack("<q", ns))
-
-
 @contextmanager
 def clocked_nodes(folder: Path, count: int) -> Iterator[list[ClockedNode]]:
-    nodes = [ClockedNode(folder, broker_id) for broker_id in range(1, count + 1)]
+    nodes = [ClockedNode(folder, config=CONFIG, broker_id=number) for number in range(1, count + 1)]
     with ExitStack() as stack:
         for node in nodes:
             stack.enter_context(node.process)
