@@ -1,10 +1,11 @@
 """What a group of thousands costs while they join; writes bench/results/group_joins.json.
 
-One real node on SQLite. Members of KIP-848 join all at once, each over a connection of its
-own, and go on as librdkafka does: a heartbeat at once after an assignment has changed, else
-one every interval that the node asks for. A producer in a process of its own
-sends a small record every 20 ms meanwhile: its latencies are those of the other clients. In the
-end a member commits offsets, and the items that the commit checks and writes are weighed.
+One real node on SQLite. Members of KIP-848 come within ``--ramp-seconds``, as a deployment
+starts them (0: all at once), each over a connection of its own, and go on as librdkafka does:
+a heartbeat at once after an assignment has changed, else one every interval that the node asks
+for. A producer in a process of its own sends a small record every 20 ms meanwhile: its
+latencies are those of the other clients. In the end a member commits offsets, and the items
+that the commit checks and writes are weighed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ GROUP, TOPIC, OTHER_TOPIC = "many", "assigned", "other"
 SHARD_COUNT = 50  # offsets.topic.num.partitions
 CONNECTIONS_MAX = 8_000  # then members share them; a process may not open more files
 PROBE_INTERVAL_SECONDS = 0.02
+RAMP_SECONDS = 20.0
 SETTLE_SECONDS_MAX = 120.0
 HEARTBEAT_KEY, HEARTBEAT_VERSION = 68, 1
 MEMBER_COUNTS = (1_000, 10_000)
@@ -73,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("members", type=int, nargs="*", default=list(MEMBER_COUNTS))
     parser.add_argument("--partitions", type=int, default=1000)
+    parser.add_argument("--ramp-seconds", type=float, default=RAMP_SECONDS)
     parser.add_argument("--source", action="store_true", help="run the source, not compiled")
     parser.add_argument("--join-seconds", type=float, default=900.0, help="give up after")
     arguments = parser.parse_args()
@@ -83,6 +86,7 @@ def main() -> None:
                 count,
                 partition_count=arguments.partitions,
                 is_compiled=not arguments.source,
+                ramp_seconds=arguments.ramp_seconds,
                 join_seconds=arguments.join_seconds,
             )
         )
@@ -92,7 +96,12 @@ def main() -> None:
 
 
 def measure(
-    count: int, *, partition_count: int, is_compiled: bool, join_seconds: float
+    count: int,
+    *,
+    partition_count: int,
+    is_compiled: bool,
+    ramp_seconds: float = RAMP_SECONDS,
+    join_seconds: float,
 ) -> dict[str, Any]:
     """Have so many members join a group on a node of its own; return what was seen.
 
@@ -107,7 +116,7 @@ def measure(
             for made in admin.create_topics(topics).values():
                 made.result(60)
             _find_coordinator(node)
-            row = _run(node, count, join_seconds)
+            row = _run(node, count, ramp_seconds, join_seconds)
             row |= asyncio.run(_weigh(url))
     return row
 
@@ -124,14 +133,14 @@ def _find_coordinator(node: Node) -> None:
         time.sleep(0.2)
 
 
-def _run(node: Node, count: int, join_seconds: float) -> dict[str, Any]:
+def _run(node: Node, count: int, ramp_seconds: float, join_seconds: float) -> dict[str, Any]:
     here, there = multiprocessing.Pipe()
     probe = multiprocessing.Process(target=_probe, args=(node.port, there))
     probe.start()
     time.sleep(1)
     cpu, started = node.cpu_seconds(), time.monotonic()
     crowd = Crowd([Member(b"member-%08d" % number) for number in range(count)])
-    asyncio.run(_join_all(node.port, crowd, join_seconds))
+    asyncio.run(_join_all(node.port, crowd, ramp_seconds, join_seconds))
     cpu = node.cpu_seconds() - cpu
     here.send("end")
     latencies = sorted(here.recv())
@@ -140,6 +149,7 @@ def _run(node: Node, count: int, join_seconds: float) -> dict[str, Any]:
     seconds = max(joined) - started if joined else 0.0
     return {
         "members": count,
+        "ramp_seconds": ramp_seconds,
         "joined": len(joined),
         "join_seconds": round(seconds, 1),
         "joined_per_second": round(len(joined) / seconds) if seconds else 0,
@@ -183,11 +193,17 @@ def _probe(port: int, pipe: Connection) -> None:
 # -- members
 
 
-async def _join_all(port: int, crowd: Crowd, seconds_max: float) -> None:
+async def _join_all(port: int, crowd: Crowd, ramp_seconds: float, seconds_max: float) -> None:
     """Have all members join, and go on until everything is shared out."""
-    end = time.monotonic() + seconds_max
-    shares = [crowd.members[n::CONNECTIONS_MAX] for n in range(CONNECTIONS_MAX)]
-    tasks = [asyncio.create_task(_converse(port, crowd, share)) for share in shares if share]
+    now = time.monotonic()
+    end = now + seconds_max
+    count = min(CONNECTIONS_MAX, len(crowd.members))
+    tasks = [
+        asyncio.create_task(
+            _converse(port, crowd, crowd.members[n::count], now + ramp_seconds * n / count)
+        )
+        for n in range(count)
+    ]
     settle_by = None
     while True:
         await asyncio.sleep(0.2)
@@ -205,8 +221,9 @@ async def _join_all(port: int, crowd: Crowd, seconds_max: float) -> None:
         print(f"{len(failures)} connections failed, the first with {failures[0]!r}")
 
 
-async def _converse(port: int, crowd: Crowd, members: list[Member]) -> None:
+async def _converse(port: int, crowd: Crowd, members: list[Member], begins_at: float) -> None:
     """Send the heartbeats of some members over one connection, one at a time."""
+    await asyncio.sleep(max(0.0, begins_at - time.monotonic()))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     due = [(0.0, number) for number in range(len(members))]
     while True:

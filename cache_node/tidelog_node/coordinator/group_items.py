@@ -3,7 +3,7 @@
 Whatever a coordinator writes is conditional on the version of the group's record that it
 knows. The record changes with the group's epoch or generation; what a single member does
 changes that member's page. So a coordinator that has read a group first writes the record
-once, as it is: from then on no coordinator of before can write anything of the group. Only
+once, as it is: from then on no previous coordinator can write anything of the group. Only
 then it makes sure that the pages are as they were read.
 
 ``member_pages`` says how a change of more pages than a transaction takes is written.
@@ -89,7 +89,7 @@ class GroupItems:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether no coordinator of before can write any more."""
+        """Whether no previous coordinator can write any more."""
         return self._is_claimed
 
     def check(self) -> Check:
@@ -97,7 +97,7 @@ class GroupItems:
         return Check(self.key, self.version)
 
     async def claim(self) -> None:
-        """Make sure that nobody of before can write any more. Durable on return.
+        """Make sure that no previous coordinator can write any more. Durable on return.
 
         Raises ``VersionConflict`` where the group is not as it was read.
         """
@@ -142,7 +142,7 @@ class GroupItems:
     async def catch_up(self) -> bool:
         """Whether the stored record says what it said here last, also if it was written again.
 
-        Then it has to be claimed again: the one who wrote it may not be done yet.
+        Then it has to be claimed again: its writer may not be done yet.
         """
         item = await self._store.get(self.key)
         if item is None:

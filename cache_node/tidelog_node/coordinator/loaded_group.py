@@ -439,7 +439,7 @@ class LoadedGroup:
         return answer, step
 
     async def _claim(self) -> None:
-        """Make sure that no coordinator of before can write the group any more."""
+        """Make sure that no previous coordinator can write the group any more."""
         while not self.storage.is_claimed:
             await self.ready()
             if not self.storage.is_claimed:

@@ -74,19 +74,17 @@ class MemberTable:
         after: dict[int, dict[int, StoredMember]] = {}
         for number in self._to_write:
             self._open(number, after)
+        members = list(members)
         added: list[StoredMember] = []
-        known_ids: set[str] = set()
         for member in members:
             seat = self._seats.get(member.member_id)
             if seat is None:
                 added.append(member)
-                continue
-            known_ids.add(member.member_id)
             # Most are the same object, and comparing them costs.
-            if seat.member is not member and seat.member != member:
+            elif seat.member is not member and seat.member != member:
                 self._open(seat.page, after)[seat.place] = member
-        if len(known_ids) < len(self._seats):
-            for member_id in self._seats.keys() - known_ids:
+        if len(members) - len(added) < len(self._seats):
+            for member_id in self._seats.keys() - {member.member_id for member in members}:
                 seat = self._seats[member_id]
                 del self._open(seat.page, after)[seat.place]
         self._seat(added, after)

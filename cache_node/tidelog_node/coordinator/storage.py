@@ -5,8 +5,8 @@ transaction. Each transaction is conditional on the group's record being the one
 its coordinator has in memory: a coordinator that was replaced while it did not look
 cannot store a commit of a generation that has ended elsewhere. The record is small whatever
 the number of members, so this costs every commit the same (``group_items``). A coordinator
-that has loaded a group claims it before the first commit, so that what the one before still
-has under way comes before its own commits or not at all.
+that has loaded a group claims it before the first commit, so that what the previous one
+still has under way comes before its own commits or not at all.
 
 Everything pending is written before the group's record is, so a commit that was
 accepted in a generation never lands after the next one has begun.
@@ -141,7 +141,7 @@ class GroupStorage:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether no coordinator of before can write any more."""
+        """Whether no previous coordinator can write any more."""
         return self._items.is_claimed
 
     @property
@@ -150,7 +150,7 @@ class GroupStorage:
         return self._batch is None and not self._lock.locked()
 
     async def claim(self) -> None:
-        """Make sure that no coordinator of before can write any more. Durable on return.
+        """Make sure that no previous coordinator can write any more. Durable on return.
 
         Raises ``VersionConflict`` where the group is not as it was read.
         """
@@ -266,7 +266,7 @@ class GroupStorage:
         a transaction's end. Then the end of the record is in the changelog, for whoever has
         them in memory.
         """
-        # Pages that a coordinator of before wrote after they are listed would stay for ever.
+        # Pages that a previous coordinator wrote after they are listed would stay for ever.
         await self.claim()
         await self.remove_offsets(lambda page: page.partitions.keys())
         if record.share is not None:

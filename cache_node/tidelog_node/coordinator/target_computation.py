@@ -1,8 +1,8 @@
 """What an assignor is asked for a consumer group: a value that another thread may work on.
 
-A large group goes on meanwhile, with the targets that it has. What comes out belongs to the
-epoch in which it was asked, and is taken in although members have come and gone since: that
-has made the epoch grow, so the next computation makes up for it.
+A large group goes on with the targets that it has until then. The result belongs to the epoch
+of the question, and is taken in although members have come and gone since: that has made the
+epoch grow, so the next computation makes up for it.
 """
 
 from __future__ import annotations

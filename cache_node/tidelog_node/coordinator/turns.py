@@ -12,9 +12,8 @@ AT_ONCE = 200  # of some 0.1 ms each: what else the loop has to do waits no long
 class Turns:
     """Tasks that wait until something may be used, in the order in which they came.
 
-    Whoever waits for a task is woken when the task ends. Of thousands who do, each with the
-    first of them would make the others wait again; and all in one turn of the loop would keep
-    everybody else waiting.
+    With ``asyncio.wait`` the end of a write would wake all of them: thousands in one turn of the
+    loop, where nobody else is served, and most of them only to wait for the next write.
     """
 
     def __init__(self, may_go_on: Callable[[], bool]) -> None:

@@ -7,11 +7,11 @@ written to its page alone, on the condition that the group's record is as it was
 A change of more pages than one transaction takes becomes valid with the record:
 
 1. The pages are written, in several transactions, with a stamp one above the record's. Each
-   keeps its members of before beside the new ones.
+   keeps its previous members beside the new ones.
 2. The record is written with that stamp.
 
-A reader takes the new members of a page whose stamp is not above the record's, and those of
-before otherwise. So a crash between the two leaves the group as it was. A page that is left
+A reader takes the new members of a page whose stamp is not above the record's, and the
+previous ones otherwise. So a crash between the two leaves the group as it was. A page that is left
 with a stamp above the record's is torn: the group's next write, whatever it is for, writes
 all torn pages again. Hence no torn page is there when the stamp grows.
 """
@@ -76,7 +76,9 @@ class MemberPage:
     number: int
     stamp: int
     members: MembersByPlace
-    before: MembersByPlace | None = None  # valid until the record has the stamp; None: nobody asks
+    before: MembersByPlace | None = (
+        None  # valid until the record has the stamp; None: no longer needed
+    )
     version: int = field(default=ABSENT, compare=False)
 
     @property
@@ -117,7 +119,7 @@ class MemberPage:
         return page
 
     def is_torn(self, record_stamp: int) -> bool:
-        """Return whether the members of before are valid, where the record has this stamp."""
+        """Return whether the previous members are valid, where the record has this stamp."""
         return self.stamp > record_stamp
 
 
