@@ -78,7 +78,7 @@ class Clients:
         await self._world.store.commit([records.put(record, is_logged=False)])
         record = dataclasses.replace(record, version=1)
         loaded = LoadedTransaction(
-            record.transactional_id,
+            record.item_id,
             record,
             store=self._world.store,
             take_producer_id=ids.take,

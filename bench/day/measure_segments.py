@@ -196,6 +196,7 @@ class Segments:
             keys=[key],
             is_scheduled=False,
             clock_ms=lambda: int(self._world.wall.now_ms),
+            may_expire=lambda: True,
             limit=TimeLimit(_Unlimited()),
         )
         assert not result.failed
