@@ -163,6 +163,7 @@ class Connection:
     """A socket, its unfinished frame, its waiting and its unsent answers."""
 
     __slots__ = (
+        "_answer_bytes",
         "_awaits_turn",
         "_buffers",
         "_checked_of_slice",
@@ -229,6 +230,7 @@ class Connection:
         self._is_leaving = False  # never reads again
         # Its first frame waits for memory to be received into, or for its turn to be handled.
         self._awaits_turn = False
+        self._answer_bytes = 0  # of large answers to control requests, until nothing is unsent
         loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -260,6 +262,11 @@ class Connection:
     def arrived_bytes(self) -> int:
         """How much has come that is not handled yet: of an unfinished frame, as a rule."""
         return self._kept_end - self._kept_start
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of its answers the client has not taken, files apart."""
+        return sum([len(part) for part in self._unsent if not isinstance(part, FileSlice)])
 
     @property
     def is_held_up(self) -> bool:
@@ -295,6 +302,8 @@ class Connection:
         self._unsent.clear()
         self._is_writing = False
         self._let_go()
+        self._answer_bytes = 0
+        self._buffers.memory.release_answer(self)
         self._socket.close()
         self._start_control()
         self.peer.closed()
@@ -535,10 +544,18 @@ class Connection:
                 return
             self._control_bytes -= request_bytes
             self._buffers.memory.give_back_control(request_bytes)
+            self._count_answer(reply)
             if not future.done():
                 future.set_result(reply)
                 self._drain_waiting()
         self._is_running_control = False
+
+    def _count_answer(self, reply: Reply) -> None:
+        """Count a large answer until the client has taken it."""
+        answer_bytes = sum([len(part) for part in reply if not isinstance(part, FileSlice)])
+        if answer_bytes > SCRATCH_BYTES and not self._is_closed:
+            self._answer_bytes += answer_bytes
+            self._buffers.memory.hold_answer(self, self._answer_bytes)
 
     def _on_released(self) -> None:
         self._is_held = False
@@ -638,6 +655,13 @@ class Connection:
         except OSError as error:
             self.close(str(error))
             return
+        self._on_sent()
+
+    def _on_sent(self) -> None:
+        """Note that nothing is unsent."""
+        if self._answer_bytes:
+            self._answer_bytes = 0
+            self._buffers.memory.release_answer(self)
         if self._is_writing and not self._is_closed:
             self._is_writing = False
             self._loop.remove_writer(self._fd)

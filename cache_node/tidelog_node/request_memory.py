@@ -2,7 +2,8 @@
 
 ``queued.max.request.bytes`` is divided into shares, so that one kind of request cannot keep
 another out: unfinished small requests, unfinished Produce requests of usual size, unfinished
-large ones, and control requests, which count until they are answered. Bytes count whether they
+large ones, and control requests, which count until they are answered, and their large answers,
+until they are taken. Bytes count whether they
 are an unfinished frame or a buffer that a connection keeps for its next frame.
 
 A connection claims a whole frame as soon as the frame's size is known, and receives nothing
@@ -13,10 +14,10 @@ that is larger than its share is granted when it has the share for itself. What 
 frame's size, at most one receive buffer, is in memory already, and counts without being asked
 for. Where that alone exceeds the budget, connections receive little at a time (``is_short``).
 
-While somebody waits, whoever holds a claim must bring its frame: a frame that would not be
-whole in time at the rate at which it comes closes its connection. The more wait, the sooner
-that is looked at: clients that claim memory and fall silent are to be gone before those behind
-them give up.
+While somebody waits, whoever holds a claim must bring its frame, and take its answers: one that
+would not be through in time at the rate at which it comes, or goes, closes its connection. The
+more wait, the sooner that is looked at: clients that claim memory and fall silent are to be
+gone before those behind them give up.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class Claimant(Protocol):
     @property
     def arrived_bytes(self) -> int:
         """How much of the unfinished frame has come."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of its answers the client has not taken."""
 
     @property
     def is_held_up(self) -> bool:
@@ -113,6 +118,12 @@ class _Claim:
     seen_bytes: int = -1  # had come when progress was last looked at; -1: not looked at yet
 
 
+@dataclass(slots=True)
+class _Answer:
+    held_bytes: int
+    seen_bytes: int = -1  # were unsent when that was last looked at; -1: not looked at yet
+
+
 class RequestMemory:
     """Who holds how much, and who waits. All of it belongs to one loop."""
 
@@ -137,6 +148,8 @@ class RequestMemory:
         self._large = _Share(LARGE_SHARE * eighth)
         self._control = _Share(CONTROL_SHARE * eighth)
         self._claims: dict[Claimant, _Claim] = {}
+        self._answers: dict[Claimant, _Answer] = {}
+        self._refused_at = float("-inf")  # when there was no room for a control request
         self._looking: asyncio.TimerHandle | None = None
         self._is_grant_due = False
 
@@ -198,9 +211,14 @@ class RequestMemory:
         """
         self._control.held_bytes += size_bytes
         self._count(size_bytes)
-        return self.held_bytes <= self.bytes_max or (
+        has_room = self.held_bytes <= self.bytes_max or (
             self._control.held_bytes <= self._control.bytes_max
         )
+        if not has_room:
+            self._refused_at = self._loop.time()
+            if self._looking is None:
+                self._look_later()
+        return has_room
 
     def give_back_control(self, size_bytes: int) -> None:
         """Give back what ``add_control`` counted."""
@@ -208,7 +226,27 @@ class RequestMemory:
         self._count(-size_bytes)
         self._grant_soon()
 
+    def hold_answer(self, claimant: Claimant, size_bytes: int) -> None:
+        """Count answers that the claimant's client has yet to take; replaces the last count."""
+        self.release_answer(claimant)
+        self._answers[claimant] = _Answer(size_bytes)
+        self.add_control(size_bytes)
+        if self._is_wanted() and self._looking is None:
+            self._look_later()
+
+    def release_answer(self, claimant: Claimant) -> None:
+        """Give back what ``hold_answer`` counted."""
+        answer = self._answers.pop(claimant, None)
+        if answer is not None:
+            self.give_back_control(answer.held_bytes)
+
     # -- inside
+
+    def _is_wanted(self) -> bool:
+        """Return whether somebody waits for memory, or was refused some a moment ago."""
+        refused_seconds = self._loop.time() - self._refused_at
+        was_refused = refused_seconds < self._frame_seconds_max / 2
+        return self.is_short or was_refused or self.waiting_count > 0
 
     def _shares(self) -> tuple[_Share, ...]:
         return self._small, self._usual, self._large, self._control
@@ -289,8 +327,25 @@ class RequestMemory:
                 claim = self._claims.get(claimant)
                 if claim is not None:
                     self._look_at(claimant, claim, seconds)
-        if self.waiting_count:
+        if self._is_wanted():
+            for claimant, answer in tuple(self._answers.items()):
+                self._look_at_answer(claimant, answer, seconds)
             self._look_later()
+
+    def _look_at_answer(self, claimant: Claimant, answer: _Answer, seconds: float) -> None:
+        unsent_bytes = claimant.unsent_bytes
+        taken_bytes = answer.seen_bytes - unsent_bytes
+        is_first_look = answer.seen_bytes < 0
+        answer.seen_bytes = unsent_bytes
+        if is_first_look or not unsent_bytes:
+            return
+        if taken_bytes * self._frame_seconds_max < answer.held_bytes * seconds:
+            claimant.close(
+                f"{unsent_bytes} bytes of answers have not been taken, {taken_bytes} were in the "
+                f"last {seconds:.1f} s, while others wait for memory: see "
+                "queued.max.request.bytes",
+                is_expected=False,
+            )
 
     def _look_at(self, claimant: Claimant, claim: _Claim, seconds: float) -> None:
         arrived_bytes = claimant.arrived_bytes

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import random
+import socket
 import struct
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -40,6 +41,7 @@ class Claimant:
     def __init__(self, client_host: str = "a") -> None:
         self.client_host = client_host
         self.arrived_bytes = 0
+        self.unsent_bytes = 0
         self.is_held_up = False
         self.granted_count = 0
         self.closed_for = ""
@@ -59,6 +61,8 @@ class Claimant:
         assert not is_expected
         self.closed_for = reason
         self.release_idle_buffer()
+        assert self.memory is not None
+        self.memory.release_answer(self)
 
 
 def a_memory(*, frame_seconds_max: float = 60.0) -> RequestMemory:
@@ -214,6 +218,29 @@ async def test_who_is_not_to_blame_is_not_closed(reason: str) -> None:
 
 
 @in_a_loop
+async def test_who_takes_no_answer_while_others_wait_is_closed() -> None:
+    memory = a_memory(frame_seconds_max=0.3)
+    takes_none, takes_some, other = Claimant(), Claimant(), Claimant()
+    for holder in (takes_none, takes_some):
+        holder.memory = memory
+        holder.unsent_bytes = MIB
+        memory.hold_answer(holder, MIB)
+    await asyncio.sleep(0.2)
+    assert not takes_none.closed_for  # nobody waits
+    under_way = Claimant()
+    assert claim(memory, under_way, MIB, carries_records=False)
+    under_way.is_held_up = True
+    assert not claim(memory, other, MIB, carries_records=False)
+    deadline = time.monotonic() + SECONDS_MAX
+    while not takes_none.closed_for:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+        takes_some.unsent_bytes = max(takes_some.unsent_bytes - MIB // 4, 0)
+    assert "bytes of answers have not been taken" in takes_none.closed_for
+    assert not takes_some.closed_for
+
+
+@in_a_loop
 async def test_no_claims_are_lost_whatever_happens() -> None:
     generator = random.Random(SEED)
     memory = a_memory()
@@ -344,6 +371,36 @@ def _answer_of(node: NodeProcess) -> bytes:
     with WireClient(node.port) as client:
         client.send(a_produce(1))
         return struct.pack(">i", 0) + client.receive()
+
+
+def test_answers_that_nobody_takes_count_until_they_are_taken(tmp_path: Path) -> None:
+    config = {
+        "queued.max.request.bytes": str(4 * MIB),
+        "queued.request.receive.timeout.ms": str(RECEIVE_TIMEOUT_MS),
+    }
+    names = struct.pack(">i", 9_000) + b"".join(
+        struct.pack(">h", 200) + b"%0200d" % number for number in range(9_000)
+    )
+    request = frame(20, 1, 1, names + struct.pack(">i", 1), tags=b"")
+    with (
+        NodeProcess(tmp_path / "node", config=config) as node,
+        contextlib.ExitStack() as stack,
+    ):
+        slow = [stack.enter_context(WireClient(node.port)) for _ in range(6)]
+        for client in slow:
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.socket.settimeout(SECONDS_MAX)
+            with contextlib.suppress(ConnectionError):
+                client.send(request)
+        deadline = time.monotonic() + SECONDS_MAX
+        is_answered = False
+        while not is_answered:  # as clients do that are refused
+            assert time.monotonic() < deadline
+            with contextlib.suppress(ConnectionError, EOFError), WireClient(node.port) as client:
+                client.socket.settimeout(SECONDS_MAX)
+                client.send(request)
+                is_answered = len(client.receive()) > len(request) // 2
+        assert "bytes of answers have not been taken" in node.log
 
 
 def test_a_request_of_another_kind_is_refused_by_its_size_alone(node: NodeProcess) -> None:
