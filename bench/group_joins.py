@@ -4,8 +4,8 @@ One real node on SQLite. Members of KIP-848 come within ``--ramp-seconds``, as a
 starts them (0: all at once), each over a connection of its own, and go on as librdkafka does:
 a heartbeat at once after an assignment has changed, else one every interval that the node asks
 for. A producer in a process of its own sends a small record every 20 ms meanwhile: its
-latencies are those of the other clients. In the end a member commits offsets, and the items
-that the commit checks and writes are weighed.
+latencies are those of the other clients. In the end the group's record is weighed, which
+every commit of offsets checks.
 """
 
 from __future__ import annotations

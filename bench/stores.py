@@ -82,7 +82,8 @@ class SqliteStore:
         with sqlite3.connect(self._path) as connection:
             (total,) = connection.execute(
                 "SELECT sum(version) FROM items"
-                " WHERE collection NOT LIKE 'group:%' AND collection NOT LIKE 'offset:%'"
+                " WHERE collection NOT LIKE 'group:%' AND collection NOT LIKE 'member:%'"
+                " AND collection NOT LIKE 'offset:%'"
             ).fetchone()
         connection.close()
         return int(total or 0)

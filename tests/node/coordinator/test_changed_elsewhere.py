@@ -23,6 +23,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import ABSENT, Item, ItemKey, Write
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.events import MemberIdentity
+from tidelog_node.coordinator.group_items import PageLimits
 from tidelog_node.coordinator.group_state import Phase
 
 from tests.node.coordinator.cluster import Node, create_topic, lead_offsets, new_cluster, node
@@ -36,12 +37,15 @@ Scenario = Callable[[MemoryMetadataStore, Node, GroupAdmin], Awaitable[None]]
 
 
 def play(scenario: Scenario) -> None:
-    """Run with a coordinator that learns of changes only when its view is refreshed."""
+    """Run with a coordinator that learns of changes only when its view is refreshed.
+
+    Whatever it writes of several members takes several transactions.
+    """
 
     async def main() -> None:
         store = MemoryMetadataStore()
         await new_cluster(store)
-        async with node(store) as broker:
+        async with node(store, page_limits=PageLimits(1, 1)) as broker:
             await scenario(store, broker, admin_of(store))
 
     run(main())

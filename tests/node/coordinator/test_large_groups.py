@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.store import Write
+from tidelog_core.admin.stored_groups import read_group
+from tidelog_core.metadata.groups import group_collection, pack_classic
+from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_node.coordinator.group_items import PageLimits
 
 from bench.group_joins import measure
@@ -110,6 +112,47 @@ def test_a_rebalance_of_many_classic_members_is_a_handful_of_transactions() -> N
             assert error is ErrorCode.none
 
     run(main())
+
+
+def test_members_that_an_older_program_stored_go_on_as_they_were() -> None:
+    async def main() -> None:
+        store = MemoryMetadataStore()
+        await new_cluster(store)
+        async with node(store) as broker:
+            generation = await broker.stable("a", "b", protocols=_PROTOCOLS)
+        (key,) = [k for k in await groups_of(store) if k.key == "g"]
+        item = await store.get(key)
+        stored = await read_group(store, int(key.collection.removeprefix("group:")), "g")
+        assert item is not None
+        assert stored is not None
+        pages = [Write(page.item_id, None, page.version) for page in stored.pages]
+        body = {**item.body, "members": pack_classic(stored.record.members)}
+        del body["stamp"]
+        await store.commit([Write(key, body, item.version), *pages])
+        async with node(store) as broker:
+            assert await broker.coordinator.heartbeat("g", "a", None, generation) is ErrorCode.none
+            error = await broker.commit(5, member_id="b", generation=generation)
+            assert error is ErrorCode.none
+            synced = await broker.sync("b", generation)
+            assert synced.assignment == b"assigned b"
+            late = asyncio.create_task(broker.member("late", protocols=_PROTOCOLS))
+            await asyncio.sleep(0.1)
+            answers = await asyncio.gather(
+                *(broker.join(join(name, protocols=_PROTOCOLS)) for name in ("a", "b"))
+            )
+            assert {answer.generation for answer in answers} == {generation + 1}
+            assert (await late).generation == generation + 1
+        item = await store.get(key)
+        assert item is not None
+        assert "members" not in item.body
+
+    run(main())
+
+
+async def groups_of(store: MemoryMetadataStore) -> list[ItemKey]:
+    """Return the keys of all groups' records."""
+    items = [await store.list(group_collection(shard)) for shard in range(4)]
+    return [item.id for some in items for item in some]
 
 
 _PROTOCOLS = (("range", subscription("t")),)
