@@ -57,6 +57,26 @@ def test_between_two_turns_the_loop_is_everybody_elses() -> None:
     assert asyncio.run(scenario()) > 20
 
 
+def test_a_request_about_few_things_stands_in_no_line_after_it_has_waited() -> None:
+    async def main() -> None:
+        turn = RequestTurn()
+        await asyncio.sleep(2 * request_turns.TURN_SECONDS)  # for the store
+        seen = []
+        each = turn.each(range(request_turns.ITEMS_PER_LOOK - 1))
+        while True:
+            try:
+                each.__anext__().send(None)
+            except StopIteration as item:
+                seen.append(item.value)
+            except StopAsyncIteration:
+                break
+            else:
+                raise AssertionError("it waits")
+        assert seen == list(range(request_turns.ITEMS_PER_LOOK - 1))
+
+    asyncio.run(main())
+
+
 def test_a_request_that_is_given_up_does_not_keep_its_place_in_line() -> None:
     async def scenario() -> list[str]:
         notes: list[str] = []
