@@ -16,8 +16,6 @@ from tests.node.clocked_node import DAY_NS, ClockedNode
 CONFIG = {
     "log.retention.check.interval.ms": "50",
     "remote.task.interval.ms": "50",
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "300",
 }
 TOPIC_CONFIG = {
     "segment.bytes": "2000",
