@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import (
@@ -669,5 +670,21 @@ def test_nobody_blames_the_disk_for_topics_that_are_deleted(
             await node.tier.apply_retention()
             assert "disk has failed" not in caplog.text
             assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+    asyncio.run(run())
+
+
+def test_a_copy_tells_what_the_buckets_clock_says(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            assert list(node.tier.witnesses()) == []
+            node.produce_segments(replica, 1)
+            await node.wait_copied(replica, 1)
+            (witness,) = node.tier.witnesses()
+            assert abs(witness.wall_ms - wall_clock_ms()) < 60_000
+            assert 0 <= steady_clock_ms() - witness.heard_steady_ms < 60_000
+            # A folder's times are by the clock of this very machine.
+            assert not witness.is_independent
 
     asyncio.run(run())
