@@ -84,9 +84,8 @@ class ChaosResult:
     report: str
 
 
-async def run_chaos(options: ChaosOptions, watchdog: Watchdog | None = None) -> ChaosResult:
+async def run_chaos(options: ChaosOptions, watchdog: Watchdog) -> ChaosResult:
     """Do the run; ``history.jsonl`` and ``report.txt`` are left in its directory."""
-    watchdog = watchdog or Watchdog()
     history = History()
     started_s = time.monotonic()
     cluster = ChaosCluster(
@@ -115,12 +114,19 @@ async def run_chaos(options: ChaosOptions, watchdog: Watchdog | None = None) -> 
         save(history, options.directory / "history.jsonl")
     found += [Anomaly(Kind.NODE_DIED, text.split(" ended")[0], text) for text in cluster.died]
     rules = Rules(is_acks_one_kept=options.replication_factor == 1)
-    found += await asyncio.to_thread(check, history, rules)
-    found += await asyncio.to_thread(check_transactions, history)
-    found += await asyncio.to_thread(check_sharing, history, SHARED)
+    found += await asyncio.to_thread(check_all, history, rules)
     report = summarize(history, found, title=options.title, recovered=recovered)
     (options.directory / "report.txt").write_text(report + "\n")
     return ChaosResult(history, found, recovered, report)
+
+
+def check_all(history: History, rules: Rules) -> list[Anomaly]:
+    """Return everything that is wrong with the history of a run."""
+    return [
+        *check(history, rules),
+        *check_transactions(history),
+        *check_sharing(history, SHARED),
+    ]
 
 
 async def _work(
