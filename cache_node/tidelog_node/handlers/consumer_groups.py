@@ -94,9 +94,10 @@ class ConsumerGroupHandlers:
     ) -> describe_response.ConsumerGroupDescribeResponse:
         """Tell each group's epochs, and each member's partitions."""
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
+        turn = RequestTurn()
         groups = [
-            await self._describe(group_id, operations)
-            async for group_id in RequestTurn().each(request.group_ids)
+            await self._describe(group_id, operations, turn)
+            async for group_id in turn.each(request.group_ids)
         ]
         return build(describe_response.ConsumerGroupDescribeResponse, groups=tuple(groups))
 
@@ -120,7 +121,9 @@ class ConsumerGroupHandlers:
             client_host=f"/{context.client_host}",  # as Java prints an address
         )
 
-    async def _describe(self, group_id: str, operations: int) -> describe_response.DescribedGroup:
+    async def _describe(
+        self, group_id: str, operations: int, turn: RequestTurn
+    ) -> describe_response.DescribedGroup:
         try:
             group = await self._coordinator.describe(group_id)
         except TidelogError as error:
@@ -135,6 +138,7 @@ class ConsumerGroupHandlers:
                 ErrorCode.group_id_not_found,
                 f"Group {group_id} is not a consumer group.",
             )
+        members = tuple(group.roster)  # as they are now: the group goes on in between
         return build(
             describe_response.DescribedGroup,
             group_id=group_id,
@@ -142,7 +146,7 @@ class ConsumerGroupHandlers:
             group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch,
             assignor_name=self._coordinator.preferred_assignor(group),
-            members=tuple(self._member(member) for member in group.roster),
+            members=tuple([self._member(member) async for member in turn.each(members)]),
             authorized_operations=operations,
         )
 

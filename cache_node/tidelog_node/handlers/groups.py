@@ -25,6 +25,7 @@ from kio.schema.list_groups.v5 import response as list_response
 from kio.schema.sync_group.v5 import request as sync_request
 from kio.schema.sync_group.v5 import response as sync_response
 from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.metadata.groups import GroupMember
 
 from tidelog_node.coordinator.classic_answers import Group
 from tidelog_node.coordinator.consumer_group import ConsumerGroup
@@ -32,7 +33,6 @@ from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, MemberIdentity, SyncRequest
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_state import ClassicGroup, Phase
-from tidelog_node.coordinator.member import Member
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
 from tidelog_node.handlers.share_groups import ShareGroupHandlers
@@ -123,13 +123,15 @@ class GroupHandlers:
             skip_assignment=answer.skip_assignment,
             member_id=answer.member_id,
             members=tuple(
-                build(
-                    join_response.JoinGroupResponseMember,
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    metadata=member.metadata,
-                )
-                for member in answer.members
+                [
+                    build(
+                        join_response.JoinGroupResponseMember,
+                        member_id=member.member_id,
+                        group_instance_id=member.group_instance_id,
+                        metadata=member.metadata,
+                    )
+                    async for member in RequestTurn().each(answer.members)
+                ]
             ),
         )
 
@@ -221,14 +223,15 @@ class GroupHandlers:
     ) -> describe_response.DescribeGroupsResponse:
         """Tell each group's state and members."""
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
+        turn = RequestTurn()
         groups = [
-            await self._describe(group_id, operations, is_told=context.api_version >= 6)
-            async for group_id in RequestTurn().each(request.groups)
+            await self._describe(group_id, operations, turn, is_told=context.api_version >= 6)
+            async for group_id in turn.each(request.groups)
         ]
         return build(describe_response.DescribeGroupsResponse, groups=tuple(groups))
 
     async def _describe(
-        self, group_id: str, operations: int, *, is_told: bool
+        self, group_id: str, operations: int, turn: RequestTurn, *, is_told: bool
     ) -> describe_response.DescribedGroup:
         try:
             group = await self._coordinator.describe(group_id)
@@ -252,13 +255,17 @@ class GroupHandlers:
                 authorized_operations=operations,
             )
         protocol_name = group.protocol_name if group.phase is Phase.STABLE else None
+        # As they are now: the group goes on while the answer is built.
+        members = [member.to_record() for member in group.roster]
         return build(
             describe_response.DescribedGroup,
             group_id=group_id,
             group_state=group.phase.value,
             protocol_type=group.protocol_type or "",
             protocol_data=protocol_name or "",
-            members=tuple(_describe_member(member, protocol_name) for member in group.roster),
+            members=tuple(
+                [_describe_member(each, protocol_name) async for each in turn.each(members)]
+            ),
             authorized_operations=operations,
         )
 
@@ -301,7 +308,7 @@ class GroupHandlers:
 
 
 def _describe_member(
-    member: Member, protocol_name: str | None
+    member: GroupMember, protocol_name: str | None
 ) -> describe_response.DescribedGroupMember:
     return build(
         describe_response.DescribedGroupMember,
@@ -309,7 +316,7 @@ def _describe_member(
         group_instance_id=member.group_instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        member_metadata=b"" if protocol_name is None else member.metadata(protocol_name),
+        member_metadata=dict(member.protocols).get(protocol_name or "", b""),
         member_assignment=member.assignment,
     )
 

@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from kio.schema.consumer_group_describe.v1 import request as consumer_describe
+from kio.schema.describe_groups.v6 import request as describe
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.stored_groups import read_group
 from tidelog_core.metadata.groups import group_collection, pack_classic
 from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_node.coordinator.group_items import PageLimits
+from tidelog_node.handlers.groups import GroupHandlers
+from tidelog_node.routes import RequestContext
+from tidelog_node.wire.messages import build
 
 from bench.group_joins import measure
 from tests.node.coordinator.cluster import Node, new_cluster, node
@@ -156,6 +161,37 @@ async def groups_of(store: MemoryMetadataStore) -> list[ItemKey]:
 
 
 _PROTOCOLS = (("range", subscription("t")),)
+
+
+def test_others_are_served_while_a_large_group_is_described() -> None:
+    async def main() -> None:
+        store = MemoryMetadataStore(latency=0)
+        await new_cluster(store)
+        async with node(store) as broker:
+            count = 2000
+            await asyncio.gather(*(enter(broker, f"m{number}") for number in range(count)))
+            names = [f"c{number}" for number in range(count)]
+            classic = await broker.stable(*names, group="classic", protocols=_PROTOCOLS)
+            assert classic == 1
+            handlers = GroupHandlers(coordinator=broker.coordinator)
+            routes = {route.api_key: route for route in handlers.routes()}
+            for api_key, request in (
+                (69, build(consumer_describe.ConsumerGroupDescribeRequest, group_ids=("g",))),
+                (15, build(describe.DescribeGroupsRequest, groups=("classic",))),
+            ):
+                route = routes[api_key]
+                version = route.max_version
+                context = RequestContext(api_key, version, 7, "client", "127.0.0.1", "127.0.0.1")
+                describing = asyncio.create_task(route.handle(request, context))
+                turns = 0
+                while not describing.done():
+                    await asyncio.sleep(0)
+                    turns += 1
+                (group,) = (await describing).groups
+                assert len(group.members) == count
+                assert turns > 3
+
+    asyncio.run(main())
 
 
 @pytest.mark.slow
