@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.log.batch_scan import scan_file
 from tidelog_core.log.segment_check import check_segment
 
+from tests.node.disk_trouble import values
 from tests.node.node_process import NodeProcess
 from tests.node.replication.replicated_cluster import (
     ReplicatedCluster,
@@ -26,10 +27,6 @@ from tests.node.replication.replicated_cluster import (
 from tests.node.wire_client import WireClient, a_batch
 
 TIGHT = {"log.scrub.bytes.per.second": "100000000"}
-
-
-def values(count: int, *, start: int = 0) -> list[bytes]:
-    return [b"%06d" % number + b"x" * 94 for number in range(start, start + count)]
 
 
 def flip(path: Path, position: int) -> int:

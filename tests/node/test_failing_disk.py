@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,24 +15,12 @@ from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 from kio.schema.errors import ErrorCode
 
 from tests.faults.disk_faults import DiskFaults
+from tests.node.disk_trouble import lines, produced, values
 from tests.node.node_process import NodeProcess
 from tests.node.replication.replicated_cluster import eventually, replicated_cluster
-from tests.node.wire_client import WireClient, a_batch
+from tests.node.wire_client import WireClient
 
-
-def values(count: int, *, start: int = 0) -> list[bytes]:
-    return [b"%06d" % number + b"x" * 94 for number in range(start, start + count)]
-
-
-def lines(node: NodeProcess, *levels: str) -> list[str]:
-    """Return what the node has logged at these levels."""
-    return [line for line in node.log.splitlines() if any(level in line for level in levels)]
-
-
-def produced(node: NodeProcess, topic: str) -> ErrorCode:
-    with WireClient(node.port) as client:
-        code: ErrorCode = client.produce(topic, a_batch(b"x")).error_code
-        return code
+ROUNDS = 8
 
 
 def fetched(node: NodeProcess, topic: str) -> tuple[ErrorCode, int]:
@@ -127,3 +118,44 @@ def has_failed_directory(node: NodeProcess) -> bool:
     with WireClient(node.port) as client:
         (directory,) = client.call(DescribeLogDirsRequest(topics=None)).results
         return directory.error_code is ErrorCode.kafka_storage_error
+
+
+@pytest.mark.slow
+def test_random_trouble_of_disks_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    """Full and failing disks, one or two at a time, under a producer that goes on all the while."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    faults = DiskFaults(tmp_path / "faults")
+    config = {"flush.messages": "20", "segment.bytes": "50000", "remote.storage.enable": "false"}
+    topic = {name.replace(".", "_"): value for name, value in config.items()}
+    with replicated_cluster(tmp_path, environment=faults.environment()) as cluster:
+        cluster.create("t", min_insync_replicas="2", **topic)
+        stop, acked = threading.Event(), {}
+
+        def produce() -> None:
+            number = 0
+            while not stop.is_set():
+                acked.update(cluster.produce("t", values(50, start=number)))
+                number += 50
+
+        producing = threading.Thread(target=produce)
+        producing.start()
+        try:
+            for _ in range(ROUNDS):
+                for node in chance.sample(cluster.running, chance.randrange(1, 3)):
+                    number = chance.choice((errno.ENOSPC, errno.EIO))
+                    calls = chance.choice((("write",), ("fsync",), ("write", "fsync", "truncate")))
+                    faults.fail(number, calls, node.data_dir)
+                time.sleep(chance.uniform(1, 4))
+                faults.heal()
+                time.sleep(chance.uniform(0, 4))
+        finally:
+            faults.heal()
+            stop.set()
+            producing.join(60)
+        cluster.wait_isr("t", {1, 2, 3})
+        cluster.wait_same_logs("t")
+        assert len(acked) > 500
+        found = cluster.consume("t", max(acked) + 1)
+        assert {offset: found[offset] for offset in acked} == acked

@@ -11,24 +11,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from tests.faults.disk_faults import DiskFaults
+from tests.node.disk_trouble import lines, produced, values
 from tests.node.node_process import NodeProcess
 from tests.node.replication.replicated_cluster import eventually, replicated_cluster
 from tests.node.wire_client import WireClient, a_batch
-
-
-def values(count: int, *, start: int = 0) -> list[bytes]:
-    return [b"%06d" % number + b"x" * 94 for number in range(start, start + count)]
-
-
-def lines(node: NodeProcess, *levels: str) -> list[str]:
-    """Return what the node has logged at these levels."""
-    return [line for line in node.log.splitlines() if any(level in line for level in levels)]
-
-
-def produced(node: NodeProcess, topic: str) -> ErrorCode:
-    with WireClient(node.port) as client:
-        code: ErrorCode = client.produce(topic, a_batch(b"x")).error_code
-        return code
 
 
 def test_a_leader_whose_disk_is_full_hands_over_and_says_so_once(tmp_path: Path) -> None:
