@@ -142,6 +142,8 @@ class DiskWatch:
         probes = self._must_probe or not disk.is_fit
         self._must_probe = False
         look = await loop.run_in_executor(self._executor, _look, self._path, probes)
+        if self._must_probe:
+            return  # There was trouble meanwhile, which this does not tell of.
         reserve = self._node_config().log_dir_reserve_bytes
         reserve = min(reserve, look.total_bytes // RESERVE_SHARE_MAX)
         problem = look.problem

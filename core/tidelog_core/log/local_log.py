@@ -117,11 +117,16 @@ class LocalLog:
         self._is_deleted = self._is_offline = True
 
     @contextmanager
-    def storage_errors(self, action: str) -> Iterator[None]:
-        """Turn an ``OSError`` within into ``StorageError``."""
+    def storage_errors(self, action: str, *, is_append: bool = False) -> Iterator[None]:
+        """Turn an ``OSError`` within into ``StorageError``.
+
+        Where the log cannot grow for another reason than room it goes offline.
+        """
         try:
             yield
         except OSError as error:
+            if is_append and error.errno not in OUT_OF_ROOM:
+                self._is_offline = True
             raise self._storage_error(action, error) from error
 
     def new_segment(self, base_offset: int) -> LogSegment:
@@ -195,13 +200,13 @@ class LocalLog:
         """Seal the active segment and start a new one at the log end offset.
 
         Does nothing if the active segment is empty. Raises ``StorageError``; the
-        active segment stays what it was.
+        active segment stays what it was, or the log is offline.
         """
         active = self.segments[-1]
         if active.size_bytes == 0 and active.base_offset == active.end_offset:
             return active
         segment = self.new_segment(active.end_offset)
-        with self.storage_errors("roll"):
+        with self.storage_errors("roll", is_append=True):
             active.write_indexes()
             segment.create()
         active.seal_writes()

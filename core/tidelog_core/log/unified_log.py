@@ -528,7 +528,7 @@ class UnifiedLog:
         if local.active.base_offset == local.end_offset:
             return
         self._producers.expire(self._clock_ms())
-        with local.storage_errors("roll"):
+        with local.storage_errors("roll", is_append=True):
             write_snapshot(local.directory, self._producers)
         local.roll()
 

@@ -262,6 +262,17 @@ def test_write_that_fails_half_way_is_taken_back(tmp_path: Path, file_size_limit
     log.close()
 
 
+def test_log_goes_offline_when_it_cannot_roll(tmp_path: Path) -> None:
+    """It could not grow any more, and its leader would go on leading."""
+    log = open_log(tmp_path / "log")
+    append(log, batch(1))
+    (tmp_path / "log" / f"{1:020d}.snapshot").mkdir()
+    with pytest.raises(StorageError, match=os.strerror(errno.EISDIR)):
+        log.roll()
+    assert log.may_be_reopened
+    log.close()
+
+
 def test_a_log_that_was_given_up_is_not_to_be_opened_again(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     assert not log.may_be_reopened
