@@ -1,10 +1,9 @@
 """The node's side of the process that looks into batches.
 
-Looking at records costs by the record, and a megabyte can hold millions of them. What is small
-is looked at on the spot, within a ``LookBudget``;
-all else goes to a process, one batch at a time, in the order in which it came. A connection
-sends nothing further while its own batch is there (``HeldReply``), so the connections that have
-such batches take turns.
+Looking at records costs by the record, and a megabyte can hold millions of them. Small batches
+are looked at on the spot, within a ``LookBudget``; all others go to a process, one at a time, in
+the order in which they came. Nothing further of a connection is handled while its own batch is
+there (``HeldReply``), so the connections that have such batches take turns.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.log.append_checks import CheckedBatches
 from tidelog_core.log.time_search import BatchSearch
-from tidelog_core.records.batch import LookBudget, TooMuchToLookAt, find_record
+from tidelog_core.records.batch import HEADER_SIZE, LookBudget, TooMuchToLookAt, find_record
 
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
 from tidelog_node.piped_messages import encode_message, receive_message
@@ -81,23 +80,23 @@ class BatchInspector:
 
         It is begun again after each batch that took time: the log may have changed meanwhile.
         """
-        known: dict[SearchJob, Found] = {}
+        known: dict[SearchJob, Found] = {}  # with the batches' headers in the place of batches
 
         def look_into(batch: bytes, timestamp_ms: int | None, start_offset: int) -> Found:
-            job = SearchJob(batch, timestamp_ms, start_offset)
+            key = SearchJob(batch[:HEADER_SIZE], timestamp_ms, start_offset)
+            if key in known:
+                return known[key]
             try:
                 return find_record(batch, timestamp_ms, start_offset, _budget())
             except TooMuchToLookAt:
-                if job not in known:
-                    raise _Unknown(job) from None
-                return known[job]
+                raise _Unknown(key, batch) from None
 
         while True:
             try:
                 return search_log(look_into)
             except _Unknown as unknown:
-                job = unknown.job
-                known[job] = await self.find(*job)
+                key, batch = unknown.key, unknown.batch
+                known[key] = await self.find(batch, key.timestamp_ms, key.start_offset)
 
     async def _do(self, job: Job, size_bytes: int) -> object:
         if self._queued_bytes and self._queued_bytes + size_bytes > QUEUED_BYTES_MAX:
@@ -166,8 +165,9 @@ def _budget() -> LookBudget:
 
 
 class _Unknown(Exception):
-    """The search needs what this job comes to."""
+    """The search needs to know this of a batch."""
 
-    def __init__(self, job: SearchJob) -> None:
+    def __init__(self, key: SearchJob, batch: bytes) -> None:
         super().__init__("a batch has to be looked into")
-        self.job = job
+        self.key = key
+        self.batch = batch
