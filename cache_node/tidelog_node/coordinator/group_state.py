@@ -441,7 +441,9 @@ class ClassicGroup:
             self._awaited_syncs.add(member.member_id)
         self._renew_session(member)
         match self.phase:
-            case Phase.STABLE if self.roster.select_protocol() == self.protocol_name:
+            case Phase.STABLE if (
+                member.prefers_as(old) or self.roster.select_protocol() == self.protocol_name
+            ):
                 self._step.must_store = True
                 self._answer_replaced(member, request, old_leader)
             case Phase.STABLE | Phase.COMPLETING_REBALANCE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelog_core.metadata.groups import GroupMember
 
@@ -26,11 +26,17 @@ class Member:
     awaited_join: RequestNumber | None = None  # changed by the roster, which counts it
     awaited_sync: RequestNumber | None = None
     session_deadline_ms: int | None = None  # None: nothing is expected of it just now
+    # What it was stored as last.
+    _record: GroupMember | None = field(default=None, compare=False, repr=False)
 
     @property
     def protocol_names(self) -> frozenset[str]:
         """The names of the protocols it can speak."""
         return frozenset(name for name, _ in self.protocols)
+
+    def prefers_as(self, other: Member) -> bool:
+        """Return whether both speak the same protocols and prefer them in the same order."""
+        return [name for name, _ in self.protocols] == [name for name, _ in other.protocols]
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """Return what the member said under the protocol; empty where it does not speak it."""
@@ -44,7 +50,22 @@ class Member:
         return next(name for name, _ in self.protocols if name in candidates)
 
     def to_record(self) -> GroupMember:
-        """Return the member as it is stored."""
+        """Return the member as it is stored: the same value, as long as that stays the same.
+
+        With every write of a group all members are asked, and hardly any has changed.
+        """
+        known = self._record
+        if (
+            known is None
+            or known.protocols is not self.protocols
+            or known.assignment is not self.assignment
+            or known.session_timeout_ms != self.session_timeout_ms
+            or known.rebalance_timeout_ms != self.rebalance_timeout_ms
+        ):
+            known = self._record = self._new_record()
+        return known
+
+    def _new_record(self) -> GroupMember:
         return GroupMember(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,

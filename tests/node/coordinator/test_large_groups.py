@@ -15,6 +15,7 @@ from tidelog_core.admin.stored_groups import read_group
 from tidelog_core.metadata.groups import group_collection, pack_classic
 from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_node.coordinator.group_items import PageLimits
+from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.routes import RequestContext
 from tidelog_node.wire.messages import build
@@ -22,7 +23,7 @@ from tidelog_node.wire.messages import build
 from bench.group_joins import measure
 from tests.node.coordinator.cluster import Node, new_cluster, node
 from tests.node.coordinator.memory_store import MemoryMetadataStore
-from tests.node.coordinator.requests import join, subscription
+from tests.node.coordinator.requests import join, subscription, sync
 from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
 from tests.node.coordinator.virtual_time import run
 
@@ -115,6 +116,40 @@ def test_a_rebalance_of_many_classic_members_is_a_handful_of_transactions() -> N
         async with node(store) as again:
             error = await again.coordinator.heartbeat("g", "m77", None, generation + 1)
             assert error is ErrorCode.none
+
+    run(main())
+
+
+def test_a_static_member_that_comes_back_has_its_page_written_and_no_other() -> None:
+    async def main() -> None:
+        store = MemoryMetadataStore()
+        await new_cluster(store)
+        async with node(store) as broker:
+            names = [f"m{number}" for number in range(200)]
+            joins = [join(new=n, instance=f"i{n}", protocols=_PROTOCOLS) for n in names]
+            answers = await asyncio.gather(*(broker.join(one) for one in joins))
+            generation, leader = answers[0].generation, answers[0].leader
+            shares = {name: b"assigned " + name.encode() for name in names}
+            await asyncio.gather(
+                *(
+                    broker.coordinator.sync(
+                        "g",
+                        sync(n, generation, shares if n == leader else None, instance=f"i{n}"),
+                    )
+                    for n in names
+                )
+            )
+            group = await broker.coordinator.describe("g")
+            assert isinstance(group, ClassicGroup)
+            before = {member.member_id: member.to_record() for member in group.roster}
+            store.commits.clear()
+            again = await broker.join(join(new="again", instance="im70", protocols=_PROTOCOLS))
+            assert again.generation == generation
+            assert [len(writes) for writes in store.commits] == [1]
+            # Nothing is made for those who stay: they are compared by identity.
+            after = {member.member_id: member.to_record() for member in group.roster}
+            changed = {name for name, record in after.items() if before.get(name) is not record}
+            assert changed == {"again"}
 
     run(main())
 
