@@ -12,6 +12,7 @@ ahead of what survives a power cut, offsets could come to stand for other record
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -19,7 +20,14 @@ from uuid import UUID, uuid4
 
 from tidelog_core.clock import steady_clock_ms
 from tidelog_core.config import UNLIMITED, NodeConfig
-from tidelog_core.errors import CorruptRecordBatch, ErrorCode, StorageError, TidelogError
+from tidelog_core.errors import (
+    CorruptRecordBatch,
+    ErrorCode,
+    NotLeaderOrFollower,
+    StorageError,
+    TidelogError,
+    VersionConflict,
+)
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -232,15 +240,17 @@ class Copier:
             self.witness = Witness(
                 "the bucket's clock", result.stored_ms, begun_ms, self._has_own_clock
             )
-        finished = await self._catalog.finish_copy(
-            led.leadership,
-            dataclasses.replace(
-                started,
-                index_size_bytes=result.index_size_bytes,
-                chained_hash=result.chained_hash.hex(),
-                max_timestamp_ms=result.max_timestamp_ms,
-            ),
+        copied = dataclasses.replace(
+            started,
+            index_size_bytes=result.index_size_bytes,
+            chained_hash=result.chained_hash.hex(),
+            max_timestamp_ms=result.max_timestamp_ms,
         )
+        try:
+            finished = await self._catalog.finish_copy(led.leadership, copied)
+        except (NotLeaderOrFollower, VersionConflict):
+            await self._remove_given_up(started, keys)
+            raise
         led.under_way = None
         led.remote.add(finished)
         log = led.replica.log
@@ -251,6 +261,20 @@ class Copier:
             "segment copied",
             extra={"partition": str(log.partition), "base_offset": sealed.base_offset},
         )
+
+    async def _remove_given_up(self, started: SegmentMeta, keys: SegmentKeys) -> None:
+        """Remove what was stored only after the next leader had cleaned the copy up.
+
+        Without its item nobody will ever point at it. While there is one, it is the next
+        leader's to clean up. What cannot be removed now is left to the scrub.
+        """
+        with contextlib.suppress(TidelogError):
+            if not await self._catalog.has(started):
+                await self._client.delete((keys.log, keys.index))
+                logger.info(
+                    "copy that was given up is removed",
+                    extra={"segment": str(started.segment_id)},
+                )
 
     def _describe(self, led: LedPartition, sealed: SealedSegment) -> SegmentMeta:
         return SegmentMeta(

@@ -56,6 +56,10 @@ class SegmentCatalog:
         """
         await self._led(leadership)
 
+    async def has(self, segment: SegmentMeta) -> bool:
+        """Whether there is an item of the segment, in whatever state."""
+        return await self._store.get(segment.item_id) is not None
+
     async def start_copy(self, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:
         """Record that a copy begins. Raises ``NotLeaderOrFollower``, ``VersionConflict``."""
         assert segment.state is SegmentState.COPY_STARTED

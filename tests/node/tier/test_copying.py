@@ -12,6 +12,7 @@ from uuid import uuid4
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.control import (
     ControlType,
@@ -280,6 +281,43 @@ def test_a_leader_that_was_replaced_finishes_nothing(tmp_path: Path) -> None:
             assert metas[1].leader_epoch == 2
             assert len(await node.verify(replica)) == 2
             assert len(await node.objects()) == 4
+
+    asyncio.run(run())
+
+
+def test_a_replaced_leader_takes_away_what_its_worker_stores_too_late(tmp_path: Path) -> None:
+    """The next leader has cleaned the copy up by then: nobody would ever point at it."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic()
+            node.produce_segments(replica, 1)
+            (kept,) = await node.wait_copied(replica, 1)
+            pid = node.tier.client.worker_pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            node.produce_segments(replica, 1)
+
+            async def is_started() -> bool:
+                return len(await node.metas(replica)) == 2
+
+            await eventually(is_started)
+            await node.change_partition(replica, leader=2, leader_epoch=1)
+            started = (await node.metas(replica))[1]
+            await node.store.commit([Write(started.item_id, None, ANY_VERSION)])
+            os.kill(pid, signal.SIGCONT)
+
+            async def is_stored() -> bool:
+                return (await node.tier.client.status())["upload_count"] == 2
+
+            async def is_clean() -> bool:
+                cluster_id = node.view.image.cluster_id
+                keys = segment_keys(cluster_id, replica.partition.topic, kept)
+                return (await node.objects()).keys() == {keys.log, keys.index}
+
+            await eventually(is_stored)
+            await eventually(is_clean)
+            assert len(await node.verify(replica)) == 1
 
     asyncio.run(run())
 
