@@ -127,15 +127,28 @@ def send_batches_to_decode(arena: Arena, size: float) -> str:
 
 
 def make_many_topics(arena: Arena, size: float) -> str:
-    """Create topics by the thousand, and check more of them."""
+    """Create topics by the thousand, check more of them, and name some that are to be made."""
     prefix, port = os.urandom(3).hex(), arena.ports[0]
+    requests = {
+        "checked": frames.create_topics(int(100_000 * size), is_validation=True, prefix=prefix),
+        "created": frames.create_topics(int(3_000 * size), is_validation=False, prefix=prefix),
+        "named": frames.metadata_of_new_topics(int(2_000 * size), prefix=f"{prefix}-auto"),
+    }
     seen = []
-    for count, is_validation in ((int(100_000 * size), True), (int(3_000 * size), False)):
-        request = frames.create_topics(count, is_validation=is_validation, prefix=prefix)
+    for what, request in requests.items():
         started = time.monotonic()
         answer = _send_and_wait(port, request)
-        what = "checked" if is_validation else "created"
-        seen.append(f"{count:,} {what} in {time.monotonic() - started:.1f} s ({answer})")
-    last = f"{prefix}{int(3_000 * size) - 1:06d}"
-    eventually(lambda: arena.cluster.leader(last) > 0, "the last topic has a leader")
+        seen.append(f"{what} in {time.monotonic() - started:.1f} s ({answer})")
+    for last in (
+        f"{prefix}{int(3_000 * size) - 1:06d}",
+        f"{prefix}-auto{int(2_000 * size) - 1:06d}",
+    ):
+        eventually(lambda last=last: _has_leader(arena, last), f"{last} has a leader")
     return ", ".join(seen)
+
+
+def _has_leader(arena: Arena, topic: str) -> bool:
+    try:
+        return arena.cluster.leader(topic) > 0
+    except KeyError:  # nobody knows it yet
+        return False

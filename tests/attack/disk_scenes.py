@@ -89,6 +89,45 @@ def remove_a_segment(arena: Arena, _size: float) -> str:
     return f"{path.name} was named, all {count} records are readable"
 
 
+def take_the_metadata_away(arena: Arena, _size: float) -> str:
+    """Move the files of the metadata store aside under running nodes, then back."""
+    files = [path for path in arena.directory.glob("metadata.db*") if path.is_file()]
+    aside = arena.directory / "aside"
+    aside.mkdir()
+    taken = time.monotonic()
+    for path in files:
+        path.rename(aside / path.name)
+    for node in arena.nodes.values():
+        with WireClient(node.port) as client:
+            eventually(lambda client=client: not _takes_records(client), "it takes no records")
+    refused_s = time.monotonic() - taken
+    time.sleep(1)
+    back = time.monotonic()
+    for path in files:
+        (aside / path.name).rename(path)
+    aside.rmdir()
+    for partition in range(len(ALL)):
+        eventually(
+            lambda partition=partition: _is_led_and_writable(arena, partition),
+            "records are taken again",
+        )
+    back_s = time.monotonic() - back
+    return f"no node took records after {refused_s:.1f} s, all did {back_s:.1f} s after its return"
+
+
+def _is_led_and_writable(arena: Arena, partition: int) -> bool:
+    leader = arena.nodes.get(arena.cluster.leader(TOPIC, partition))
+    if leader is None:
+        return False
+    with WireClient(leader.port) as client:
+        return _takes_records(client, partition)
+
+
+def _takes_records(client: WireClient, partition: int = 0) -> bool:
+    answer = client.produce(TOPIC, a_batch(b"attack"), partition=partition, acks=-1)
+    return bool(answer.error_code.value == 0)
+
+
 def resume_a_tier_worker(arena: Arena, _size: float) -> str:
     """Pause a leader and its tier worker while they upload, until another node leads."""
     topic = f"paused-{os.urandom(3).hex()}"

@@ -47,6 +47,12 @@ def metadata_of_unknown_topics(count: int) -> bytes:
     return frame(3, 4, 1, struct.pack(">i", count) + names + b"\x00", tags=b"")
 
 
+def metadata_of_new_topics(count: int, *, prefix: str) -> bytes:
+    """Return a Metadata v4 request that has its topics created."""
+    names = b"".join(_string(f"{prefix}{number:06d}") for number in range(count))
+    return frame(3, 4, 1, struct.pack(">i", count) + names + b"\x01", tags=b"")
+
+
 def offset_fetch_of_partitions(count: int) -> bytes:
     """Return an OffsetFetch v1 request of one topic's partitions."""
     partitions = struct.pack(f">{count}i", *range(count))

@@ -17,6 +17,7 @@ SCENES = (
     Scene(9, "a disk that fails", disks.break_the_disk),
     Scene(10, "a flipped bit", disks.flip_a_bit),
     Scene(11, "a segment that is gone", disks.remove_a_segment),
+    Scene(12, "metadata that is taken away", disks.take_the_metadata_away, leases_lost_max=3),
     Scene(13, "a tier worker that was paused", disks.resume_a_tier_worker, leases_lost_max=1),
     Scene(14, "a clock eight days ahead", disks.put_a_clock_ahead),
 )
