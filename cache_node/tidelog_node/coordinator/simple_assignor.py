@@ -13,6 +13,7 @@ came first keeps everything.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from uuid import UUID
@@ -31,19 +32,54 @@ def assign_shared(
     """Return the partitions of each member."""
     assigned = assign_uniformly(members, partition_counts)
     member_counts = Counter(p for partitions in assigned.values() for p in partitions)
+    # By what a member subscribes to: the partitions that it may have, those with fewest first.
+    by_count: dict[frozenset[UUID], list[tuple[int, int, TopicIdPartition]]] = {}
     for member_id in _idle(members, assigned, partition_counts):
         member = members[member_id]
-        choices = [
-            TopicIdPartition(topic_id, number)
-            for topic_id in sorted(member.topic_ids)
-            for number in range(partition_counts.get(topic_id, 0))
-        ]
+        choices = by_count.get(member.topic_ids)
+        if choices is None:
+            choices = by_count[member.topic_ids] = _choices(member.topic_ids, partition_counts)
         if choices:
-            # Where it was, among those that are as good.
-            best = min(choices, key=lambda p: (member_counts[p], p not in member.target, p))
+            best = _best(member, choices, member_counts, partition_counts)
             member_counts[best] += 1
             assigned[member_id] = frozenset({best})
     return assigned
+
+
+def _choices(
+    topic_ids: frozenset[UUID], partition_counts: Mapping[UUID, int]
+) -> list[tuple[int, int, TopicIdPartition]]:
+    """Return a heap of the topics' partitions, of each how many members are known to have it.
+
+    The number in between has it that no partitions are compared, which takes long.
+    """
+    in_order = (
+        TopicIdPartition(topic_id, number)
+        for topic_id in sorted(topic_ids)
+        for number in range(partition_counts.get(topic_id, 0))
+    )
+    return [(0, index, partition) for index, partition in enumerate(in_order)]
+
+
+def _best(
+    member: Subscriber,
+    choices: list[tuple[int, int, TopicIdPartition]],
+    member_counts: Mapping[TopicIdPartition, int],
+    partition_counts: Mapping[UUID, int],
+) -> TopicIdPartition:
+    """Return the partition with fewest members; of equals one that the member has had."""
+    while choices[0][0] < member_counts[choices[0][2]]:
+        _, index, partition = choices[0]
+        heapq.heapreplace(choices, (member_counts[partition], index, partition))
+    fewest = choices[0][0]
+    known = [
+        p
+        for p in member.target
+        if p.topic_id in member.topic_ids
+        and p.partition < partition_counts.get(p.topic_id, 0)
+        and member_counts[p] == fewest
+    ]
+    return min(known, default=choices[0][2])
 
 
 def _idle(

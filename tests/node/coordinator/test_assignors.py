@@ -194,6 +194,28 @@ def test_uniform_takes_time_in_proportion_to_members_and_partitions() -> None:
     assert lines(800) < 10 * lines(100)
 
 
+def test_simple_gives_nobody_a_partition_that_is_gone() -> None:
+    topic = TOPICS[0]
+    gone = frozenset({TopicIdPartition(topic, 5)})
+    members = {
+        f"m{number}": Subscriber(instance_id=None, topic_ids=frozenset({topic}), target=gone)
+        for number in range(6)
+    }
+    shares = assign_shared(members, {topic: 2})
+    assert {p.partition for share in shares.values() for p in share} == {0, 1}
+
+
+def test_simple_takes_time_in_proportion_to_members_and_partitions() -> None:
+    def lines(count: int) -> int:
+        members = {
+            f"m{number}": Subscriber(instance_id=None, topic_ids=frozenset(TOPICS[:2]))
+            for number in range(count)
+        }
+        return lines_of(lambda: assign_shared(members, dict.fromkeys(TOPICS, count // 4)))
+
+    assert lines(800) < 10 * lines(100)
+
+
 def test_nobody_and_nothing_are_fine() -> None:
     for assign in ASSIGNORS.values():
         assert assign({}, {}) == {}
