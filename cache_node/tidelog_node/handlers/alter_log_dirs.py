@@ -43,13 +43,13 @@ class AlterLogDirsHandler:
         """Return a code for every partition; for one that is named twice the last place holds."""
         paths: dict[str, dict[int, str]] = {}
         turn = RequestTurn()
-        for directory in request.dirs:
+        async for directory in turn.each(request.dirs):
             async for topic in turn.each(directory.topics):
                 paths.setdefault(topic.name, {}).update(
                     dict.fromkeys(topic.partitions, directory.path)
                 )
         results = []
-        for name, by_index in paths.items():
+        async for name, by_index in turn.each(paths.items()):
             partitions = [
                 build(
                     wire_response.AlterReplicaLogDirPartitionResult,

@@ -120,7 +120,7 @@ class ConfigHandlers:
             try:
                 entries = self._describe(image, resource)
             except TidelogError as raised:
-                error = raised
+                error = raised.with_traceback(None)  # which holds this frame, so the whole request
             keys = resource.configuration_keys
             results.append(
                 build(
@@ -321,7 +321,7 @@ async def _alter_each(
                 raise InvalidRequest("Each resource must appear at most once.")
             await alter(resource)
         except TidelogError as raised:
-            error = raised
+            error = raised.with_traceback(None)  # which holds this frame, so the whole request
         results.append((resource, error))
     return results
 

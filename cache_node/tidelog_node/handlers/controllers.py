@@ -59,7 +59,7 @@ class ControllerHandlers:
         unknown = UnknownTopicOrPartition("This server does not host this topic-partition.")
         turn = RequestTurn()
         topics = []
-        for topic in request.topics:
+        async for topic in turn.each(request.topics):
             partitions = [
                 build(
                     quorum_response.PartitionData,

@@ -67,7 +67,7 @@ class ElectionHandlers:
         wanted = [
             TopicPartition(topic.topic, partition)
             async for topic in turn.each(request.topic_partitions or ())
-            for partition in topic.partitions
+            async for partition in turn.each(topic.partitions)
         ]
         if is_all:
             image = self._view.image

@@ -117,7 +117,7 @@ class FindCoordinatorHandlers:
         try:
             return _Found(await self._coordinator(key_type, key), None)
         except TidelogError as error:
-            return _Found(None, error)
+            return _Found(None, error.with_traceback(None))
 
     async def _coordinator(self, key_type: int, key: str) -> Broker:
         match key_type:

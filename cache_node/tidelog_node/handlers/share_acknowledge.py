@@ -13,6 +13,7 @@ from kio.schema.share_acknowledge.v2 import response as acknowledge_response
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.leaders import CurrentLeader
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.share.service import ShareService
 from tidelog_node.share.sessions import FINAL_EPOCH
@@ -41,9 +42,10 @@ class ShareAcknowledgeHandler:
         """Answer once what was said is stored."""
         service, group_id = self._service, request.group_id or ""
         said: dict[PartitionKey, list[Acknowledgement]] = {}
-        for topic in request.topics:
+        turn = RequestTurn()
+        async for topic in turn.each(request.topics):
             topic_id = _NO_TOPIC if topic.topic_id is None else topic.topic_id.bytes
-            for partition in topic.partitions:
+            async for partition in turn.each(topic.partitions):
                 batches = said.setdefault((topic_id, partition.partition_index), [])
                 batches += [_read(batch) for batch in partition.acknowledgement_batches]
         try:

@@ -22,6 +22,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.share_offsets import DONE, Outcome, ShareOffsets
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -49,17 +50,18 @@ class ShareOffsetHandlers:
         self, request: describe_request.DescribeShareGroupOffsetsRequest, _: RequestContext
     ) -> describe_response.DescribeShareGroupOffsetsResponse:
         """Tell where each group begins to read; -1 where nobody has read yet."""
-        groups = [await self._describe(group) for group in request.groups]
+        groups = [await self._describe(group) async for group in RequestTurn().each(request.groups)]
         return build(describe_response.DescribeShareGroupOffsetsResponse, groups=tuple(groups))
 
     async def alter(
         self, request: alter_request.AlterShareGroupOffsetsRequest, _: RequestContext
     ) -> alter_response.AlterShareGroupOffsetsResponse:
         """Have an empty group begin elsewhere."""
+        turn = RequestTurn()
         offsets = {
             TopicPartition(topic.topic_name, partition.partition_index): partition.start_offset
-            for topic in request.topics
-            for partition in topic.partitions
+            async for topic in turn.each(request.topics)
+            async for partition in turn.each(topic.partitions)
         }
         outcomes: Mapping[TopicPartition, Outcome]
         refusal: Outcome = DONE
@@ -70,7 +72,7 @@ class ShareOffsetHandlers:
             # Once more for each partition: Java's client 4.1 looks nowhere else.
             outcomes = dict.fromkeys(offsets, refusal)
         answers: dict[str, list[alter_response.AlterShareGroupOffsetsResponsePartition]] = {}
-        for name, (code, message) in outcomes.items():
+        async for name, (code, message) in turn.each(outcomes.items()):
             answer = build(
                 alter_response.AlterShareGroupOffsetsResponsePartition,
                 partition_index=name.partition,
@@ -83,13 +85,15 @@ class ShareOffsetHandlers:
             error_code=refusal[0],
             error_message=refusal[1],
             responses=tuple(
-                build(
-                    alter_response.AlterShareGroupOffsetsResponseTopic,
-                    topic_name=topic,
-                    topic_id=self._topic_id(topic),
-                    partitions=tuple(partitions),
-                )
-                for topic, partitions in answers.items()
+                [
+                    build(
+                        alter_response.AlterShareGroupOffsetsResponseTopic,
+                        topic_name=topic,
+                        topic_id=self._topic_id(topic),
+                        partitions=tuple(partitions),
+                    )
+                    async for topic, partitions in turn.each(answers.items())
+                ]
             ),
         )
 

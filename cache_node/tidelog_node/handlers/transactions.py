@@ -92,7 +92,8 @@ class TransactionHandlers:
         self, request: add_request_v3.AddPartitionsToTxnRequest, context: RequestContext
     ) -> add_response_v3.AddPartitionsToTxnResponse:
         """Make partitions part of a client's transaction: all of them or none."""
-        partitions = _partitions(request.v3_and_below_topics)
+        turn = RequestTurn()
+        partitions = await _partitions(request.v3_and_below_topics, turn)
         codes = await self._add(
             request.v3_and_below_transactional_id,
             request.v3_and_below_producer_id,
@@ -103,7 +104,7 @@ class TransactionHandlers:
         codes = {p: _known(code, context.api_version) for p, code in codes.items()}
         return build(
             add_response_v3.AddPartitionsToTxnResponse,
-            results_by_topic_v3_and_below=_add_results(codes, add_response_v3),
+            results_by_topic_v3_and_below=await _add_results(codes, add_response_v3, turn),
         )
 
     async def add_partitions(
@@ -111,8 +112,9 @@ class TransactionHandlers:
     ) -> add_response.AddPartitionsToTxnResponse:
         """Do the same for several transactions, or only look: asked by other brokers."""
         results = []
-        async for transaction in RequestTurn().each(request.transactions):
-            partitions = _partitions(transaction.topics)
+        turn = RequestTurn()
+        async for transaction in turn.each(request.transactions):
+            partitions = await _partitions(transaction.topics, turn)
             given = (
                 transaction.transactional_id,
                 transaction.producer_id,
@@ -127,7 +129,7 @@ class TransactionHandlers:
                 build(
                     add_response.AddPartitionsToTxnResult,
                     transactional_id=transaction.transactional_id,
-                    topic_results=_add_results(codes, add_response),
+                    topic_results=await _add_results(codes, add_response, turn),
                 )
             )
         return build(add_response.AddPartitionsToTxnResponse, results_by_transaction=tuple(results))
@@ -179,7 +181,9 @@ class TransactionHandlers:
         self, request: markers_request.WriteTxnMarkersRequest, _: RequestContext
     ) -> markers_response.WriteTxnMarkersResponse:
         """Write the ends of transactions to the partitions that this node leads."""
-        return to_response(request, await self._writer.write(from_request(request)))
+        turn = RequestTurn()
+        written = await self._writer.write(await from_request(request, turn))
+        return await to_response(request, written, turn)
 
     # What administrators ask.
 
@@ -369,17 +373,20 @@ def _known(code: ErrorCode, version: int) -> ErrorCode:
     return code
 
 
-def _partitions(topics: Collection[Any]) -> list[TopicPartition]:
-    return list(
-        dict.fromkeys(
-            TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
-        )
-    )
+async def _partitions(topics: Collection[Any], turn: RequestTurn) -> list[TopicPartition]:
+    named = [
+        TopicPartition(topic.name, index)
+        async for topic in turn.each(topics)
+        async for index in turn.each(topic.partitions)
+    ]
+    return list(dict.fromkeys(named))
 
 
-def _add_results(codes: Mapping[TopicPartition, ErrorCode], module: Any) -> tuple[object, ...]:
+async def _add_results(
+    codes: Mapping[TopicPartition, ErrorCode], module: Any, turn: RequestTurn
+) -> tuple[object, ...]:
     topics: dict[str, list[object]] = {}
-    for (topic, index), code in codes.items():
+    async for (topic, index), code in turn.each(codes.items()):
         topics.setdefault(topic, []).append(
             build(
                 module.AddPartitionsToTxnPartitionResult,
@@ -388,6 +395,12 @@ def _add_results(codes: Mapping[TopicPartition, ErrorCode], module: Any) -> tupl
             )
         )
     return tuple(
-        build(module.AddPartitionsToTxnTopicResult, name=name, results_by_partition=tuple(results))
-        for name, results in topics.items()
+        [
+            build(
+                module.AddPartitionsToTxnTopicResult,
+                name=name,
+                results_by_partition=tuple(results),
+            )
+            async for name, results in turn.each(topics.items())
+        ]
     )

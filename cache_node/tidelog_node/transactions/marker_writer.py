@@ -38,6 +38,7 @@ from tidelog_core.wire_messages import build
 
 from tidelog_node.flushing import Flusher
 from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.transactions.markers import Marker, MarkerResults
 from tidelog_node.transactions.peers import Peers
 
@@ -230,7 +231,9 @@ def to_request(markers: Sequence[Marker]) -> markers_request.WriteTxnMarkersRequ
     )
 
 
-def from_request(request: markers_request.WriteTxnMarkersRequest) -> list[Marker]:
+async def from_request(
+    request: markers_request.WriteTxnMarkersRequest, turn: RequestTurn
+) -> list[Marker]:
     """Return the markers in a request."""
     return [
         Marker(
@@ -239,44 +242,53 @@ def from_request(request: markers_request.WriteTxnMarkersRequest) -> list[Marker
             is_commit=marker.transaction_result,
             coordinator_epoch=marker.coordinator_epoch,
             partitions=frozenset(
-                TopicPartition(topic.name, index)
-                for topic in marker.topics
-                for index in topic.partition_indexes
+                [
+                    TopicPartition(topic.name, index)
+                    async for topic in turn.each(marker.topics)
+                    async for index in turn.each(topic.partition_indexes)
+                ]
             ),
         )
-        for marker in request.markers
+        async for marker in turn.each(request.markers)
     ]
 
 
-def to_response(
-    request: markers_request.WriteTxnMarkersRequest, results: MarkerResults
+async def to_response(
+    request: markers_request.WriteTxnMarkersRequest, results: MarkerResults, turn: RequestTurn
 ) -> markers_response.WriteTxnMarkersResponse:
     """Return the response to a request, in its order."""
     return build(
         markers_response.WriteTxnMarkersResponse,
         markers=tuple(
-            build(
-                markers_response.WritableTxnMarkerResult,
-                producer_id=marker.producer_id,
-                topics=tuple(
-                    build(
-                        markers_response.WritableTxnMarkerTopicResult,
-                        name=topic.name,
-                        partitions=tuple(
+            [
+                build(
+                    markers_response.WritableTxnMarkerResult,
+                    producer_id=marker.producer_id,
+                    topics=tuple(
+                        [
                             build(
-                                markers_response.WritableTxnMarkerPartitionResult,
-                                partition_index=index,
-                                error_code=results[
-                                    marker.producer_id, TopicPartition(topic.name, index)
-                                ],
+                                markers_response.WritableTxnMarkerTopicResult,
+                                name=topic.name,
+                                partitions=tuple(
+                                    [
+                                        build(
+                                            markers_response.WritableTxnMarkerPartitionResult,
+                                            partition_index=index,
+                                            error_code=results[
+                                                marker.producer_id,
+                                                TopicPartition(topic.name, index),
+                                            ],
+                                        )
+                                        async for index in turn.each(topic.partition_indexes)
+                                    ]
+                                ),
                             )
-                            for index in topic.partition_indexes
-                        ),
-                    )
-                    for topic in marker.topics
-                ),
-            )
-            for marker in request.markers
+                            async for topic in turn.each(marker.topics)
+                        ]
+                    ),
+                )
+                async for marker in turn.each(request.markers)
+            ]
         ),
     )
 

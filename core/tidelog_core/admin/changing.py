@@ -81,5 +81,6 @@ async def _decide_each(
         try:
             decided[key] = await asyncio.to_thread(decide, one) if is_large(one) else decide(one)
         except TidelogError as error:
-            refused[key] = error
+            # Its traceback holds this frame, and so all that was asked for.
+            refused[key] = error.with_traceback(None)
     return decided, refused

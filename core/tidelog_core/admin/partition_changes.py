@@ -53,7 +53,8 @@ async def change_partitions(
             try:
                 change = _decide(image, name, decide)
             except TidelogError as error:
-                results[name] = error
+                # Its traceback holds this frame, and so all of the results.
+                results[name] = error.with_traceback(None)
                 continue
             results[name] = None
             if change is not None:
