@@ -36,10 +36,12 @@ from tidelog_core.admin.topics import (
     check_new_partition_count,
     default_topic,
     plan_deletion,
+    wanted_partition_count,
 )
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
+    PolicyViolation,
     StoreUnavailable,
     TidelogError,
     TopicAlreadyExists,
@@ -113,21 +115,9 @@ class ClusterAdmin:
         That is what ``TopicPlanner.plan_new`` raises, or ``RequestTimedOut`` for those that
         were not begun in time. Raises ``PolicyViolation`` where they are too many.
         """
-        check_new_partition_count(wanted, self._node_config())
-
-        def decide(image: ClusterImage) -> Callable[[NewTopic], TopicPlan]:
-            planner = self._planner(image)
-            now_ms = self._clock_ms()
-            return lambda new: planner.plan_new(new, topic_id=self._new_topic_id(), now_ms=now_ms)
-
-        return await self._change_each(
-            {new.name: new for new in wanted},
-            decide,
-            partial(commit_topics, self._store),
-            validate_only=validate_only,
-            seconds_max=seconds_max,
-            is_large=lambda new: new.partition_count > PLANNED_HERE_MAX,
-        )
+        node = self._node_config()
+        check_new_partition_count(sum(wanted_partition_count(new, node) for new in wanted))
+        return await self._create(wanted, validate_only=validate_only, seconds_max=seconds_max)
 
     async def ensure_topic(self, name: str) -> Topic:
         """Return the topic, created with the cluster's defaults where it is not there.
@@ -144,11 +134,16 @@ class ClusterAdmin:
     async def ensure_topics(self, names: Iterable[str]) -> dict[str, TidelogError]:
         """Create those that are not there with the cluster's defaults; return what failed.
 
-        All that is asked for while others are being created is created together.
+        All that is asked for while others are being created is created together. Too many
+        partitions of one call fail with ``PolicyViolation``.
         """
         missing = [name for name in names if self._view.image.topic(name) is None]
         if not missing:
             return {}
+        try:
+            check_new_partition_count(len(missing) * self._node_config().num_partitions)
+        except PolicyViolation as error:
+            return dict.fromkeys(missing, error)
         ensured = self._to_ensure
         ensured.names.update(dict.fromkeys(missing))
         async with self._ensuring:
@@ -410,6 +405,27 @@ class ClusterAdmin:
                 await self._view.refresh()
         return outcomes
 
+    async def _create(
+        self,
+        wanted: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        seconds_max: float | None = None,
+    ) -> dict[str, TopicPlan | TidelogError]:
+        def decide(image: ClusterImage) -> Callable[[NewTopic], TopicPlan]:
+            planner = self._planner(image)
+            now_ms = self._clock_ms()
+            return lambda new: planner.plan_new(new, topic_id=self._new_topic_id(), now_ms=now_ms)
+
+        return await self._change_each(
+            {new.name: new for new in wanted},
+            decide,
+            partial(commit_topics, self._store),
+            validate_only=validate_only,
+            seconds_max=seconds_max,
+            is_large=lambda new: new.partition_count > PLANNED_HERE_MAX,
+        )
+
     async def _create_defaults(self, names: Sequence[str]) -> dict[str, TidelogError]:
         """Create the topics that are not there with the cluster's defaults; return what failed."""
         try:
@@ -417,7 +433,7 @@ class ClusterAdmin:
             wanted = [
                 default_topic(name, self._node_config(), live_count=live_count) for name in names
             ]
-            outcomes = await self.create_topics(wanted)
+            outcomes = await self._create(wanted)
         except TidelogError as error:
             return dict.fromkeys(names, error)
         image = self._view.image

@@ -192,16 +192,17 @@ class TopicPlanner:
         return assignment.spread(self._placer, count, factor)
 
 
-def check_new_partition_count(wanted: Sequence[NewTopic], node: NodeConfig) -> None:
-    """Raise ``PolicyViolation`` where one request would create too many partitions."""
-    count = 0
-    for new in wanted:
-        if new.assignments:
-            count += len(new.assignments)
-        elif new.partition_count == USE_DEFAULT:
-            count += node.num_partitions
-        else:
-            count += max(0, new.partition_count)
+def wanted_partition_count(new: NewTopic, node: NodeConfig) -> int:
+    """Return how many partitions the topic would have, 0 where the number makes no sense."""
+    if new.assignments:
+        return len(new.assignments)
+    if new.partition_count == USE_DEFAULT:
+        return node.num_partitions
+    return max(0, new.partition_count)
+
+
+def check_new_partition_count(count: int) -> None:
+    """Raise ``PolicyViolation`` where one request would create so many partitions."""
     if count > NEW_PARTITIONS_MAX:
         raise PolicyViolation("Excessively large number of partitions per request.")
 
