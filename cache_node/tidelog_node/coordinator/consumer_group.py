@@ -195,7 +195,8 @@ class ConsumerGroup(EpochGroup):
             self.step.must_store = True
             self.roster.put(told)
         is_bumped = self.epoch == 0 or _subscription(told) != _subscription(before)
-        is_due = self.epoch > self.assignment_epoch
+        # Whether targets are still to be asked for in this epoch, and so for all that is known.
+        is_due = self.epoch > self._asked_epoch
         has_changed = self._look_up(topics)
         if is_bumped or (has_changed and not is_due):
             self.epoch += 1
@@ -495,6 +496,11 @@ class ConsumerGroup(EpochGroup):
         if member.subscribed_pattern:
             names |= frozenset(self._matches.by_pattern.get(member.subscribed_pattern, ()))
         return names
+
+    @property
+    def _asked_epoch(self) -> int:
+        """The epoch of the newest targets, also of those that are being computed."""
+        return self.assignment_epoch if self._computing is None else self._computing.epoch
 
     def _drop_unsubscribed(self, member_id: str) -> None:
         """Take out of the member's target what it has ceased to subscribe to since."""

@@ -381,6 +381,20 @@ class TestLargeGroup:
         driver.settle("new", *(f"m{number}" for number in range(4)))
         assert sum(len(member.assigned) for member in driver.group.roster) == 9
 
+    def test_topics_that_change_after_targets_were_asked_for_begin_another_epoch(self) -> None:
+        driver = self.driver(4)
+        driver.enter("new")
+        epoch = driver.group.epoch
+        driver.topics = topics(t=9)
+        driver.beat("m0", epoch - 1)
+        assert driver.group.epoch == epoch + 1
+        driver.beat("m1", epoch - 1)
+        assert driver.group.epoch == epoch + 1
+        driver.compute()
+        driver.now_ms += 1000
+        driver.settle("new", *(f"m{number}" for number in range(4)))
+        assert sum(len(member.assigned) for member in driver.group.roster) == 9
+
     def test_what_a_member_ceases_to_subscribe_to_is_taken_from_it_before_the_next(self) -> None:
         driver = self.driver(3)
         driver.topics = topics(t=4, u=3)
