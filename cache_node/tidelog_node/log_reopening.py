@@ -114,9 +114,12 @@ class LogReopener:
             self._report(replica)
         self._end_reports(found)
         now = asyncio.get_running_loop().time()
+        self._forget_old_troubles(now)
         for replica in found:
             trouble = self._troubles.setdefault(replica, _Trouble(last_at=now))
-            if self._is_ready(replica) and now >= trouble.not_before():
+            if self._needs_repair(replica):
+                self._ask_for_repair(replica)
+            elif self._is_ready(replica) and now >= trouble.not_before():
                 trouble.count, trouble.last_at = trouble.count + 1, now
                 await self._mend(replica)
         self._end_reports(self._in_trouble())
@@ -124,20 +127,25 @@ class LogReopener:
     def _in_trouble(self) -> list[Replica]:
         return [replica for replica in self._replicas.replicas() if replica.is_in_trouble]
 
-    def _note(self, replica: Replica) -> None:
-        now = asyncio.get_running_loop().time()
-        trouble = self._troubles.setdefault(replica, _Trouble(last_at=now))
-        if now - trouble.last_at > FORGIVEN_SECONDS:
-            trouble.count = 0
+    def _note(self, _: Replica) -> None:
         self._stir.set()
+
+    def _forget_old_troubles(self, now: float) -> None:
+        """Forgive logs their earlier troubles, and forget those of logs that are gone."""
+        for replica, trouble in list(self._troubles.items()):
+            if not replica.is_in_trouble and now - trouble.last_at > FORGIVEN_SECONDS:
+                del self._troubles[replica]
+
+    def _needs_repair(self, replica: Replica) -> bool:
+        """Whether the log is damaged, nobody else has its records, and that was not said yet."""
+        partition = self._view.image.partition(replica.partition)
+        is_last = partition is not None and partition.isr == (self._broker_id,)
+        return replica.damage is not None and is_last and replica not in self._given_up
 
     def _is_ready(self, replica: Replica) -> bool:
         """Whether the replica counts for nothing, or nobody else could have its records."""
         partition = self._view.image.partition(replica.partition)
         if partition is None or not is_readable(partition) or replica in self._given_up:
-            return False
-        if replica.damage is not None and partition.isr == (self._broker_id,):
-            self._ask_for_repair(replica)
             return False
         if not (self._disk.is_fit and self._can_serve()):
             return False
@@ -247,10 +255,10 @@ class LogReopener:
         is_first = not self._said
         self._said.add(replica)
         log = replica.opened_log
-        reason = str(replica.damage) if log is None else "its disk has failed"
+        reason = str(replica.damage) if log is None else "the log is offline"
         self._health.report(OFFLINE, reason, subject=str(replica.partition))
-        if log is None:
-            return  # Who has tried to open it has said so.
+        if log is None or not log.may_be_reopened:
+            return  # Who has tried to open it, or has taken it offline, has said so.
         if is_first:
             logger.error(
                 "log is offline, its disk has failed; it is opened again once the disk works",
