@@ -6,7 +6,8 @@ the free space every second.
 
 - *Full* is a disk with less free space than ``log.dir.reserve.bytes``, or one that has
   refused a write for lack of space. Nothing is appended then, on no partition: what is left
-  of the disk is for the metadata store, checkpoints and whatever else makes room.
+  of the disk is for the metadata store, checkpoints and whatever else makes room. What is
+  appended between two looks is counted, so that a burst does not take the reserve.
 - It is over when twice the reserve is free and a probe, which writes, flushes and reads a
   small file, succeeds. A disk that fills up again soon after is left alone for longer each
   time, so that leaderships do not go back and forth.
@@ -42,6 +43,8 @@ LOOK_SECONDS = 1.0
 RESERVE_SHARE_MAX = 20  # of the disk: a small one must not be full from the start
 RELAPSE_SECONDS = 60.0  # trouble that is back within this time counts as the same
 WAIT_SECONDS_MAX = 60.0  # before a disk that relapses is tried again
+UNKNOWN_BYTES = 2**62
+LOW_STEP_BYTES = 1_048_576  # what is appended between two looks where the reserve is near
 PROBE_FILE = "probe.tmp"
 PROBE_BYTES = 65_536
 
@@ -51,11 +54,13 @@ FULL, FAILED = "disk-full", "disk-failed"
 class DataDisk:
     """What is known of the disk. Only ``DiskWatch`` finds out that trouble is over."""
 
-    __slots__ = ("_on_change", "has_failed", "is_full", "on_trouble")
+    __slots__ = ("_on_change", "has_failed", "is_full", "left_bytes", "on_low", "on_trouble")
 
     def __init__(self) -> None:
         self.is_full = False  # read on every append
+        self.left_bytes = UNKNOWN_BYTES  # that may be appended before somebody has to look again
         self.has_failed = False
+        self.on_low: Callable[[], None] = lambda: None
         self.on_trouble: Callable[[str], None] = lambda _: None  # with what was said
         self._on_change: list[Callable[[], None]] = []
 
@@ -67,6 +72,11 @@ class DataDisk:
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call back when ``is_fit`` may have changed."""
         self._on_change.append(callback)
+
+    def note_low(self) -> None:
+        """Have somebody look: what was left at the last look has been appended."""
+        self.left_bytes = LOW_STEP_BYTES
+        self.on_low()
 
     def note(self, error: OSError | StorageError) -> bool:
         """Take an error of a file operation. Return whether it says that the disk is full.
@@ -124,6 +134,7 @@ class DiskWatch:
         self._not_before = 0.0  # the loop's time of the next look at a disk in trouble
         self._stir = asyncio.Event()
         disk.on_trouble = self._on_trouble
+        disk.on_low = self._look_now
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -144,20 +155,38 @@ class DiskWatch:
         look = await loop.run_in_executor(self._executor, _look, self._path, probes)
         if self._must_probe:
             return  # There was trouble meanwhile, which this does not tell of.
-        reserve = self._node_config().log_dir_reserve_bytes
-        reserve = min(reserve, look.total_bytes // RESERVE_SHARE_MAX)
-        problem = look.problem
+        reserve, problem = self._reserve(look.total_bytes), look.problem
         has_failed = problem is not None and problem.errno not in OUT_OF_ROOM
         is_full = disk.is_full
         if not has_failed:
             wanted = 2 * reserve if is_full else reserve
             is_full = problem is not None or look.free_bytes < wanted
-        self._tell_full(is_full, f"{look.free_bytes} bytes are free, {reserve} are reserved")
+            disk.left_bytes = max(look.free_bytes - reserve, LOW_STEP_BYTES)
+        self._tell_full(is_full, _room(look.free_bytes, reserve))
         self._tell_failed(has_failed, str(problem))
         was_fit = disk.is_fit
         disk.change(is_full=is_full, has_failed=has_failed)
         if disk.is_fit and not was_fit:
             self._fit_since = loop.time()
+
+    def _reserve(self, total_bytes: int) -> int:
+        """Return how many bytes are to stay free."""
+        wanted = self._node_config().log_dir_reserve_bytes
+        return min(wanted, total_bytes // RESERVE_SHARE_MAX)
+
+    def _look_now(self) -> None:
+        """Ask for the free space between two appends: that does not wait for the disk."""
+        disk = self._disk
+        try:
+            usage = shutil.disk_usage(self._path)
+        except OSError:
+            self._stir.set()
+            return
+        reserve = self._reserve(usage.total)
+        disk.left_bytes = max(usage.free - reserve, LOW_STEP_BYTES)
+        if usage.free < reserve:
+            self._tell_full(True, _room(usage.free, reserve))
+            disk.change(is_full=True, has_failed=disk.has_failed)
 
     def _on_trouble(self, said: str) -> None:
         """Look soon; after trouble that has been over for a short time only, later."""
@@ -193,6 +222,10 @@ class DiskWatch:
             )
         elif not has_failed and self.health.clear(FAILED):
             logger.warning("disk works again", extra={"path": str(self._path)})
+
+
+def _room(free_bytes: int, reserve: int) -> str:
+    return f"{free_bytes} bytes are free, {reserve} are reserved"
 
 
 def _look(path: Path, probes: bool) -> _Look:

@@ -233,8 +233,9 @@ class Replica:
         ``checked``: what the batches were found to be with ``config`` as it is. Raises as
         ``log`` and ``UnifiedLog.append_as_leader``.
         """
-        if self._disk.is_full:
-            raise self._disk.refusal()
+        disk = self._disk
+        if disk.is_full:
+            raise disk.refusal()
         log = self.log
         try:
             info = log.append_as_leader(
@@ -243,6 +244,9 @@ class Replica:
         except StorageError as error:
             self.note_failure(error)
             raise
+        disk.left_bytes -= info.size_bytes
+        if disk.left_bytes < 0:
+            disk.note_low()
         if not info.is_duplicate:
             self._dirty.add(self)
             if self.role is not None:
@@ -261,13 +265,17 @@ class Replica:
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         """Append what the leader has sent. Raises as ``UnifiedLog.append_as_follower``."""
-        if self._disk.is_full:
-            raise self._disk.refusal()
+        disk = self._disk
+        if disk.is_full:
+            raise disk.refusal()
         try:
             info = self.log.append_as_follower(batches)
         except StorageError as error:
             self.note_failure(error)
             raise
+        disk.left_bytes -= info.size_bytes
+        if disk.left_bytes < 0:
+            disk.note_low()
         self._dirty.add(self)
         return info
 

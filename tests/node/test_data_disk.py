@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -16,6 +17,9 @@ from tidelog_core.errors import StorageError
 from tidelog_node import data_disk
 from tidelog_node.data_disk import FAILED, FULL, DataDisk, DiskWatch
 from tidelog_node.node_health import NodeHealth
+
+from tests.node.replication.led_node import led_node
+from tests.node.wire_client import a_batch
 
 NO_ROOM = StorageError("no room", errno=errno.ENOSPC)
 BROKEN = StorageError("broken", errno=errno.EIO)
@@ -106,3 +110,43 @@ def test_a_disk_that_fails_a_probe_has_failed_until_one_succeeds(
     asyncio.run(run())
     levels = [record.levelno for record in caplog.records]
     assert levels == [logging.ERROR, logging.WARNING]
+
+
+def test_a_burst_does_not_take_the_reserve_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_disk, "RESERVE_SHARE_MAX", 1)
+
+    async def run() -> None:
+        config = {"log_dir_reserve_bytes": 0}
+        async with a_watch(tmp_path, **config) as (disk, watch):
+            await watch.look()
+            assert 0 < disk.left_bytes <= shutil.disk_usage(tmp_path).total
+            disk.left_bytes = -1
+            disk.note_low()
+            assert disk.is_fit
+            assert disk.left_bytes > data_disk.LOW_STEP_BYTES
+        async with a_watch(tmp_path, log_dir_reserve_bytes=2**62) as (disk, watch):
+            disk.note_low()
+            assert (disk.is_full, names(watch)) == (True, [FULL])
+
+    asyncio.run(run())
+
+
+def test_every_append_counts_and_none_is_taken_on_a_full_disk(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with led_node(tmp_path) as node:
+            replica, disk = await node.create_topic(), node.replicas.disk
+            lows: list[int] = []
+            disk.on_low = lambda: lows.append(disk.left_bytes)
+            disk.left_bytes = 10
+            replica.append(bytearray(a_batch(b"x" * 100)))
+            assert lows == [data_disk.LOW_STEP_BYTES]
+            end_offset = replica.log.log_end_offset
+            disk.change(is_full=True, has_failed=False)
+            for append in (replica.append, replica.append_as_follower):
+                with pytest.raises(StorageError, match="disk of this node is full"):
+                    append(memoryview(bytearray(a_batch(b"x"))))
+            assert replica.log.log_end_offset == end_offset
+
+    asyncio.run(run())
