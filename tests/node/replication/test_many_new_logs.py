@@ -97,8 +97,10 @@ def test_a_topic_deleted_while_its_logs_wait_leaves_nothing_behind(tmp_path: Pat
 
 
 def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tidelog_node.replicas.OPEN_RETRY_SECONDS", 0.1)
+
     async def main() -> None:
         async with led_node(tmp_path) as node:
             in_the_way = tmp_path / "data" / "wide-20"
