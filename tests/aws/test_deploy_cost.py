@@ -40,7 +40,7 @@ def test_a_bill_by_hand() -> None:
     assert math.isclose(lines["transfer between zones"], 2628 * (2 + 2 / 3) * 0.02)
     assert math.isclose(lines["machines"], 3 * (730 * 0.172 + 1.28))
     assert math.isclose(lines["S3 requests"], 2628_000 / 512 * 3 * 0.005 / 1000)
-    assert math.isclose(lines["DynamoDB, offset commits"], 10 * SECONDS * 10 * 0.625e-6)
+    assert math.isclose(lines["DynamoDB, offset commits"], 10 * SECONDS * 8 * 0.625e-6)
 
 
 def test_what_nodes_and_segments_take_of_dynamodb_by_hand() -> None:
