@@ -61,7 +61,7 @@ COSTS: Mapping[str, Cost] = {
     "begin a copy": Cost(
         write_units={"segment": 2, "partition": 2}, read_units={"partition": 1}, transactions=1
     ),
-    "upload a segment": Cost(requests={"PUT": 2}),
+    "upload a segment": Cost(requests={"PUT": 2, "GET": 1}),
     "finish a copy": Cost(
         write_units={"segment": 2, "partition": 2}, read_units={"partition": 1}, transactions=1
     ),
