@@ -25,7 +25,8 @@ from tools import dynamodb_local
 from tools.places import ToolAbsent
 
 CREATE_TOPICS, DELETE_TOPICS, METADATA = (19, 7), (20, 6), (3, 12)
-CREATE_CPU_SECONDS_MAX = 30.0  # of three nodes; one by one it took ten times as much
+WITHOUT_SETTINGS = 4  # the last version of CreateTopics whose answers this client reads fast
+CREATE_CPU_SECONDS_MAX = 30.0  # of three nodes, who answer those that wait, too
 ANSWER_SECONDS_MAX = 300.0  # of a machine that has other work, too
 
 
@@ -38,12 +39,17 @@ def request(api: tuple[int, int], **fields: object) -> Any:
 
 
 def create_request(
-    names: Sequence[str], *, partitions: int = 1, factor: int = 1, **more: object
+    names: Sequence[str],
+    *,
+    partitions: int = 1,
+    factor: int = 1,
+    version: int = CREATE_TOPICS[1],
+    **more: object,
 ) -> Any:
     size = {"num_partitions": partitions, "replication_factor": factor}
     topics = [{"name": name, "assignments": [], "configs": [], **size} for name in names]
     timeout = datetime.timedelta(seconds=ANSWER_SECONDS_MAX)
-    return request(CREATE_TOPICS, topics=topics, timeout=timeout, **more)
+    return request((CREATE_TOPICS[0], version), topics=topics, timeout=timeout, **more)
 
 
 def codes(topics: Sequence[Any]) -> Counter[str]:
@@ -166,6 +172,7 @@ def dynamodb(_: Path, stack: ExitStack) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("open_store", [sqlite, dynamodb])
 def test_thousands_of_topics_on_three_nodes(
     tmp_path: Path,
@@ -213,7 +220,9 @@ def test_thousands_of_topics_on_three_nodes(
         )
         timed(
             "10,000 topics validated",
-            lambda: create(client, names_of(10_000, "valid"), validate_only=True),
+            lambda: create(
+                client, names_of(10_000, "valid"), version=WITHOUT_SETTINGS, validate_only=True
+            ),
         )
         timed("3,000 topics deleted", lambda: delete(client, names))
         assert not [line for node in members for line in node.log.splitlines() if "ERROR" in line]
