@@ -9,8 +9,10 @@ file and position, and then, the first that can be done:
   once, and the new leader can be asked. It stays in the ISR.
 - *A follower* fetches the range of the segment from the leader, checks every batch, and puts
   the new file in the place of the old one, as compaction does (``log.cleaned``). Replicas hold
-  the same batches, but not the same segments; where the topic is compacted the leader's
-  batches may be fewer or more, so the log counts as not compacted from there on.
+  the same batches, but not the same segments.
+- *A follower of a compacted log* gives all of it up, and ``LogReopener`` has it fetched again:
+  replicas are compacted by themselves, and a tombstone that the leader has dropped already
+  may be what keeps an older value in this log from coming back.
 - *Nobody else* has it: what is whole is served on, and ``tidelog repair`` can be asked.
 
 A hard link keeps the damaged file in ``quarantine``; it is never removed.
@@ -43,7 +45,7 @@ from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.segment_check import SegmentDamage, check_segment
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import SealedSegment
+from tidelog_core.log.values import CorruptLog, SealedSegment
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
@@ -157,8 +159,10 @@ class SegmentMender:
 
     def _close(self, replica: Replica, base_offset: int, case: _Case) -> None:
         del self._cases[replica, base_offset]
-        if case.damage is not None:
-            self._health.clear(DAMAGED, subject=str(case.damage.path))
+        if case.damage is None:
+            return
+        self._health.clear(DAMAGED, subject=str(case.damage.path))
+        if replica.damage is None:
             logger.warning(
                 "damaged segment replaced",
                 extra={"partition": str(replica.partition), "path": str(case.damage.path)},
@@ -196,7 +200,12 @@ class SegmentMender:
             raise _Waits
         if partition.leader in (-1, self._broker_id):
             raise _Waits
-        await self._replace(replica, log, sealed, partition)
+        if "compact" in replica.config.cleanup_policy or log.may_have_gaps:
+            log.take_offline()
+            log.close()
+            replica.give_up(CorruptLog(str(case.damage)))
+        else:
+            await self._replace(replica, log, sealed, partition)
         return True
 
     async def _check(self, sealed: SealedSegment) -> SegmentDamage | None:
@@ -242,8 +251,6 @@ class SegmentMender:
         old = next((s for s in known or () if s.base_offset == sealed.base_offset), None)
         if broker is None or old is None:
             raise _Waits  # Not registered; not flushed yet, or not known to be replicated.
-        if "compact" in replica.config.cleanup_policy:
-            log.note_uncompacted(sealed.base_offset)
         source = log.begin_cleaning((old,))
         writer = await self._fetch(replica, source, old, partition, (broker.host, broker.port))
         loop = asyncio.get_running_loop()
@@ -273,7 +280,6 @@ class SegmentMender:
             index_interval_bytes=replica.config.index_interval_bytes,
         )
         next_offset = old.base_offset
-        may_have_gaps = "compact" in replica.config.cleanup_policy
         fetching = fetch_range(
             replica,
             endpoint,
@@ -283,14 +289,13 @@ class SegmentMender:
         )
         async for records, headers in fetching:
             for position, header in headers:
-                is_gap = header.base_offset != next_offset and not may_have_gaps
-                if is_gap or header.next_offset > old.end_offset:
+                if header.base_offset != next_offset or header.next_offset > old.end_offset:
                     raise CorruptRecordBatch(
                         f"the leader has no batch at offset {next_offset} of {replica.partition}"
                     )
                 writer.append(bytes(records[position : position + header.size_bytes]))
                 next_offset = header.next_offset
-        if next_offset != old.end_offset and not may_have_gaps:
+        if next_offset != old.end_offset:
             raise StorageError(f"the leader has {replica.partition} only up to {next_offset}")
         return writer
 

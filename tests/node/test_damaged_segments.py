@@ -149,3 +149,26 @@ def test_a_damaged_segment_is_fetched_again_from_another_replica(who: str, tmp_p
             assert cluster.leader("t") != node.broker_id
         assert cluster.consume("t", 1_000) == acked
         assert len([line for line in node.log.splitlines() if " ERROR " in line]) == 1
+
+
+@pytest.mark.slow
+def test_a_damaged_log_of_a_compacted_topic_is_fetched_again_as_a_whole(tmp_path: Path) -> None:
+    config = {**TIGHT, "log.cleaner.backoff.ms": "1000000"}
+    with replicated_cluster(tmp_path, config=config) as cluster:
+        cluster.create(
+            "t", segment_bytes="20000", remote_storage_enable="false", cleanup_policy="compact"
+        )
+        producer = cluster.producer()
+        for value in values(1_000):
+            producer.produce("t", value, key=value[:6], partition=0)
+        assert producer.flush(30) == 0
+        node = cluster.followers("t")[0]
+        path = flushed_sealed(cluster, node)
+        at = flip(path, 5_000)
+        eventually(lambda: "damaged log set aside" in node.log, "it is fetched again")
+        assert f"{path} is damaged at position {at}" in node.log
+        cluster.wait_isr("t", {1, 2, 3})
+        cluster.wait_same_logs("t")
+        assert sorted(cluster.consume("t", 1_000).values()) == values(1_000)
+        (aside,) = node.data_dir.glob("t-0.*-stray")
+        assert (aside / path.name).exists()

@@ -52,7 +52,7 @@ async def fetch_range(
             if not headers:
                 empty_count += 1
                 if fetched.records is not None or empty_count > EMPTY_ANSWERS_MAX:
-                    return  # Compaction has left nothing more in the range.
+                    return  # The caller sees how far it came.
                 continue
             yield records, headers
             start = headers[-1][1].next_offset

@@ -47,6 +47,7 @@ from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
     LEADER_EPOCH_FILE,
     START_OFFSET_FILE,
 )
@@ -728,14 +729,10 @@ class UnifiedLog:
             return None
         return tuple(segment for segment in segments if segment.base_offset < up_to)
 
-    def note_uncompacted(self, offset: int) -> None:
-        """Count what lies above as not compacted: other bytes are about to come there. Durable.
-
-        Compactions under way come to nothing. Raises ``StorageError``.
-        """
-        self._local.check_online()
-        self._cleaning.settle()
-        self._cleaning.forget_above(offset)
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether offsets may be missing: the log was ever compacted, or repaired."""
+        return (self.directory / CLEANER_OFFSET_FILE).exists()
 
     @property
     def cut_count(self) -> int:
