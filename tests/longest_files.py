@@ -8,10 +8,16 @@ here, or has changed since, costs a little time and nothing else.
 from __future__ import annotations
 
 LONGEST_FILES = (
+    "tests/aws/test_dynamodb_store.py",
+    "tests/aws/test_s3_store.py",
     "tests/clients/test_clients.py",
     "tests/node/replication/test_replication.py",
+    "tests/aws/test_localstack.py",
+    "tests/aws/test_deploy.py",
+    "tests/aws/test_store_faults.py",
     "tests/node/tier/test_bad_input.py",
     "tests/node/tier/test_crash.py",
+    "tests/aws/test_template.py",
     "tests/node/membership/test_failover.py",
     "tests/spark/test_spark_stream.py",
     "tests/node/compaction/test_compaction.py",
