@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import uuid
 from collections.abc import Iterator
@@ -12,10 +13,19 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.loaders import create_loader
 
 from tests.aws.test_template import resources
 from tools import dynamodb_local, lambda_python, localstack, ministack, sam
 from tools.places import ToolAbsent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def service_models_are_read_once() -> Iterator[None]:
+    """Each session of botocore parses megabytes of JSON; tests have one for every client."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", functools.cache(create_loader))
+        yield
 
 
 @pytest.fixture(scope="session")
