@@ -111,14 +111,18 @@ def measure(
         url = f"sqlite://{folder}/metadata.db"
         options = ["--metadata-store", url]
         with running_node(Path(folder) / "node", *options, is_compiled=is_compiled) as node:
-            admin = AdminClient({"bootstrap.servers": node.bootstrap})
-            topics = [NewTopic(TOPIC, partition_count, 1), NewTopic(OTHER_TOPIC, 1, 1)]
-            for made in admin.create_topics(topics).values():
-                made.result(60)
+            _create_topics(node, partition_count)
             _find_coordinator(node)
             row = _run(node, count, ramp_seconds, join_seconds)
             row |= asyncio.run(_weigh(url))
     return row
+
+
+def _create_topics(node: Node, partition_count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    topics = [NewTopic(TOPIC, partition_count, 1), NewTopic(OTHER_TOPIC, 1, 1)]
+    for made in admin.create_topics(topics).values():
+        made.result(60)
 
 
 def _find_coordinator(node: Node) -> None:
@@ -226,23 +230,32 @@ async def _converse(port: int, crowd: Crowd, members: list[Member], begins_at: f
     await asyncio.sleep(max(0.0, begins_at - time.monotonic()))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     due = [(0.0, number) for number in range(len(members))]
-    while True:
-        at, number = heapq.heappop(due)
-        await asyncio.sleep(max(0.0, at - time.monotonic()))
-        member = members[number]
-        sent_at = time.monotonic()
-        writer.write(_heartbeat(member))
-        (size,) = struct.unpack(">i", await reader.readexactly(4))
-        answer = await reader.readexactly(size)
-        crowd.latencies.append(time.monotonic() - sent_at)
-        crowd.heartbeat_count += 1
-        was_joining = member.epoch == 0
-        wait_seconds, error = _take(member, answer)
-        if error:
-            crowd.errors[error] += 1
-        elif was_joining:
-            crowd.joined_at.append(time.monotonic())
-        heapq.heappush(due, (time.monotonic() + wait_seconds, number))
+    try:
+        while True:
+            at, number = heapq.heappop(due)
+            await asyncio.sleep(max(0.0, at - time.monotonic()))
+            wait_seconds = await _beat(crowd, members[number], reader, writer)
+            heapq.heappush(due, (time.monotonic() + wait_seconds, number))
+    finally:
+        writer.close()
+
+
+async def _beat(
+    crowd: Crowd, member: Member, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> float:
+    """Send a heartbeat and note its answer; return when the next one is due, seconds."""
+    sent_at, was_joining = time.monotonic(), member.epoch == 0
+    writer.write(_heartbeat(member))
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    answer = await reader.readexactly(size)
+    crowd.latencies.append(time.monotonic() - sent_at)
+    crowd.heartbeat_count += 1
+    wait_seconds, error = _take(member, answer)
+    if error:
+        crowd.errors[error] += 1
+    elif was_joining:
+        crowd.joined_at.append(time.monotonic())
+    return wait_seconds
 
 
 def _heartbeat(member: Member) -> bytes:
