@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 
 CHUNK_SIZE_BYTES = 1 << 16
+TABLE_READINGS_MAX = 3  # of the system's connections: one that changes meanwhile may leave some out
 CLIENT = "client"  # the source of every connection that no node has made
 
 
@@ -120,8 +121,10 @@ class ByteProxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        peer_port: int = writer.get_extra_info("peername")[1]
-        source = owner_of(peer_port, self._pids()) if self._pids is not None else CLIENT
+        source = CLIENT
+        if self._pids is not None:
+            peer_port: int = writer.get_extra_info("peername")[1]
+            source = owner_of(peer_port, self.port, self._pids())
         connection = _Connection(self, source)
         connection.transports.append(writer.transport)
         self._connections.add(connection)
@@ -210,9 +213,9 @@ class _Connection:
             await self._changed.wait()
 
 
-def owner_of(port: int, pids: Mapping[int, str]) -> str:
-    """Return the name of the process that has the local TCP ``port``, else ``CLIENT``."""
-    inode = _inode_of(port)
+def owner_of(port: int, to_port: int, pids: Mapping[int, str]) -> str:
+    """Return the name of the process with the connection between the ports, else ``CLIENT``."""
+    inode = _inode_of(port, to_port)
     if inode is None:
         return CLIENT
     wanted = f"socket:[{inode}]"
@@ -230,10 +233,16 @@ def _points_to(link: Path, target: str) -> bool:
         return False
 
 
-def _inode_of(port: int) -> str | None:
-    suffix = f":{port:04X}"
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[1].endswith(suffix):
-            return fields[9]
+def _inode_of(port: int, to_port: int) -> str | None:
+    """Return the inode of the connection's near end.
+
+    Connections to other places may have the same near port, or have had it: those that have
+    been closed stay in the table for a minute.
+    """
+    ends = f":{port:04X}", f":{to_port:04X}"
+    for _ in range(TABLE_READINGS_MAX):
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[1].endswith(ends[0]) and fields[2].endswith(ends[1]) and fields[9] != "0":
+                return fields[9]
     return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.chaos.proxy import CLIENT, Behaviour, ByteProxy
+from tests.chaos.proxy import CLIENT, Behaviour, ByteProxy, owner_of
+from tools.ports import free_port
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 WAIT_S = 5.0
@@ -142,3 +144,26 @@ def test_links_are_told_apart_by_the_process_that_connects() -> None:
         await expect_reset(mine)
 
     run(scenario, pids=lambda: {os.getpid(): "node 7"})
+
+
+def test_a_port_that_has_been_used_for_other_connections_does_not_hide_whose_it_is() -> None:
+    """Those that are closed stay in the system's table, without an owner."""
+
+    def connected(near_port: int, far_port: int) -> socket.socket:
+        used = socket.socket()
+        used.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        used.bind(("127.0.0.1", near_port))
+        used.connect(("127.0.0.1", far_port))
+        return used
+
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(9)]
+    near_port = free_port()
+    for other in listeners[1:]:
+        with connected(near_port, other.getsockname()[1]):
+            accepted, _ = other.accept()
+        accepted.close()
+    far_port = listeners[0].getsockname()[1]
+    with connected(near_port, far_port):
+        assert owner_of(near_port, far_port, {os.getpid(): "node 7"}) == "node 7"
+    for listener in listeners:
+        listener.close()
