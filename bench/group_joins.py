@@ -144,7 +144,7 @@ def _run(node: Node, count: int, ramp_seconds: float, join_seconds: float) -> di
     time.sleep(1)
     cpu, started = node.cpu_seconds(), time.monotonic()
     crowd = Crowd([Member(b"member-%08d" % number) for number in range(count)])
-    asyncio.run(_join_all(node.port, crowd, ramp_seconds, join_seconds))
+    asyncio.run(join_all(node.port, crowd, ramp_seconds, join_seconds))
     cpu = node.cpu_seconds() - cpu
     here.send("end")
     latencies = sorted(here.recv())
@@ -197,7 +197,7 @@ def _probe(port: int, pipe: Connection) -> None:
 # -- members
 
 
-async def _join_all(port: int, crowd: Crowd, ramp_seconds: float, seconds_max: float) -> None:
+async def join_all(port: int, crowd: Crowd, ramp_seconds: float, seconds_max: float) -> None:
     """Have all members join, and go on until everything is shared out."""
     now = time.monotonic()
     end = now + seconds_max

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import socket
@@ -9,6 +10,8 @@ import struct
 import time
 from contextlib import ExitStack
 
+from bench.group_joins import GROUP, Crowd, Member, join_all
+from bench.group_joins import TOPIC as GROUP_TOPIC
 from tests.attack import frames
 from tests.attack.arena import Arena
 from tests.attack.scene import ANSWER_SECONDS_MAX, AttackSucceeded, all_live
@@ -17,6 +20,8 @@ from tests.node.wire_client import WireClient, frame, produce_body
 
 SILENCE_SECONDS = 3.0
 FRAME_BYTES = 50_000_000
+JOIN_RAMP_SECONDS = 20.0
+JOIN_SECONDS_MAX = 120.0
 
 
 def send_29_bytes(arena: Arena, _size: float) -> str:
@@ -124,6 +129,33 @@ def send_batches_to_decode(arena: Arena, size: float) -> str:
             # correlation id, topics, name, partitions, index: then the error code
             codes.append(struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)[0])
     return f"batches of {len(batch):,} bytes, error codes {codes}"
+
+
+def join_a_group(arena: Arena, size: float) -> str:
+    """Have thousands of members of KIP-848 join one group within twenty seconds."""
+    arena.cluster.create(GROUP_TOPIC, partitions=100)
+    crowd = Crowd([Member(b"member-%08d" % number) for number in range(int(10_000 * size))])
+    started = time.monotonic()
+    port = _coordinator_port(arena)
+    asyncio.run(join_all(port, crowd, JOIN_RAMP_SECONDS * size, JOIN_SECONDS_MAX))
+    if len(crowd.joined_at) < len(crowd.members):
+        raise AttackSucceeded(f"{len(crowd.joined_at)} of {len(crowd.members)} joined")
+    return f"{len(crowd.members):,} members joined in {max(crowd.joined_at) - started:.1f} s"
+
+
+def _coordinator_port(arena: Arena) -> int:
+    """Return where the group's coordinator listens, once there is one."""
+    name = GROUP.encode()
+    request = frame(10, 0, 1, struct.pack(">h", len(name)) + name, tags=b"")
+    deadline = time.monotonic() + JOIN_SECONDS_MAX
+    while time.monotonic() < deadline:
+        with WireClient(arena.ports[0]) as client:
+            client.send(request)
+            error, node_id = struct.unpack_from(">hi", client.receive(), 4)
+        if error == 0:
+            return arena.nodes[node_id].port
+        time.sleep(0.2)
+    raise AttackSucceeded("the group has no coordinator")
 
 
 def make_many_topics(arena: Arena, size: float) -> str:

@@ -12,6 +12,7 @@ SCENES = (
     Scene(3, "requests of 4 to 8 MB", clients.send_big_requests),
     Scene(4, "frames that are never finished", clients.leave_frames_unfinished),
     Scene(5, "batches that are slow to decode", clients.send_batches_to_decode),
+    Scene(6, "a group of thousands", clients.join_a_group),
     Scene(7, "topics by the thousand", clients.make_many_topics),
     Scene(8, "a full disk", disks.fill_the_disk),
     Scene(9, "a disk that fails", disks.break_the_disk),

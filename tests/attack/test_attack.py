@@ -13,7 +13,7 @@ from tests.attack.run import run_scenes
 from tests.attack.scenes import SCENES
 
 SHORT_SIZE = 0.02
-SHORT_POINTS = {1, 2, 3, 4, 5, 7, 8, 12}  # the others wait, and have tests of their own
+SHORT_POINTS = {1, 2, 3, 4, 5, 6, 7, 8, 12}  # the others wait, and have tests of their own
 
 
 def test_short_attacks_take_no_node_down(tmp_path: Path) -> None:
