@@ -283,6 +283,8 @@ class Dispatch:
             return None
         schema = load_request_schema(api_key, version)
         assert schema.__type__ is EntityType.request
+        # Here on the loop: a lazy module that two threads load at once may be seen half made.
+        load_response_schema(api_key, version)
         call = _ControlCall(
             route, load_request_schema(api_key, route.max_version), schema.__flexible__
         )
