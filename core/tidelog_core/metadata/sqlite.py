@@ -159,18 +159,26 @@ class SqliteMetadataStore:
         def on_thread() -> T:
             try:
                 if self._connection is None:
-                    self._connection = _open(self._path, self._busy_timeout)
-                    self._files = _identify(self._paths)
+                    self._connection = self._connect()
                 elif self.is_lost():
                     raise StoreUnavailable(f"metadata store {self._path}: {LOST}")
                 result = call(self._connection, *args, **kwargs)
                 if call in _WRITING and self.is_lost():
                     raise OutcomeUnknown(f"metadata store {self._path}: {LOST}")
                 return result
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 raise StoreUnavailable(f"metadata store {self._path}: {error}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, on_thread)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = _open(self._path, self._busy_timeout)
+        files = _identify(self._paths)
+        if None in files:
+            connection.close()
+            raise StoreUnavailable(f"metadata store {self._path}: {LOST}")
+        self._files = files
+        return connection
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -183,12 +191,16 @@ _FileId = tuple[int, int]  # device and inode
 
 
 def _identify(paths: Iterable[Path]) -> tuple[_FileId | None, ...]:
-    """Return which files the paths lead to now, None for one that is not there."""
+    """Return which files the paths lead to now, None for one that cannot be reached.
+
+    A file that is not there and one whose folder cannot be entered are the same: nobody reads
+    what is written to it.
+    """
     found: list[_FileId | None] = []
     for path in paths:
         try:
             status = path.stat()
-        except FileNotFoundError:
+        except OSError:
             found.append(None)
         else:
             found.append((status.st_dev, status.st_ino))

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -310,6 +310,63 @@ def test_a_commit_that_was_written_while_its_file_was_taken_away_is_not_believed
             other.execute("ROLLBACK")
             with pytest.raises(OutcomeUnknown, match="deleted or replaced"):
                 await commit
+        await store.close()
+
+    asyncio.run(main())
+
+
+def _put_a_file(folder: Path) -> None:
+    folder.touch()
+
+
+def _put_a_link_to_itself(folder: Path) -> None:
+    folder.symlink_to(folder)
+
+
+@pytest.mark.parametrize("put", [_put_a_file, _put_a_link_to_itself])
+def test_a_store_whose_folder_cannot_be_entered_is_lost(
+    tmp_path: Path, put: Callable[[Path], None]
+) -> None:
+    """Whatever the system says of the path: nobody else reads what is written here."""
+    folder = tmp_path / "store"
+
+    async def main() -> None:
+        store = SqliteMetadataStore(folder / "metadata.db")
+        await store.commit([create(A)])
+        folder.rename(tmp_path / "aside")
+        put(folder)
+        assert store.is_lost()
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await store.get(A)
+        unopened = SqliteMetadataStore(folder / "metadata.db")
+        with pytest.raises(StoreUnavailable):
+            await unopened.get(A)
+        folder.unlink()
+        (tmp_path / "aside").rename(folder)
+        assert not store.is_lost()
+        for each in (store, unopened):
+            assert await each.get(A) is not None
+            await each.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_whose_file_is_taken_away_while_it_is_opened_is_not_open(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+
+    async def main() -> None:
+        store = SqliteMetadataStore(path)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("PRAGMA journal_mode = WAL")
+            other.execute("BEGIN IMMEDIATE")
+            opening = asyncio.create_task(store.commit([create(A)]))
+            await asyncio.sleep(0.05)  # It has the file, and waits for its turn.
+            path.rename(tmp_path / "aside")
+            other.execute("ROLLBACK")
+            with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+                await opening
+        (tmp_path / "aside").rename(path)
+        await store.commit([create(A)])
         await store.close()
 
     asyncio.run(main())
