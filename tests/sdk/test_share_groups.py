@@ -115,8 +115,6 @@ def test_what_cannot_be_moved_is_named_without_waiting(
     async def main() -> None:
         async with Admin(node.address, timeout_ms=600_000) as admin:
             with pytest.raises(GroupIdNotFound):
-                await admin.alter_share_group_offsets(name, {(topic, 0): 0})
-            with pytest.raises(GroupIdNotFound):
                 await admin.delete_share_group_offsets(name, [topic])
             assert await admin.list_share_group_offsets(name) == {}
             beat(peer, name, "a", 0, topic)
@@ -133,6 +131,17 @@ def test_what_cannot_be_moved_is_named_without_waiting(
                 await admin.delete_share_group_offsets(name, [topic])
             with pytest.raises(InvalidRequest, match="offset"):
                 await admin.alter_share_group_offsets(name, {(topic, 0): -1})
+
+    asyncio.run(main())
+
+
+def test_a_group_that_is_not_there_is_made_to_begin_where_it_is_told(
+    node: NodeProcess, name: str, topic: str
+) -> None:
+    async def main() -> None:
+        async with Admin(node.address) as admin:
+            await admin.alter_share_group_offsets(name, {(topic, 0): 0})
+            assert await admin.list_share_group_offsets(name) == {TopicPartition(topic, 0): 0}
 
     asyncio.run(main())
 

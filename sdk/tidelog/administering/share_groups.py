@@ -92,7 +92,8 @@ class ShareGroupCalls(GroupCalls):
     ) -> None:
         """Have a group without members begin there, as if nothing from there on was read.
 
-        Raises ``GroupNotEmpty``, ``GroupIdNotFound``.
+        A group that does not exist is created, as by Kafka from 4.2 on. Raises ``GroupNotEmpty``,
+        and ``GroupIdNotFound`` for a group of another kind.
         """
         for offset in offsets.values():
             check_offset(offset)
