@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from tidelog_node.owed_reply import Reply
+
+logger = logging.getLogger(__name__)
 
 
 class HeldReply(asyncio.Future[Reply]):
     """Made by a handler that has to see to a request before it sees the next of its client.
 
-    The connection sets ``on_released``. An empty answer sends nothing.
+    The connection sets ``on_released``, and is closed where this fails or is cancelled: a
+    handler that fails does not release it before, so that nothing further is handled. An empty
+    answer sends nothing.
     """
 
     on_released: Callable[[], None] | None = None
@@ -21,3 +26,18 @@ class HeldReply(asyncio.Future[Reply]):
         if self.on_released is not None:
             self.on_released()
             self.on_released = None
+
+    def take_from(self, work: asyncio.Task[Reply]) -> None:
+        """Be answered, failed or cancelled as the work was, unless the client has left."""
+        if work.cancelled():
+            self.cancel()
+            return
+        problem = work.exception()
+        if problem is None:
+            if not self.done():
+                self.set_result(work.result())
+        elif self.done():
+            reason = repr(problem)
+            logger.warning("request of a client that has left failed", extra={"reason": reason})
+        else:
+            self.set_exception(problem)

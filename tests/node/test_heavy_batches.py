@@ -228,6 +228,19 @@ def test_a_heavy_batch_without_acks_is_stored_and_a_wrong_one_closes(node: NodeP
         assert client.is_closed_by_node()
 
 
+def test_nothing_is_carried_out_behind_a_heavy_batch_without_acks_that_failed(
+    node: NodeProcess,
+) -> None:
+    with client_of(node) as sender, client_of(node) as other:
+        before = other.produce("plain", a_batch(b"x")).base_offset
+        keyless = build_batch(records_of(HEAVY_RECORDS, key=None), compression=CompressionType.ZSTD)
+        wrong = frame(0, 8, 1, produce_body("compacted", bytes(keyless), acks=0), tags=b"")
+        behind = frame(0, 8, 2, produce_body("plain", a_batch(b"behind")), tags=b"")
+        sender.send(wrong + behind)  # The node has both when it finds the first one wrong.
+        assert sender.is_closed_by_node()
+        assert other.produce("plain", a_batch(b"x")).base_offset == before + 1
+
+
 def a_batch_with_key() -> bytes:
     return bytes(build_batch(records_of(1)))
 

@@ -9,9 +9,9 @@ that needs more has all its batches looked into by the ``BatchInspector``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from tidelog_core.clock import wall_clock_ms
+from tidelog_core.config import TopicConfig
 from tidelog_core.errors import TidelogError
 from tidelog_core.log.append_checks import CheckedBatches, check_produced
 from tidelog_core.records.batch import (
@@ -21,7 +21,7 @@ from tidelog_core.records.batch import (
     TooMuchToLookAt,
 )
 
-from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.inspection.inspector import BatchInspector, NotInspected
 from tidelog_node.replicas import Replica
 from tidelog_node.wire.primitives import INT32
 from tidelog_node.wire.produce import ProduceRequest
@@ -40,33 +40,69 @@ CODEC_POSITION, CODEC_MASK = 22, 0x7
 RECORD_COUNT_POSITION = 57
 
 Led = Mapping[bytes, Mapping[int, Replica]]
-# Why a batch must not be appended, or what it was found to be; None: it has not been looked at.
-Look = CheckedBatches | TidelogError | None
 
 
-class Looked(NamedTuple):
-    """What was found out about a request's batches."""
+class Looked:
+    """What was found out about a request's batches before they are appended.
 
-    # By the identity of the request's views: a partition may be named more than once.
-    looks: Mapping[int, Look]
-    is_of_copy: bool  # the batches stay where they are when the request's handling ends
+    A batch is known by its place: how many come before it in the request, of all topics. Its
+    bytes may be copied, and a partition may be named more than once.
+    """
 
-    def of(self, records: memoryview | None) -> Look:
-        """Return what is known of a batch of the request."""
-        return self.looks.get(id(records))
+    __slots__ = ("_budget", "_looks", "is_of_copy")
 
-    def kept(self) -> Looked:
-        """Return what may be believed once the request's bytes are elsewhere."""
-        return self if self.is_of_copy else NOT_LOOKED
+    def __init__(self, *, is_of_copy: bool) -> None:
+        self.is_of_copy = is_of_copy  # the batches stay where they are when the handling ends
+        self._looks: dict[int, tuple[TopicConfig, CheckedBatches | TidelogError]] = {}
+        self._budget = LookBudget(
+            records=RECORDS_MAX,
+            headers=RECORDS_MAX,
+            size_bytes=DECOMPRESSED_BYTES_MAX,
+            converted_bytes=CONVERTED_BYTES_MAX,
+        )
 
+    def look_at(self, place: int, records: memoryview, config: TopicConfig) -> None:
+        """Look at a batch. Raises ``TooMuchToLookAt``, also where the others took the time."""
+        (count,) = INT32.unpack_from(records, RECORD_COUNT_POSITION)
+        if count * BYTES_PER_RECORD_MIN > len(records):
+            raise TooMuchToLookAt(f"{count} records in {len(records)} bytes")
+        now_ms = wall_clock_ms()
+        try:
+            found = check_produced(records, config, now_ms=now_ms, budget=self._budget)
+        except TidelogError as error:
+            self.note(place, config, error)
+        else:
+            self.note(place, config, found)
 
-NOT_LOOKED = Looked({}, True)
+    def note(self, place: int, config: TopicConfig, found: CheckedBatches | TidelogError) -> None:
+        """Keep what a batch was found to be with these settings, or why it is refused."""
+        self._looks[place] = config, found
+
+    def checked(self, place: int, records: memoryview, config: TopicConfig) -> CheckedBatches:
+        """Return what a whole batch is found to be with these settings.
+
+        Where it was not looked at with just these (the topic's have changed, the partition has
+        come to this node, the bytes were copied after the look), that is done now, within the
+        limits of this module: the event loop never looks at more. Raises why the batch must not
+        be appended, and ``NotInspected`` where it would take longer.
+        """
+        known = self._looks.get(place)
+        if known is None or known[0] is not config:
+            try:
+                self.look_at(place, records, config)
+            except TooMuchToLookAt:
+                raise NotInspected("the topic has changed while the batch waited") from None
+            known = self._looks[place]
+        found = known[1]
+        if isinstance(found, TidelogError):
+            raise found
+        return found
 
 
 def has_to_look(request: ProduceRequest, led_by: Led) -> bool:
-    """Whether there are records to be looked at that may take longer than they are large.
+    """Whether checking the records may cost more than their size suggests.
 
-    Of the others the append makes sure itself.
+    The append checks all other batches itself.
     """
     plain_bytes = 0
     for name, partitions in request.topics:
@@ -93,53 +129,44 @@ class BatchLooks:
 
     def look(self, request: ProduceRequest, led_by: Led) -> Looked | None:
         """Return what the batches are, or None where that takes longer than the loop has time."""
-        looks: dict[int, Look] = {}
-        budget = LookBudget(
-            records=RECORDS_MAX,
-            headers=RECORDS_MAX,
-            size_bytes=DECOMPRESSED_BYTES_MAX,
-            converted_bytes=CONVERTED_BYTES_MAX,
-        )
-        now_ms = wall_clock_ms()
-        for replica, records in _to_look_at(request, led_by):
-            (count,) = INT32.unpack_from(records, RECORD_COUNT_POSITION)
-            if count * BYTES_PER_RECORD_MIN > len(records):
-                return None
-            try:
-                looks[id(records)] = check_produced(
-                    records, replica.config, now_ms=now_ms, budget=budget
-                )
-            except TooMuchToLookAt:
-                return None
-            except TidelogError as error:
-                looks[id(records)] = error
-        return Looked(looks, False)
+        looked = Looked(is_of_copy=False)
+        try:
+            for place, replica, records in _to_look_at(request, led_by):
+                looked.look_at(place, records, replica.config)
+        except TooMuchToLookAt:
+            return None
+        return looked
 
     async def look_elsewhere(self, request: ProduceRequest, led_by: Led) -> Looked:
         """Return what the batches are, also why they cannot be appended.
 
         The request's bytes must stay as they are.
         """
-        looks: dict[int, Look] = {}
-        for replica, records in _to_look_at(request, led_by):
+        looked = Looked(is_of_copy=True)
+        for place, replica, records in _to_look_at(request, led_by):
             config = None
             while replica.config is not config:  # It may change meanwhile.
                 config = replica.config
+                found: CheckedBatches | TidelogError
                 try:
-                    looks[id(records)] = await self._inspector.check(
-                        records, config, now_ms=wall_clock_ms()
-                    )
+                    found = await self._inspector.check(records, config, now_ms=wall_clock_ms())
                 except TidelogError as error:
-                    looks[id(records)] = error
-        return Looked(looks, True)
+                    found = error
+                looked.note(place, config, found)
+        return looked
 
 
-def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[Replica, memoryview]]:
-    """Return the batches that are whole and belong to partitions that look at records."""
+def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[int, Replica, memoryview]]:
+    """Return the batches that are whole and belong to partitions that look at records.
+
+    With their places.
+    """
     found = []
+    place = -1
     for name, partitions in request.topics:
         led = led_by.get(name, {})
         for index, records in partitions:
+            place += 1
             replica = led.get(index)
             if replica is None or not replica.looks_at_records or records is None:
                 continue
@@ -147,5 +174,5 @@ def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[Replica, mem
                 continue
             (size_bytes,) = INT32.unpack_from(records, 8)
             if size_bytes + LOG_OVERHEAD == len(records):
-                found.append((replica, records))
+                found.append((place, replica, records))
     return found

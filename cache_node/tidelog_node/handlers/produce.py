@@ -39,13 +39,7 @@ from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_h
 from tidelog_node.connection import CloseConnection
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
-from tidelog_node.handlers.batch_looks import (
-    NOT_LOOKED,
-    BatchLooks,
-    Look,
-    Looked,
-    has_to_look,
-)
+from tidelog_node.handlers.batch_looks import BatchLooks, Looked, has_to_look
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
 from tidelog_node.held_reply import HeldReply
 from tidelog_node.inspection.inspector import BatchInspector
@@ -131,13 +125,12 @@ class ProduceHandler:
         if not ACKS_ALL <= acks <= 1:
             topics = _same_error(request, ErrorCode.invalid_required_acks)
             return [encode_produce(version, correlation_id, topics)]
-        looked: Looked = NOT_LOOKED
+        looked: Looked | None = None
         led_by = self._led_by(version)
         if has_to_look(request, led_by):
-            found = self._looks.look(request, led_by)
-            if found is None:
+            looked = self._looks.look(request, led_by)
+            if looked is None:
                 return self._hold(request, version, correlation_id)
-            looked = found
         return self._carry_out(request, version, correlation_id, looked)
 
     def _hold(
@@ -154,30 +147,29 @@ class ProduceHandler:
         # The receive buffer is used again before that.
         request = _kept_request(request)
         held = HeldReply(loop=asyncio.get_running_loop())
+        work = self._start(self._look_and_carry_out(request, version, correlation_id, held))
 
-        async def work() -> None:
-            try:
-                looked = await self._looks.look_elsewhere(request, self._led_by(version))
-                answer = self._carry_out(request, version, correlation_id, looked)
-                held.release()
-                if isinstance(answer, (OwedReply, asyncio.Future)):
-                    reply = await answer
-                else:
-                    reply = answer or ()
-                if not held.done():
-                    held.set_result(reply)
-            except CloseConnection as closing:
-                if not held.done():
-                    held.set_exception(closing)
-            finally:
-                held.release()
-                held.cancel()  # unless it has its answer
+        def on_done(work: asyncio.Task[Reply]) -> None:
+            self._held_bytes -= size_bytes
+            held.take_from(work)
 
-        self._start(work()).add_done_callback(lambda _: self._give_back(size_bytes))
+        work.add_done_callback(on_done)
         return held
 
-    def _give_back(self, size_bytes: int) -> None:
-        self._held_bytes -= size_bytes
+    async def _look_and_carry_out(
+        self, request: ProduceRequest, version: int, correlation_id: int, held: HeldReply
+    ) -> Reply:
+        """Return the answer; the client's next request is handled once the batches are in.
+
+        It is not where this fails: the connection is about to be closed, and what is behind a
+        request that came to nothing must not be carried out.
+        """
+        looked = await self._looks.look_elsewhere(request, self._led_by(version))
+        answer = self._carry_out(request, version, correlation_id, looked)
+        held.release()
+        if isinstance(answer, (OwedReply, asyncio.Future)):
+            return await answer
+        return answer or ()
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -186,14 +178,14 @@ class ProduceHandler:
         return task
 
     def _carry_out(
-        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked
+        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked | None
     ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
         if request.transactional_id is not None:
             return self._handle_transactional(request, version, correlation_id, looked)
         return self._append(request, version, correlation_id, None, looked)
 
     def _handle_transactional(
-        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked
+        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked | None
     ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
         gate, transactional_id = self._gate, request.transactional_id
         assert transactional_id is not None
@@ -204,9 +196,9 @@ class ProduceHandler:
             raise CloseConnection(
                 "produce with acks=0 cannot begin a transaction's part", is_expected=True
             )
-        # The receive buffer is used again before the coordinator has answered.
-        request = _kept_request(request)
-        looked = looked.kept()
+        if looked is None or not looked.is_of_copy:
+            # The receive buffer is used again before the coordinator has answered.
+            request, looked = _kept_request(request), Looked(is_of_copy=True)
         # Before the task runs, the next request may be handled: it must find this one in line.
         before, turn = gate.take_turn(transactional_id)
         task = self._start(
@@ -224,7 +216,7 @@ class ProduceHandler:
         gate: ProduceGate,
         before: Turn | None,
         turn: Turn,
-        looked: Looked,
+        looked: Looked | None,
     ) -> Reply:
         try:
             if before is not None:
@@ -246,7 +238,7 @@ class ProduceHandler:
         version: int,
         correlation_id: int,
         verified: Verified | None,
-        looked: Looked,
+        looked: Looked | None,
     ) -> Reply | OwedReply | None:
         acks = request.acks
         has_ids = version >= produce.TOPIC_ID_FROM
@@ -256,10 +248,12 @@ class ProduceHandler:
         failures: list[tuple[int, TidelogError]] = []
         flushes: list[OwedFlush] = []
         owed_acks: list[OwedAck] = []
+        place = -1
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
             results: list[ProduceResult] = []
             for index, records in partitions:
+                place += 1
                 replica = led.get(index)
                 try:
                     if replica is None:
@@ -267,8 +261,8 @@ class ProduceHandler:
                     if not can_serve:
                         raise NotLeaderOrFollower("this node has lost touch with the cluster")
                     guard = None if verified is None else verified.guard(name, index)
-                    look = looked.of(records) if replica.looks_at_records else None
-                    info = _append(replica, records, request, version, guard, look)
+                    known = None if looked is None else (looked, place)
+                    info = _append(replica, records, request, version, guard, known)
                 except TidelogError as error:
                     failures.append((index, error))
                     results.append(_failed(index, replica, error))
@@ -279,14 +273,14 @@ class ProduceHandler:
                     )
                 )
                 if replica.has_flush_policy:
-                    place = len(results) - 1
+                    result_index = len(results) - 1
                     due = self._flusher.appended(replica)
-                    flushes.extend(OwedFlush(flush, results, place) for flush in due)
+                    flushes.extend(OwedFlush(flush, results, result_index) for flush in due)
                 if acks == ACKS_ALL and replica.role is not None:
                     required_offset = info.last_offset + 1
                     if replica.log.high_watermark < required_offset:
-                        place = len(results) - 1
-                        owed_acks.append(OwedAck(replica, required_offset, results, place))
+                        result_index = len(results) - 1
+                        owed_acks.append(OwedAck(replica, required_offset, results, result_index))
             topics.append((name, results))
         if not acks:
             _require_no_failure(failures)
@@ -380,7 +374,7 @@ def _append(  # noqa: PLR0917
     request: ProduceRequest,
     version: int,
     guard: VerificationGuard | None,
-    look: Look,
+    known: tuple[Looked, int] | None,
 ) -> AppendInfo:
     if records is None or len(records) < HEADER_SIZE:
         raise _refuse_short(records)
@@ -396,9 +390,10 @@ def _append(  # noqa: PLR0917
     try:
         if attributes & _TRANSACTIONAL_BIT:
             replica.log.require_verified(parse_header(records), guard)
-        if isinstance(look, TidelogError):
-            raise look
-        return replica.append(records, checked=look)
+        if known is None or not replica.looks_at_records:
+            return replica.append(records)
+        looked, place = known
+        return replica.append(records, checked=looked.checked(place, records, replica.config))
     except OSError as error:
         logger.exception("append failed", extra={"partition": str(replica.partition)})
         raise StorageError(f"{replica.partition} could not be written: {error}") from error

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tidelog_core.config import TopicConfig
+from tidelog_core.log.append_checks import check_produced
 from tidelog_core.metadata.records import put
+from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_node.handlers import produce
+from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.held_reply import HeldReply
+from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire.produce import ProduceRequest
 
 from tests.node.replication.led_node import PRODUCE_VERSION, TOPIC, LedNode, _answer, led_node
 
 HEAVY_RECORDS = 5_000
+VERY_HEAVY_RECORDS = 100_000
+NOW_MS = time.time_ns() // 1_000_000
 
 
 def send(node: LedNode, *, key: bytes | None = b"k", acks: int = 1) -> Any:
@@ -25,6 +34,61 @@ def send(node: LedNode, *, key: bytes | None = b"k", acks: int = 1) -> Any:
     batch = memoryview(bytearray(build_batch(records, compression=CompressionType.ZSTD)))
     request = ProduceRequest(None, acks, 30_000, [(TOPIC.encode(), [(0, batch)])])
     return node.produce.handle(request, PRODUCE_VERSION, 1)
+
+
+class Coordinator:
+    """Confirms every batch, once ``before`` has been waited for."""
+
+    def __init__(self, before: Callable[[], Awaitable[None]]) -> None:
+        self.before = before
+
+    async def ask(
+        self, _: str, __: int, ___: int, partitions: Collection[TopicPartition], *, adds: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        del adds
+        await self.before()
+        return dict.fromkeys(partitions, ErrorCode.none)
+
+
+async def nothing() -> None:
+    pass
+
+
+def transactional_handler(
+    node: LedNode, before: Callable[[], Awaitable[None]] = nothing
+) -> ProduceHandler:
+    coordinator: Any = Coordinator(before)
+    return ProduceHandler(
+        replicas=node.replicas,
+        flusher=node.flusher,
+        inspector=node.inspector,
+        gate=ProduceGate(coordinator),
+    )
+
+
+def transactional_batch(count: int, *, key: bytes | None = b"k") -> memoryview:
+    records = [Record(offset, NOW_MS, key, b"", ()) for offset in range(count)]
+    batch = build_batch(
+        records,
+        compression=CompressionType.ZSTD,
+        producer_id=5,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    return memoryview(bytearray(batch))
+
+
+async def send_transactional(handler: ProduceHandler, batch: memoryview) -> Any:
+    request = ProduceRequest(b"txn", -1, 30_000, [(TOPIC.encode(), [(0, batch)])])
+    answer = handler.handle(request, PRODUCE_VERSION, 1)
+    return await _answer(0, PRODUCE_VERSION, answer)
+
+
+async def change_topic(node: LedNode, **configs: str) -> None:
+    topic = node.view.image.topics[TOPIC]
+    await node.store.commit([put(dataclasses.replace(topic, configs=configs))])
+    await node.view.refresh()
 
 
 def error_of(answer: Any) -> ErrorCode:
@@ -59,10 +123,7 @@ def test_a_topic_that_becomes_compacted_meanwhile_has_the_batch_looked_at_again(
             await node.create_topic(replicas=(1,), **{"compression.type": "gzip"})
             waiting = send(node, key=None)
             assert isinstance(waiting, HeldReply)
-            topic = node.view.image.topics[TOPIC]
-            changed = {"cleanup.policy": "compact"}
-            await node.store.commit([put(dataclasses.replace(topic, configs=changed))])
-            await node.view.refresh()
+            await change_topic(node, **{"cleanup.policy": "compact"})
             answer = await _answer(0, PRODUCE_VERSION, waiting)
             assert error_of(answer) is ErrorCode.invalid_record
 
@@ -78,5 +139,54 @@ def test_a_leader_that_was_fenced_meanwhile_appends_nothing(tmp_path: Path) -> N
             answer = await _answer(0, PRODUCE_VERSION, waiting)
             assert error_of(answer) is ErrorCode.not_leader_or_follower
             assert node.replica().log.log_end_offset == 0
+
+    asyncio.run(main())
+
+
+def test_a_heavy_batch_that_begins_a_transaction_is_looked_at_elsewhere_only(
+    tmp_path: Path,
+) -> None:
+    """However long the coordinator takes: the loop's thread looks at no record."""
+
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
+            handler, batch = transactional_handler(node), transactional_batch(VERY_HEAVY_RECORDS)
+            config = TopicConfig(cleanup_policy=("compact",))
+            began = time.thread_time()
+            check_produced(batch, config, now_ms=NOW_MS)
+            of_one_look = time.thread_time() - began
+            began = time.thread_time()
+            answer = await send_transactional(handler, batch)
+            assert time.thread_time() - began < of_one_look / 2
+            assert error_of(answer) is ErrorCode.none
+            assert node.replica().log.log_end_offset == VERY_HEAVY_RECORDS
+            handler.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(10, ErrorCode.invalid_record), (VERY_HEAVY_RECORDS, ErrorCode.request_timed_out)],
+)
+@pytest.mark.parametrize("codec", ["producer", "gzip"])  # with gzip it is looked at before, too
+def test_what_was_found_out_under_other_settings_does_not_count(
+    tmp_path: Path, count: int, expected: ErrorCode, codec: str
+) -> None:
+    """A batch without keys never gets into a compacted log, and a heavy one is not looked at."""
+
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            await node.create_topic(replicas=(1,), **{"compression.type": codec})
+
+            async def become_compacted() -> None:
+                await change_topic(node, **{"cleanup.policy": "compact"})
+
+            handler = transactional_handler(node, become_compacted)
+            answer = await send_transactional(handler, transactional_batch(count, key=None))
+            assert error_of(answer) is expected
+            assert node.replica().log.log_end_offset == 0
+            handler.close()
 
     asyncio.run(main())
