@@ -1,16 +1,18 @@
-"""Reads this node's sealed segments slowly, over and over, and tells of those that are damaged.
+"""Reads this node's sealed segments slowly, over and over, and reports those that are damaged.
 
-A disk loses bytes in silence; who finds out otherwise is a reader, or a node that needs its
-copy as the last one. One partition after the other, one segment after the other, and then from
-the beginning; nothing is remembered over a restart. The reading is done by a
-thread of the executor, in steps, at ``log.scrub.bytes.per.second`` and never with more than
-a twentieth of a core. Index files need no reading: their CRCs are checked when they are used, and
-what is not right is made anew.
+A disk loses bytes in silence. Without scrubbing, the damage is found only by a reader or when
+this is the last copy. The scrubber checks one segment after the other, one partition after the
+other, and then begins again; it remembers nothing over a restart. A thread of its own reads in
+steps, at ``log.scrub.bytes.per.second`` and never with more than a twentieth of a core. Index
+files are not scrubbed: their CRCs are checked at every use, and a damaged one is rebuilt.
+
+An error of one log is reported like any error of the disk, and the round goes on with the next.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -18,6 +20,7 @@ from threading import Event
 from typing import Protocol
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StorageError
 from tidelog_core.log.segment_check import SegmentDamage, check_segment
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.model import TopicPartition
@@ -25,20 +28,22 @@ from tidelog_core.turns import Turn
 
 from tidelog_node.replicas import Replica, ReplicaManager
 
+logger = logging.getLogger(__name__)
+
 IDLE_SECONDS = 5.0  # between one round and the next
 CORE_SHARE_MAX = 20  # of a core: for a second of work as many of waiting
 STEP_BYTES = 262_144  # after which the thread waits
 
 
 class Mender(Protocol):
-    """Who is told; ``SegmentMender``."""
+    """Takes reports of damage; ``SegmentMender``."""
 
     def suspect(self, partition: TopicPartition, base_offset: int) -> None:
         """Have a sealed segment looked at."""
 
 
 class _Stopped(Exception):
-    """The node does not want to know any more."""
+    """The node is being stopped."""
 
 
 class Scrubber:
@@ -59,7 +64,7 @@ class Scrubber:
 
     async def run(self) -> None:
         """Check until cancelled."""
-        # Of its own: it waits most of the time, and others want theirs for work.
+        # A thread of its own: it waits most of the time, and the shared ones are for work.
         with ThreadPoolExecutor(1, "tidelog-scrub") as executor:
             try:
                 while True:
@@ -73,13 +78,25 @@ class Scrubber:
         turn = Turn()
         for replica in sorted(self._replicas.replicas(), key=lambda one: one.partition):
             await turn.step()
-            after = -1
-            while (sealed := _next_sealed(replica, after)) is not None:
-                rate = self._node_config().log_scrub_bytes_per_second
-                if not rate:
-                    return
-                await self._check_one(replica, sealed, rate, executor)
-                after = sealed.base_offset
+            try:
+                await self._check_log(replica, executor)
+            except (StorageError, OSError) as error:
+                replica.note_failure(error)
+            except Exception:
+                # Nothing that one log does may keep the others from being checked.
+                logger.exception(
+                    "scrubbing of a log broke, the next round tries it again",
+                    extra={"partition": str(replica.partition)},
+                )
+
+    async def _check_log(self, replica: Replica, executor: Executor) -> None:
+        after = -1
+        while (sealed := _next_sealed(replica, after)) is not None:
+            rate = self._node_config().log_scrub_bytes_per_second
+            if not rate:
+                return
+            await self._check_one(replica, sealed, rate, executor)
+            after = sealed.base_offset
 
     async def _check_one(
         self, replica: Replica, sealed: SealedSegment, rate: int, executor: Executor

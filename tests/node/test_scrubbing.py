@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.model import TopicPartition
 from tidelog_node.scrubbing import Scrubber
@@ -63,3 +64,27 @@ def test_no_more_is_read_than_the_rate_allows(tmp_path: Path) -> None:
 def test_a_rate_of_nothing_reads_nothing(tmp_path: Path) -> None:
     _, told, _, checked_bytes = asyncio.run(scrub(tmp_path, 0))
     assert (told.segments, checked_bytes) == ([], 0)
+
+
+def test_a_segment_that_the_disk_does_not_give_does_not_end_the_scrubbing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with led_node(tmp_path) as node:
+            await node.create_topic()
+            replica, troubles = node.replica(), list[str]()
+            node.replicas.disk.on_trouble = troubles.append
+            replica.append(bytearray(a_batch(b"x")))
+            replica.log.roll()
+            segment = min(replica.log.directory.glob("*.log"))
+            segment.unlink()
+            segment.symlink_to(segment)  # ``stat`` fails: too many levels of links.
+            scrubber = Scrubber(
+                replicas=node.replicas, node_config=NodeConfig, mender=(told := Told())
+            )
+            with ThreadPoolExecutor(1) as executor:
+                await scrubber.check_all(executor)
+            assert (len(troubles), told.segments) == (1, [])
+
+    asyncio.run(run())
+    assert "tidelog_node.scrubbing" not in {record.name for record in caplog.records}
