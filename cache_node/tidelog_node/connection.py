@@ -531,24 +531,34 @@ class Connection:
 
         Waits, by ending, while the client does not take its answers: they may be large.
         """
-        while self._control and not self._is_writing:
-            call, future, request_bytes = self._control.popleft()
-            try:
+        reason, is_expected, is_finished = "cancelled", True, False
+        try:
+            while self._control and not self._is_writing:
+                call, future, request_bytes = self._control.popleft()
                 reply = await call()
-            except CloseConnection as closing:
-                self._buffers.memory.give_back_control(self._control_bytes)
-                self._control.clear()
-                self._control_bytes = 0
-                self._is_running_control = False
-                self.close(closing.reason, is_expected=closing.is_expected)
-                return
-            self._control_bytes -= request_bytes
-            self._buffers.memory.give_back_control(request_bytes)
-            self._count_answer(reply)
-            if not future.done():
-                future.set_result(reply)
-                self._drain_waiting()
-        self._is_running_control = False
+                self._control_bytes -= request_bytes
+                self._buffers.memory.give_back_control(request_bytes)
+                self._count_answer(reply)
+                if not future.done():
+                    future.set_result(reply)
+                    self._drain_waiting()
+            is_finished = True
+        except CloseConnection as closing:
+            reason, is_expected = closing.reason, closing.is_expected
+        except Exception as problem:
+            logger.exception("request failed")
+            reason, is_expected = f"request failed: {problem!r}", False
+        finally:
+            self._is_running_control = False
+            if not is_finished:
+                self._drop_control()
+                self.close(reason, is_expected=is_expected)
+
+    def _drop_control(self) -> None:
+        """Carry out none of the control requests that are left."""
+        self._control.clear()
+        self._buffers.memory.give_back_control(self._control_bytes)
+        self._control_bytes = 0
 
     def _count_answer(self, reply: Reply) -> None:
         """Count a large answer until the client has taken it."""

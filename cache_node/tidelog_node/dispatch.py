@@ -253,7 +253,7 @@ class Dispatch:
     ) -> Reply:
         """Return the answer that the request is too large, where it has a place for that."""
         reason = f"a request of API {context.api_key}: {problem}, see {ELEMENTS_SETTING}"
-        schema = load_response_schema(context.api_key, context.api_version)
+        schema: type[Any] = load_response_schema(context.api_key, context.api_version)
         places = {field.name for field in fields(schema)}
         if "error_code" not in places:
             raise CloseConnection(reason)
@@ -261,8 +261,9 @@ class Dispatch:
         answer: dict[str, object] = {"error_code": problem.code}
         if "error_message" in places:
             answer["error_message"] = reason
-        newest = load_response_schema(context.api_key, call.route.max_version)
-        return self._encode(call, context, build(newest, **answer))
+        # Of its own version: what is empty in the newest one may be null, which older ones do
+        # not know.
+        return self._encode(call, context, build(schema, **answer))
 
     def _encode(self, call: _ControlCall, context: RequestContext, response: object) -> Reply:
         body = (

@@ -2,79 +2,22 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
-import fcntl
 import os
 import socket
-import struct
-import termios
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tidelog_core.model import FileSlice, ReadableFile
 from tidelog_node import connection
-from tidelog_node.connection import (
-    CloseConnection,
-    Connection,
-    FrameHandler,
-    LoopBuffers,
-    Peer,
-)
+from tidelog_node.connection import CloseConnection, Connection, Peer
 from tidelog_node.owed_reply import OwedReply, Reply
 
 from tests.node.cold_files import write_cold
+from tests.node.served_connections import REQUEST, connect, unread_bytes
 
 SLICE_BYTES = 300_000
 TURN_BYTES = 65_536
-SOCKET_BUFFER_BYTES = 1 << 20  # the system gives less, and more than a slice takes
-REQUEST = struct.pack(">i", 8) + bytes(8)
-
-
-class Owner:
-    """Holds connections that have nothing to be awaited."""
-
-    def forget(self, connection: Connection) -> None:
-        """Do nothing: the test ends with them."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Refuse: nothing here is answered later."""
-        work.close()
-        raise AssertionError("no answer of these is to be awaited")
-
-
-def connect(handle: FrameHandler) -> tuple[socket.socket, Connection]:
-    """Return a client's socket and the connection that serves it."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.socket()
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
-        client.connect(server.getsockname())
-        accepted, _ = server.accept()
-    accepted.setblocking(False)
-    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-    served = Connection(
-        accepted,
-        Peer("127.0.0.1", client.getsockname()[1], "127.0.0.1"),
-        handle=handle,
-        buffers=LoopBuffers(
-            request_bytes_max=1000,
-            queued_requests_max=10,
-            queued_request_bytes_max=1_048_576,
-            frame_seconds_max=30,
-            loop=asyncio.get_running_loop(),
-        ),
-        loop=asyncio.get_running_loop(),
-        owner=Owner(),
-    )
-    return client, served
-
-
-def unread_bytes(client: socket.socket) -> int:
-    count = array.array("i", [0])
-    fcntl.ioctl(client, termios.FIONREAD, count)
-    return count[0]
 
 
 def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
