@@ -63,7 +63,8 @@ class HotRoute:
     """One API with a codec of its own, over ``[min_version, max_version]``.
 
     ``advertised_min_version`` may be lower: what clients want to see before they use
-    features that newer versions have.
+    features that newer versions have. A request of a route that ``names_replica`` has a
+    ``replica_id``, which is negative for a client.
     """
 
     api_key: int
@@ -74,6 +75,7 @@ class HotRoute:
     handle: HotCall
     advertised_min_version: int
     wants_peer: bool = False
+    names_replica: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,8 @@ class Dispatch:
                 f"a request of API {api_key}: {problem}, see {PARTITIONS_SETTING}"
             ) from problem
         if len(frame) > MANY_BYTES_MIN and request.element_count > MANY_ELEMENTS:
-            began = self._pace.begin()
+            is_follower = hot.names_replica and request.replica_id >= 0
+            began = self._pace.begin(peer.client_host, is_follower=is_follower)
             try:
                 return self._handle_hot(hot, request, version, correlation_id, peer)
             finally:
@@ -197,14 +200,14 @@ class Dispatch:
     async def _answer(self, call: _ControlCall, body: bytes, context: RequestContext) -> Reply:
         try:
             if len(body) > LARGE_REQUEST_BYTES_MIN:
-                async with self._large.turn() as turn:
+                async with self._large.turn(context.client_host) as turn:
                     request, element_count = await turn.work(self._read, call, body, context)
                     if element_count > FEW_ELEMENTS:
                         return await self._answer_in(turn, call, request, context)
             else:
                 request, element_count = self._read(call, body, context)
                 if element_count > FEW_ELEMENTS:
-                    async with self._large.turn() as turn:
+                    async with self._large.turn(context.client_host) as turn:
                         return await self._answer_in(turn, call, request, context)
             # Long or not, it is about few things. It may wait for others of its kind, as a
             # JoinGroup with a large subscription does, so it must not be in their way.

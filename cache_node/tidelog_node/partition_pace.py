@@ -2,19 +2,29 @@
 
 Produce, Fetch and ShareFetch are carried out on the spot, about 4 microseconds for each
 partition that they name, whatever else is to be done. So after one that names many the others
-that do must wait for twice the time it took, whoever sends them: together they have a third of
-the node. Who waits is in line, with one request a connection, and its client is not read.
+that do must wait for twice the time it took: together they have a third of the node. A request
+that has to wait is in line, with one request a connection, and its client is not read.
+
+The hosts in line take turns, so opening more connections does not make a client's turns more.
+Fetches of followers come before clients' requests, for acknowledgements wait for them and a
+follower that is late leaves the ISR. Nothing proves yet that a request is a follower's: any
+client can name a replica. So followers go ahead only until they have had half of the time that
+is shared while both wait. A client that poses as a follower gets a part of that half, in turns
+with the hosts of the true followers, and the other half stays with the clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
+
+from tidelog_node.host_line import HostLine
 
 MANY_ELEMENTS = 500  # as quick as many small requests
 RESTS_PER_WORK = 2.0
+
+_Line = HostLine[Callable[[], None]]
 
 
 class NotYet(Exception):
@@ -26,33 +36,47 @@ class NotYet(Exception):
 
 
 class PartitionPace:
-    """The line of one loop."""
+    """The pace of one loop."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._followers: _Line = HostLine()
+        self._clients: _Line = HostLine()
         self._is_resting = False
-        self._is_turn = False  # who is first in line tries again
+        self._worked_seconds = 0.0  # by the last request
+        # How much more followers have worked than clients since both wait.
+        self._ahead_seconds = 0.0
 
-    def begin(self) -> float:
-        """Return the time at which a request begins. Raises ``NotYet``."""
-        if self._is_resting or (self._waiting and not self._is_turn):
-            raise NotYet(self._waiting.append)
-        self._is_turn = False
+    def begin(self, host: str, *, is_follower: bool) -> float:
+        """Return the time at which a request of the host begins. Raises ``NotYet``."""
+        if self._is_resting:
+            line = self._followers if is_follower else self._clients
+            raise NotYet(lambda try_again: line.add(host, try_again))
         return time.perf_counter()
 
     def end(self, began: float) -> None:
         """Let the next one begin, after a rest."""
-        self._rest(time.perf_counter() - began)
-
-    def _rest(self, work_seconds: float) -> None:
+        self._worked_seconds = time.perf_counter() - began
         self._is_resting = True
         loop = asyncio.get_running_loop()
-        loop.call_later(work_seconds * RESTS_PER_WORK, self._end_rest)
+        loop.call_later(self._worked_seconds * RESTS_PER_WORK, self._end_rest)
 
     def _end_rest(self) -> None:
         self._is_resting = False
-        while self._waiting and not self._is_resting:
-            try_again = self._waiting.popleft()
-            self._is_turn = True
+        while self._followers or self._clients:
+            line = self._next_line()
+            host, try_again = line.take()
             try_again()
-            self._is_turn = False  # Whoever has left, or waits for something else, has had it.
+            if self._is_resting:
+                line.end_turn(host)
+                is_follower = line is self._followers
+                self._ahead_seconds += (
+                    self._worked_seconds if is_follower else -self._worked_seconds
+                )
+                break
+            # A connection that has closed or is paused for another reason loses its turn.
+
+    def _next_line(self) -> _Line:
+        if not self._followers or not self._clients:
+            self._ahead_seconds = 0.0
+            return self._followers or self._clients
+        return self._clients if self._ahead_seconds > 0 else self._followers

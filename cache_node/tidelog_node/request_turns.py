@@ -6,7 +6,8 @@ turn took. So large requests have half of the node's time at most, however many 
 whoever else asks waits for one turn.
 
 What cannot be cut into turns, reading a large request and writing its answer, is done by a
-thread, for one request after the other (``LargeRequests``), and rests in the same way.
+thread, for one request after the other (``LargeRequests``), and rests in the same way. Hosts
+take turns there: more connections do not give a client more of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
+
+from tidelog_node.host_line import HostLine
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -101,14 +104,15 @@ def _line_of(loop: asyncio.AbstractEventLoop) -> _Line:
 
 
 class LargeRequests:
-    """The lane of large requests: one after the other, in the order in which they came.
+    """The lane of large requests: one after the other, in turns of their hosts.
 
-    A connection has one control request under way at a time, so none gets ahead of others by
-    sending more.
+    A connection has one control request under way at a time, so none gets ahead of others of
+    its host by sending more.
     """
 
     def __init__(self) -> None:
-        self._lane = asyncio.Lock()
+        self._line: HostLine[asyncio.Future[None]] = HostLine()
+        self._is_taken = False
         self._thread = ThreadPoolExecutor(1, "tidelog-requests")
         self._working_count = 0
         self._usual_switch_seconds = sys.getswitchinterval()
@@ -118,10 +122,10 @@ class LargeRequests:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[LargeRequest]:
+    async def turn(self, host: str) -> AsyncIterator[LargeRequest]:
         """Wait for the lane, and leave it after; it rests before the next one enters."""
-        await self._lane.acquire()
-        request = LargeRequest(self, asyncio.get_running_loop(), self._lane.release)
+        await self._enter(host)
+        request = LargeRequest(self, asyncio.get_running_loop(), self._let_next_in)
         try:
             yield request
         finally:
@@ -138,6 +142,28 @@ class LargeRequests:
             self._working_count -= 1
             if not self._working_count:
                 sys.setswitchinterval(self._usual_switch_seconds)
+
+    async def _enter(self, host: str) -> None:
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        entry: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.add(host, entry)
+        try:
+            await entry
+        except asyncio.CancelledError:
+            if not entry.cancelled():  # It had been let in, and does not come.
+                self._let_next_in()
+            raise
+
+    def _let_next_in(self) -> None:
+        while self._line:
+            host, entry = self._line.take()
+            if not entry.done():
+                entry.set_result(None)
+                self._line.end_turn(host)
+                return
+        self._is_taken = False
 
 
 class LargeRequest:

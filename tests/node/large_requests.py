@@ -67,10 +67,10 @@ def produce(count: int) -> bytes:
     return frame(0, 3, 1, body, tags=b"")
 
 
-def fetch(count: int) -> bytes:
-    """Ask for records of partitions of one topic."""
+def fetch(count: int, *, replica_id: int = -1) -> bytes:
+    """Ask for records of partitions of one topic, as a consumer or as a follower."""
     partitions = array([struct.pack(">iqi", n, 0, 1000) for n in range(count)])
-    body = struct.pack(">iiiibi", -1, 0, 0, 1_000_000, 0, 1) + string("t") + partitions
+    body = struct.pack(">iiiibi", replica_id, 0, 0, 1_000_000, 0, 1) + string("t") + partitions
     return frame(1, 4, 1, body, tags=b"")
 
 

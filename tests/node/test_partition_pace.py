@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import struct
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,16 +45,16 @@ def test_the_next_one_waits_for_twice_as_long_as_the_last_one_took() -> None:
         are_done = asyncio.Event()
 
         def try_again(name: str) -> None:
-            began = pace.begin()
+            began = pace.begin("a", is_follower=False)
             order.append(name)
             pace.end(began - 0.02)
             if name == "b":
                 are_done.set()
 
-        pace.end(pace.begin() - 0.02)
+        pace.end(pace.begin("a", is_follower=False) - 0.02)
         for name in ("a", "b"):
             with pytest.raises(NotYet) as held:
-                pace.begin()
+                pace.begin("a", is_follower=False)
             held.value.wait(lambda name=name: try_again(name))  # type: ignore[misc]
         assert not order
         began = time.monotonic()
@@ -66,16 +68,91 @@ def test_the_next_one_waits_for_twice_as_long_as_the_last_one_took() -> None:
 def test_who_does_not_come_back_for_its_turn_keeps_nobody_waiting() -> None:
     async def scenario() -> None:
         pace = PartitionPace()
-        pace.end(pace.begin() - 0.01)
+        pace.end(pace.begin("a", is_follower=False) - 0.01)
         tried = asyncio.Event()
         for callback in (lambda: None, tried.set):
             with pytest.raises(NotYet) as held:
-                pace.begin()
+                pace.begin("a", is_follower=False)
             held.value.wait(callback)
         await asyncio.wait_for(tried.wait(), 5)
-        pace.begin()
+        pace.begin("a", is_follower=False)
 
     asyncio.run(scenario())
+
+
+def order_of_turns(*waiting: tuple[str, str, bool], work_seconds: float = 0.005) -> list[str]:
+    """Return the names of (name, host, is a follower) as each of them has its turn."""
+
+    async def scenario() -> list[str]:
+        pace = PartitionPace()
+        order: list[str] = []
+        have_all_begun = asyncio.Event()
+
+        def request(name: str, host: str, *, is_follower: bool) -> None:
+            pace.end(pace.begin(host, is_follower=is_follower) - work_seconds)
+            order.append(name)
+            if len(order) == len(waiting):
+                have_all_begun.set()
+
+        pace.end(pace.begin("first", is_follower=False) - work_seconds)
+        for name, host, is_follower in waiting:
+            again = partial(request, name, host, is_follower=is_follower)
+            with pytest.raises(NotYet) as held:
+                again()
+            held.value.wait(again)
+        await asyncio.wait_for(have_all_begun.wait(), 20)
+        return order
+
+    return asyncio.run(scenario())
+
+
+def test_hosts_take_turns_however_many_connections_wait() -> None:
+    many = [(f"a{n}", "a", False) for n in range(5)]
+    order = order_of_turns(*many, ("b0", "b", False), ("c0", "c", False), ("b1", "b", False))
+    assert order == ["a0", "b0", "c0", "a1", "b1", "a2", "a3", "a4"]
+
+
+def test_a_follower_goes_before_the_clients_that_wait() -> None:
+    clients = [(f"client {n}", f"host {n}", False) for n in range(3)]
+    assert order_of_turns(*clients, ("follower", "node", True))[0] == "follower"
+
+
+def test_who_poses_as_a_follower_leaves_half_of_the_time_to_clients() -> None:
+    posing = [("posing", f"host {n}", True) for n in range(6)]
+    clients = [("client", "other", False)] * 6
+    order = order_of_turns(*posing, *clients, work_seconds=0.01)
+    assert 2 <= order[:6].count("client") <= 4
+
+
+def test_who_poses_as_a_follower_takes_turns_with_the_hosts_of_followers() -> None:
+    posing = [("posing", "host", True) for _ in range(6)]
+    order = order_of_turns(*posing, ("follower", "node", True))
+    assert order.index("follower") == 1
+
+
+def test_connections_that_have_closed_take_no_turn_of_their_host_and_leave_the_line() -> None:
+    async def scenario() -> list[int]:
+        pace = PartitionPace()
+        tried: list[int] = []
+        has_begun = asyncio.Event()
+
+        def begin() -> None:
+            pace.end(pace.begin("a", is_follower=False) - 60)
+            has_begun.set()
+
+        pace.end(pace.begin("a", is_follower=False) - 0.005)
+        for number in range(1000):
+            with pytest.raises(NotYet) as held:
+                pace.begin("a", is_follower=False)
+            held.value.wait(partial(tried.append, number))
+        held.value.wait(begin)
+        with pytest.raises(NotYet) as held:
+            pace.begin("b", is_follower=False)
+        held.value.wait(lambda: tried.append(-1))
+        await asyncio.wait_for(has_begun.wait(), 20)
+        return tried
+
+    assert asyncio.run(scenario()) == list(range(1000))
 
 
 # -- a node
@@ -134,3 +211,17 @@ def test_requests_of_a_connection_stay_in_order_while_one_waits(node: NodeProces
         records = bytes(client.fetch("t", 0).records)
     places = [records.index(value) for value in (b"first", b"second", b"third", b"fourth")]
     assert places == sorted(places)
+
+
+def test_a_follower_is_answered_before_the_clients_in_line(node: NodeProcess) -> None:
+    clients = [WireClient(node.port) for _ in range(12)]
+    with WireClient(node.port) as follower:
+        for client in clients:
+            client.send(produce(MANY))
+        clients[0].receive()
+        follower.send(fetch(1000, replica_id=2))
+        follower.receive()
+        answered, _, _ = select.select([client.socket for client in clients], (), (), 0)
+    for client in clients:
+        client.socket.close()
+    assert len(answered) < len(clients) // 2

@@ -97,7 +97,7 @@ def test_connections_enter_the_lane_in_turn() -> None:
 
         async def connection(name: str) -> None:
             for _ in range(3):
-                async with lane.turn() as turn:
+                async with lane.turn("host") as turn:
                     order.append(name)
                     await turn.work(lambda: None)
 
@@ -108,6 +108,44 @@ def test_connections_enter_the_lane_in_turn() -> None:
     assert asyncio.run(scenario()) == ["a", "b", "c"] * 3
 
 
+def test_hosts_enter_the_lane_in_turn_however_many_connections_they_have() -> None:
+    async def scenario() -> list[str]:
+        lane = LargeRequests()
+        order: list[str] = []
+
+        async def connection(host: str) -> None:
+            async with lane.turn(host):
+                order.append(host)
+
+        await asyncio.gather(*(connection(host) for host in "aaaabbc"))
+        lane.close()
+        return order
+
+    assert asyncio.run(scenario()) == list("aabcaba")
+
+
+def test_requests_that_are_given_up_do_not_keep_the_lane() -> None:
+    async def scenario() -> None:
+        lane = LargeRequests()
+
+        async def enter() -> None:
+            async with lane.turn("host"):
+                pass
+
+        async with lane.turn("host"):
+            waits, is_let_in, last = (asyncio.create_task(enter()) for _ in range(3))
+            await asyncio.sleep(0)
+            waits.cancel()
+        # As soon as it has been let in, and before it runs.
+        asyncio.get_running_loop().call_later(0, is_let_in.cancel)
+        await asyncio.wait_for(last, 20)
+        assert waits.cancelled()
+        assert is_let_in.cancelled()
+        lane.close()
+
+    asyncio.run(scenario())
+
+
 def test_the_lane_rests_longer_than_it_works() -> None:
     def work() -> None:
         ends_at = time.thread_time() + WORK_SECONDS
@@ -116,10 +154,10 @@ def test_the_lane_rests_longer_than_it_works() -> None:
 
     async def scenario() -> float:
         lane = LargeRequests()
-        async with lane.turn() as turn:
+        async with lane.turn("host") as turn:
             await turn.work(work)
         began = time.monotonic()
-        async with lane.turn():
+        async with lane.turn("host"):
             rested_seconds = time.monotonic() - began
         lane.close()
         return rested_seconds
@@ -133,13 +171,13 @@ def test_a_request_that_waits_for_others_does_not_keep_the_lane() -> None:
         second_is_in = asyncio.Event()
 
         async def waits() -> None:
-            async with lane.turn():
+            async with lane.turn("host"):
                 await second_is_in.wait()
 
         first = asyncio.create_task(waits())
         await asyncio.sleep(0)
         began = time.monotonic()
-        async with lane.turn():
+        async with lane.turn("host"):
             second_is_in.set()
         await first
         lane.close()

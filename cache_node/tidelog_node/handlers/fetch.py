@@ -121,6 +121,7 @@ class FetchHandler:
             parse=parse_fetch,
             handle=self.handle,
             advertised_min_version=fetch.VERSION_MIN,
+            names_replica=True,
         )
 
     async def close(self) -> None:
