@@ -61,7 +61,8 @@ class LeaseThread:
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            runner = asyncio.Runner()
+            # With a factory the runner does not make its loop the current one of this thread.
+            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             self._loop = runner.get_loop()
             # A daemon: should the node's loop break, nothing keeps the process from ending.
             self._thread = threading.Thread(
