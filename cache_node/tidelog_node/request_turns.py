@@ -65,20 +65,20 @@ class RequestTurn:
 
 
 class _Line:
-    """Who waits for another turn, on one loop."""
+    """Who waits for another turn, on one loop, which it does not hold: see ``_LINES``."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_due = False
 
     async def next_turn(self) -> None:
         """Return when everyone before has had a turn, and the loop its rest."""
-        turn: asyncio.Future[None] = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
         if not self._is_due:
             self._is_due = True
-            self._loop.call_later(REST_SECONDS, self._begin)
+            loop.call_later(REST_SECONDS, self._begin)
         await turn
 
     def _begin(self) -> None:
@@ -90,16 +90,18 @@ class _Line:
                 break
         if self._waiting:
             self._is_due = True
-            self._loop.call_later(TURN_SECONDS + REST_SECONDS, self._begin)
+            loop = asyncio.get_running_loop()
+            loop.call_later(TURN_SECONDS + REST_SECONDS, self._begin)
 
 
+# A line goes with its loop: a value that held its key would keep both for ever.
 _LINES: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
 
 
 def _line_of(loop: asyncio.AbstractEventLoop) -> _Line:
     line = _LINES.get(loop)
     if line is None:
-        line = _LINES[loop] = _Line(loop)
+        line = _LINES[loop] = _Line()
     return line
 
 

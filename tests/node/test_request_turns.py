@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 
 from tidelog_node import request_turns
 from tidelog_node.request_turns import LargeRequests, RequestTurn
@@ -88,6 +90,16 @@ def test_a_request_that_is_given_up_does_not_keep_its_place_in_line() -> None:
         return notes
 
     assert set(asyncio.run(scenario())) == {"b"}
+
+
+def test_a_loop_that_has_ended_leaves_no_line() -> None:
+    async def scenario() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await _work(RequestTurn(), [], "a", seconds=2 * request_turns.TURN_SECONDS)
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(scenario())
+    gc.collect()
+    assert loop() is None
 
 
 def test_connections_enter_the_lane_in_turn() -> None:
