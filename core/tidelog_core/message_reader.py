@@ -124,7 +124,7 @@ def _describe(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "is not UTF-8"
     if isinstance(error, OverflowError):
-        return "is no time that can be told"
+        return "is out of range for a timestamp"
     return "is cut off, or what follows it"
 
 

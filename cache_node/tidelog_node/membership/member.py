@@ -165,7 +165,7 @@ class ClusterMember:
         await self._elections.round()
 
     def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:
-        """Take as the first reading what this process can read only now.
+        """Treat partitions that become readable after the start as if they had been read then.
 
         An earlier process may have led in that epoch, as in those that were read at the start.
         """

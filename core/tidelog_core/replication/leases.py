@@ -27,8 +27,8 @@ side measures on its own monotonic clock, and only the rates have to agree (see
 
 Two threads use an ``OwnLease``: one renews it, the other acts on it. The one that renews
 calls everything except ``may_act`` and ``on_cluster_read``; those two belong to the one
-that acts. Each attribute has one writer, and one assignment changes what the other side
-sees, so there is nothing to lock:
+that acts, which also sets ``is_unfit``. Each attribute has one writer, and one assignment
+changes what the other side sees, so there is nothing to lock:
 
 - ``may_act`` reads the grant once. A grant is never changed, and what it allows is true
   until its time on the clock, whenever it is read. A thread that is held up between
@@ -38,6 +38,8 @@ sees, so there is nothing to lock:
   fence away, on the thread that acts, after that thread has read the cluster. If a
   further lapse puts up another fence just then, the number that it notes is that of the
   fence before, and the new one stays.
+- ``begin_renewal`` reads ``is_unfit`` once. If it is set just after that, the next renewal
+  tells the others: they learn one interval later that another broker should lead.
 - A lapse is noticed by the clock when a renewal comes back. If the thread that renews was
   held up there, the new grant's time may be over already: it is counted from the sending.
 
@@ -130,8 +132,8 @@ class OwnLease:
     """This process's lease. One renewal at a time; the caller does the I/O.
 
     Fenced from the start: it acts after its first renewal and a reading after that.
-    ``may_act`` and ``on_cluster_read`` are for the thread that acts, all else is for the
-    one that renews.
+    ``may_act``, ``on_cluster_read`` and setting ``is_unfit`` are for the thread that acts, all
+    else is for the one that renews.
     """
 
     def __init__(
