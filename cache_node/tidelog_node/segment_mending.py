@@ -1,26 +1,30 @@
 """Replaces sealed segments whose files turn out damaged while the node runs.
 
-Theory of operation. Copying to the tier and the scrubber read sealed segments and tell of those
-that are not right (``suspect``). The segment is read again; if it is damaged, one ERROR names
-file and position, and then, the first that can be done:
+Theory of operation. The tier copier and the scrubber read sealed segments and report damaged
+ones to ``suspect``. The segment is read again; if it is damaged, one ERROR names file and
+position. Then the first of these that is possible is done:
 
-- *What is in the tier* is let go of here, and read there.
+- *A tiered segment* is evicted locally; readers get it from the tier.
 - *The leader* of a partition hands over to a member of the ISR: readers get whole records at
-  once, and the new leader can be asked. It stays in the ISR.
+  once, and this node can ask the new leader. It stays in the ISR. It does not hand over to
+  members whose copy was found damaged, too.
 - *A follower* fetches the range of the segment from the leader, checks every batch, and puts
   the new file in the place of the old one, as compaction does (``log.cleaned``). Replicas hold
   the same batches, but not the same segments.
 - *A follower of a compacted log* gives all of it up, and ``LogReopener`` has it fetched again:
-  replicas are compacted by themselves, and a tombstone that the leader has dropped already
-  may be what keeps an older value in this log from coming back.
-- *Nobody else* has it: what is whole is served on, and ``tidelog repair`` can be asked.
+  each replica is compacted on its own, and a tombstone that the leader has dropped already
+  may be what keeps an older value in this log from coming back. So does a follower whose leader
+  has answered ``UNLIKE_ATTEMPTS_MAX`` times that it does not hold these batches: one of the
+  two logs has gaps, or the leader's begins later.
+- *No other copy* is whole: the whole batches are served on, and the ERROR names
+  ``tidelog repair``. Other copies are tried again, should the leader change or be mended.
 
 A hard link keeps the damaged file in ``quarantine``; it is never removed.
 
-Why nothing acknowledged is lost: the log's end does not move, nor does what the replica is
-counted for, and the damaged file goes from its place only for one that is whole, or for the
-tier's. No offset is given again: the new bytes are batches that the leader holds as committed,
-for the very same offsets.
+Why nothing acknowledged is lost: the log's end does not move, nor does the replica's place in
+the ISR, and the damaged file is only replaced by a whole one, or by the tier's. No offset is
+given again: the new bytes are batches that the leader holds as committed, for the very same
+offsets.
 """
 
 from __future__ import annotations
@@ -31,14 +35,21 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 from tidelog_core.compaction.sealed_files import seal_in_place_of
 from tidelog_core.compaction.segment_writer import SegmentWriter
-from tidelog_core.errors import CorruptRecordBatch, StorageError, TidelogError
+from tidelog_core.errors import (
+    CorruptRecordBatch,
+    ErrorCode,
+    OffsetOutOfRange,
+    TidelogError,
+    UnsupportedMagic,
+)
 from tidelog_core.log.checkpoint import sync_directory
 from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean, cleaned_directory
 from tidelog_core.log.cleaning import CleaningSource
@@ -60,11 +71,12 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
+UNLIKE_ATTEMPTS_MAX = 5  # after which the leader's log is taken to differ from this one for good
 DAMAGED = "segment-damaged"
 
 
 class Tier(Protocol):
-    """What has to stop while a segment is replaced; ``TierService``."""
+    """The copying that stops while a segment is replaced; ``TierService``."""
 
     def holding_copies(self, replica: Replica) -> AbstractAsyncContextManager[None]:
         """Keep segments of the partition from being copied meanwhile."""
@@ -76,12 +88,21 @@ class _Case:
 
     not_before: float = 0.0  # the loop's time
     attempt_count: int = 0
-    damage: SegmentDamage | None = None  # None: not found out yet
-    is_hopeless: bool = False  # and that was said
+    problem: TidelogError | None = None  # that a reader of the segment has met
+    damage: SegmentDamage | None = None  # None: not checked yet
+    damaged_at: set[int] = field(default_factory=set)  # brokers whose copy is damaged, too
+    unlike_count: int = 0  # of attempts for which the leader did not hold these batches
+    is_hopeless: bool = False  # and that was reported
 
 
 class _Waits(Exception):
     """Something else has to happen first."""
+
+
+class _Unlike(TidelogError):
+    """The leader's log does not hold the batches that the segment should have."""
+
+    code = ErrorCode.kafka_storage_error
 
 
 class SegmentMender:
@@ -116,12 +137,18 @@ class SegmentMender:
         self._cases: dict[tuple[Replica, int], _Case] = {}  # by base offset
         self._stir = asyncio.Event()
 
-    def suspect(self, partition: TopicPartition, base_offset: int) -> None:
-        """Have a sealed segment looked at."""
+    def suspect(
+        self, partition: TopicPartition, base_offset: int, problem: TidelogError | None = None
+    ) -> None:
+        """Have a sealed segment checked.
+
+        ``problem`` kept the caller from using it: an ERROR says so if the file is whole.
+        """
         replica = self._replicas.get(partition)
         if replica is None:
             return
-        self._cases.setdefault((replica, base_offset), _Case())
+        case = self._cases.setdefault((replica, base_offset), _Case())
+        case.problem = problem or case.problem
         self._stir.set()
 
     async def run(self) -> None:
@@ -141,9 +168,9 @@ class SegmentMender:
                 continue
             self._busy.add(replica)
             try:
-                if await self._mend(replica, base_offset, case):
-                    self._close(replica, base_offset, case)
-                    continue
+                is_replaced = await self._mend(replica, base_offset, case)
+                self._close(replica, base_offset, case, is_replaced=is_replaced)
+                continue
             except _Waits:
                 pass
             except (TidelogError, OSError, TimeoutError) as error:
@@ -151,41 +178,42 @@ class SegmentMender:
                     "segment could not be replaced, will retry",
                     extra={"partition": str(replica.partition), "reason": str(error)},
                 )
+            except Exception:
+                # One segment must not keep the others from being mended.
+                logger.exception(
+                    "replacing of a segment broke, will retry",
+                    extra={"partition": str(replica.partition)},
+                )
             finally:
                 self._busy.discard(replica)
             case.attempt_count += 1
             wait_s = min(LOOK_SECONDS * 2.0 ** min(case.attempt_count, 10), RETRY_SECONDS_MAX)
             case.not_before = asyncio.get_running_loop().time() + wait_s
 
-    def _close(self, replica: Replica, base_offset: int, case: _Case) -> None:
+    def _close(self, replica: Replica, base_offset: int, case: _Case, *, is_replaced: bool) -> None:
         del self._cases[replica, base_offset]
         if case.damage is None:
             return
         self._health.clear(DAMAGED, subject=str(case.damage.path))
         if replica.damage is None:
             logger.warning(
-                "damaged segment replaced",
+                "damaged segment replaced" if is_replaced else "damaged segment is gone",
                 extra={"partition": str(replica.partition), "path": str(case.damage.path)},
             )
 
     async def _mend(self, replica: Replica, base_offset: int, case: _Case) -> bool:
-        """Do the next step; return whether there is nothing more to do.
+        """Do the next step; return whether the segment was replaced, once nothing is left to do.
 
         Raises ``_Waits``, and what files, leader and log raise.
         """
         log = replica.opened_log
         if self._replicas.get(replica.partition) is not replica or log is None:
-            return True
+            return False
         if log.is_offline:
             raise _Waits
         sealed = next((s for s in log.sealed_segments() if s.base_offset == base_offset), None)
-        if sealed is None:
-            return True  # Retention or eviction was faster.
-        if case.damage is None:
-            case.damage = await self._check(sealed)
-            if case.damage is None:
-                return True
-            self._report(replica, case.damage)
+        if sealed is None or not await self._is_damaged(replica, sealed, case):
+            return False  # Without it: retention, eviction or a truncation was faster.
         if sealed.end_offset <= log.tiered_up_to:
             await self._quarantine(replica, sealed)
             async with self._tier.holding_copies(replica):
@@ -193,23 +221,44 @@ class SegmentMender:
             return True
         partition = self._view.image.partition(replica.partition)
         if partition is None:
-            return True
+            return False
         if replica.is_leader:
-            if not self._hand_over(partition):
+            others = tuple(member for member in partition.isr if member not in case.damaged_at)
+            if not self._hand_over(replace(partition, isr=others)):
                 self._say_hopeless(replica, case)
             raise _Waits
         if partition.leader in (-1, self._broker_id):
             raise _Waits
+        return await self._mend_follower(replica, sealed, case, partition)
+
+    async def _mend_follower(
+        self, replica: Replica, sealed: SealedSegment, case: _Case, partition: Partition
+    ) -> bool:
+        """Get the segment, or the whole log, from the leader; as ``_mend``."""
+        log = replica.log
         if "compact" in replica.config.cleanup_policy or log.may_have_gaps:
-            log.take_offline()
-            log.close()
-            replica.give_up(CorruptLog(str(case.damage)))
-        else:
+            _give_up(replica, log, case)
+            return False
+        try:
             await self._replace(replica, log, sealed, partition)
+        except (CorruptRecordBatch, UnsupportedMagic):
+            case.damaged_at.add(partition.leader)
+            if case.damaged_at.issuperset(set(partition.isr) - {self._broker_id}):
+                self._say_hopeless(replica, case)
+            raise
+        except _Unlike:
+            case.unlike_count += 1
+            if case.unlike_count < UNLIKE_ATTEMPTS_MAX or replica.opened_log is not log:
+                raise
+            _give_up(replica, log, case)
+            return False
         return True
 
-    async def _check(self, sealed: SealedSegment) -> SegmentDamage | None:
-        return await asyncio.get_running_loop().run_in_executor(
+    async def _is_damaged(self, replica: Replica, sealed: SealedSegment, case: _Case) -> bool:
+        """Check the segment unless that was done; report what comes out."""
+        if case.damage is not None:
+            return True
+        case.damage = await asyncio.get_running_loop().run_in_executor(
             self._executor,
             lambda: check_segment(
                 sealed.path,
@@ -218,6 +267,11 @@ class SegmentMender:
                 size_bytes=sealed.size_bytes,
             ),
         )
+        if case.damage is None:
+            self._say_whole(replica, sealed, case)
+            return False
+        self._report(replica, case.damage)
+        return True
 
     def _report(self, replica: Replica, damage: SegmentDamage) -> None:
         self._health.report(DAMAGED, str(damage), subject=str(damage.path))
@@ -226,12 +280,25 @@ class SegmentMender:
             extra={"partition": str(replica.partition), "reason": str(damage)},
         )
 
+    def _say_whole(self, replica: Replica, sealed: SealedSegment, case: _Case) -> None:
+        """Report the problem of a caller that the segment's file does not explain."""
+        if case.problem is not None:
+            logger.error(
+                "segment could not be used though its file is whole, will retry:"
+                " if this stays, restart the node and report the reason",
+                extra={
+                    "partition": str(replica.partition),
+                    "path": str(sealed.path),
+                    "reason": str(case.problem),
+                },
+            )
+
     def _say_hopeless(self, replica: Replica, case: _Case) -> None:
         if case.is_hopeless:
             return
         case.is_hopeless = True
         logger.error(
-            "damaged segment is nowhere else, what is whole is served: to go on without it stop"
+            "damaged segment is nowhere else, whole batches are served: to go on without it stop"
             f" the node and see `tidelog repair --partition {replica.partition} --dry-run`",
             extra={"partition": str(replica.partition), "reason": str(case.damage)},
         )
@@ -287,17 +354,26 @@ class SegmentMender:
             end=old.end_offset,
             leader_epoch=partition.leader_epoch,
         )
-        async for records, headers in fetching:
-            for position, header in headers:
-                if header.base_offset != next_offset or header.next_offset > old.end_offset:
-                    raise CorruptRecordBatch(
-                        f"the leader has no batch at offset {next_offset} of {replica.partition}"
-                    )
-                writer.append(bytes(records[position : position + header.size_bytes]))
-                next_offset = header.next_offset
+        try:
+            async with aclosing(fetching):
+                async for records, headers in fetching:
+                    for position, header in headers:
+                        if header.base_offset != next_offset or header.next_offset > old.end_offset:
+                            raise _Unlike(f"the leader has no batch at offset {next_offset}")
+                        writer.append(bytes(records[position : position + header.size_bytes]))
+                        next_offset = header.next_offset
+        except OffsetOutOfRange as error:
+            raise _Unlike(str(error)) from error
         if next_offset != old.end_offset:
-            raise StorageError(f"the leader has {replica.partition} only up to {next_offset}")
+            raise _Unlike(f"the leader has no batch at offset {next_offset}")
         return writer
+
+
+def _give_up(replica: Replica, log: UnifiedLog, case: _Case) -> None:
+    """Have the whole log fetched again."""
+    log.take_offline()
+    log.close()
+    replica.give_up(CorruptLog(str(case.damage)))
 
 
 def _seal(old: SegmentToClean, writer: SegmentWriter, source: CleaningSource) -> SealRecord:
@@ -315,7 +391,13 @@ def _clear(folder: Path) -> None:
 def _keep(path: Path, directory: Path) -> None:
     """Link the file into the directory, under a name that is free. Durable on return."""
     directory.mkdir(parents=True, exist_ok=True)
-    count = len(list(directory.glob(f"{path.name}*")))
-    with suppress(FileNotFoundError):
-        os.link(path, directory / (f"{path.name}.{count}" if count else path.name))
+    for number in count():
+        name = f"{path.name}.{number}" if number else path.name
+        try:
+            os.link(path, directory / name)
+        except FileExistsError:
+            continue
+        except FileNotFoundError:
+            pass  # Nothing is left to keep.
+        break
     sync_directory(directory)

@@ -46,6 +46,7 @@ from tidelog_node.follower.wire import (
     FollowerLimits,
     WantedPartition,
     encode_follower_fetch,
+    error_name,
     parse_follower_fetch,
 )
 from tidelog_node.replicas import Replica, ReplicaManager
@@ -253,7 +254,7 @@ class LeaderFetcher:
         except PARSE_ERRORS as error:
             raise NotLeaderOrFollower(f"the answer cannot be read: {error!r}") from error
         if error_code:
-            raise NotLeaderOrFollower(f"the leader answers {ErrorCode(error_code).name}")
+            raise NotLeaderOrFollower(f"the leader answers {error_name(error_code)}")
         if self._is_in_trouble:
             self._is_in_trouble = False
             logger.info("leader is followed again", extra={"leader": self._leader_id})

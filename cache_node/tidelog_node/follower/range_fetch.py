@@ -8,9 +8,14 @@ there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
-from tidelog_core.errors import CorruptRecordBatch, ErrorCode, NotLeaderOrFollower
+from tidelog_core.errors import (
+    CorruptRecordBatch,
+    ErrorCode,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+)
 from tidelog_core.log.append_checks import PositionedHeader, check_replicated
 
 from tidelog_node.follower.connection import LeaderConnection
@@ -19,6 +24,7 @@ from tidelog_node.follower.wire import (
     FollowerLimits,
     WantedPartition,
     encode_follower_fetch,
+    error_name,
     parse_follower_fetch,
 )
 from tidelog_node.replicas import Replica
@@ -34,11 +40,13 @@ WAIT_MS = 500
 
 async def fetch_range(
     replica: Replica, endpoint: tuple[str, int], *, start: int, end: int, leader_epoch: int
-) -> AsyncIterator[tuple[bytearray, list[PositionedHeader]]]:
+) -> AsyncGenerator[tuple[bytearray, list[PositionedHeader]], None]:
     """Yield the batches in ``[start, end)``, whole and checked, with their headers.
 
-    Raises ``OSError``, ``TimeoutError``, ``NotLeaderOrFollower`` where the leader does not
-    answer with records, ``CorruptRecordBatch`` where its own are damaged.
+    To be closed by ``contextlib.aclosing``. Raises ``OSError``, ``TimeoutError``,
+    ``NotLeaderOrFollower`` where the leader does not answer with records, ``OffsetOutOfRange``
+    where it does not hold them, ``CorruptRecordBatch`` and ``UnsupportedMagic`` where its own
+    are damaged.
     """
     async with asyncio.timeout(CONNECT_SECONDS_MAX):
         connection = await LeaderConnection.connect(*endpoint)
@@ -81,5 +89,8 @@ async def _fetch(
         code = error_code or (found[0].error_code if found else 0)
         if code == ErrorCode.corrupt_message:
             raise CorruptRecordBatch("the leader's records are damaged too")
-        raise NotLeaderOrFollower(f"the leader answers {ErrorCode(code).name}")
+        if code == ErrorCode.offset_out_of_range:
+            first, end = (found[0].log_start_offset, found[0].high_watermark) if found else (-1, -1)
+            raise OffsetOutOfRange(replica.partition, offset, start=first, end=end)
+        raise NotLeaderOrFollower(f"the leader answers {error_name(code)}")
     return found[0]

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidelog_core.errors import ErrorCode
+
 from tidelog_node.wire.primitives import (
     MalformedRequest,
     read_compact_array_length,
@@ -116,6 +118,14 @@ def parse_follower_fetch(frame: memoryview) -> tuple[int, list[FetchedPartition]
             found.append(fetched)
         position = skip_tagged_fields(frame, position)
     return error_code, found
+
+
+def error_name(code: int) -> str:
+    """Return Kafka's name of an error; its number if a later version has added it."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
 
 
 def _parse_partition(

@@ -143,8 +143,9 @@ class TierService:
             clock_ms=clock_ms,
             may_expire=may_expire,
         )
-        # Called with a segment's base offset where the local file may be damaged.
-        self.on_suspected: Callable[[TopicPartition, int], None] = lambda _, __: None
+        # Called with a segment's partition, its base offset, and why it could not be copied.
+        self.on_suspected: Callable[[TopicPartition, int, TidelogError], None]
+        self.on_suspected = lambda _, __, ___: None
         self._led: dict[tuple[UUID, int], LedPartition] = {}
         self._followed: dict[tuple[UUID, int], RemoteLog] = {}  # what followers have read
         self._copying: dict[tuple[UUID, int], asyncio.Task[None]] = {}
@@ -613,11 +614,11 @@ class TierService:
             self._wait(led)
             logger.info("tier work waits", extra=_trouble(led, action, error))
         except SegmentSuspected as error:
-            # Who is told looks at the file, and says what it is.
+            # The mender checks the file, and says what is wrong.
             self._wait(led)
             led.reset()
             logger.info("tier work waits", extra=_trouble(led, action, error))
-            self.on_suspected(led.replica.partition, error.base_offset)
+            self.on_suspected(led.replica.partition, error.base_offset, error)
         except TidelogError as error:
             self._wait(led)
             led.reset()

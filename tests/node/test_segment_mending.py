@@ -1,0 +1,310 @@
+"""What a node does about one damaged segment, with a leader that answers what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tidelog_core.errors import StorageError
+from tidelog_core.metadata.records import Partition
+from tidelog_node import segment_mending
+from tidelog_node.node_health import NodeHealth
+from tidelog_node.registration import register_broker
+from tidelog_node.replicas import Replica
+from tidelog_node.segment_mending import SegmentMender
+from tidelog_node.wire.primitives import write_uvarint
+
+from tests.node.replication.led_node import LedNode, led_node
+from tests.node.wire_client import a_batch
+
+CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE = 2, 1
+OF_A_LATER_KAFKA = 9_999
+BATCH_COUNT = 4
+
+
+class ScriptedLeader:
+    """Answers every fetch with the next of its answers, and with the last from then on."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bytes]] = []  # error code, records
+        self.topic_id = b""
+        self.asked_count = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                (size_bytes,) = struct.unpack(">i", await reader.readexactly(4))
+                await reader.readexactly(size_bytes)
+                error_code, records = self.answers[min(self.asked_count, len(self.answers) - 1)]
+                self.asked_count += 1
+                out = bytearray(struct.pack(">iBihi", 0, 0, 0, 0, 0))
+                out += b"\x02" + self.topic_id + b"\x02"
+                out += struct.pack(">ihqqqBi", 0, error_code, 0, 0, 0, 1, -1)
+                write_uvarint(out, len(records) + 1)
+                out += records + b"\0\0\0"
+                writer.write(struct.pack(">i", len(out)) + out)
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+
+class Tier:
+    """Copies nothing."""
+
+    @asynccontextmanager
+    async def holding_copies(self, _: Replica) -> AsyncIterator[None]:
+        yield
+
+
+class Mending:
+    """A node whose log has three sealed segments, and a leader of it. Made by ``mending``."""
+
+    def __init__(self, node: LedNode, leader: ScriptedLeader, replica: Replica) -> None:
+        self.node, self.leader, self.replica = node, leader, replica
+        self.health = NodeHealth()
+        self.offered: list[tuple[int, ...]] = []  # the members that it would hand over to
+        self.trouble: Exception | None = None  # what handing over raises
+        self.mender = SegmentMender(
+            replicas=node.replicas,
+            view=node.view,
+            broker_id=1,
+            tier=Tier(),
+            directories=node.directories,
+            hand_over=self._hand_over,
+            busy=set(),
+            health=self.health,
+            executor=node.executor,
+        )
+        self.paths = [sealed.path for sealed in replica.log.sealed_segments()]
+        self.whole = [path.read_bytes() for path in self.paths]
+
+    def _hand_over(self, partition: Partition) -> bool:
+        if self.trouble is not None:
+            raise self.trouble
+        self.offered.append(tuple(member for member in partition.isr if member != 1))
+        return bool(self.offered[-1])
+
+    async def follow(self, *, isr: tuple[int, ...] = (1, 2, 3)) -> None:
+        """Have the scripted leader lead."""
+        epoch = self.replica.leader_epoch + 1
+        await self.node.change_partition(leader=2, leader_epoch=epoch, isr=isr)
+
+    async def lead(self, *, isr: tuple[int, ...] = (1, 2, 3)) -> None:
+        epoch = self.replica.leader_epoch + 1
+        await self.node.change_partition(leader=1, leader_epoch=epoch, isr=isr)
+
+    def damage(self, index: int) -> None:
+        """Flip a byte in one of the sealed segments."""
+        content = bytearray(self.whole[index])
+        content[-1] ^= 1
+        self.paths[index].write_bytes(content)
+
+    async def look(self, index: int, *, times: int = 1) -> None:
+        self.mender.suspect(self.replica.partition, int(self.paths[index].stem))
+        for _ in range(times):
+            await self.mender.look()
+
+
+@asynccontextmanager
+async def mending(folder: Path) -> AsyncIterator[Mending]:
+    leader = ScriptedLeader()
+    server = await asyncio.start_server(leader.serve, "127.0.0.1", 0)
+    async with server, led_node(folder) as node:
+        port = server.sockets[0].getsockname()[1]
+        await register_broker(
+            node.store, broker_id=2, incarnation=uuid4(), host="127.0.0.1", port=port, rack=None
+        )
+        replica = await node.create_topic()
+        for _ in range(BATCH_COUNT):
+            replica.append(bytearray(a_batch(b"one")))
+            replica.append(bytearray(a_batch(b"two")))
+            replica.log.roll()
+        log, leader.topic_id = replica.log, replica.topic_id.bytes
+        log.flush()
+        log.advance_high_watermark(log.log_end_offset)
+        yield Mending(node, leader, replica)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_mending, "RETRY_SECONDS_MAX", 0.0)
+
+
+def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    """Return what the mender said at the level, and the reason with it."""
+    return [
+        f"{record.message} {getattr(record, 'reason', '')}"
+        for record in caplog.records
+        if record.name == segment_mending.__name__ and record.levelno == level
+    ]
+
+
+def test_a_follower_puts_the_leaders_batches_in_the_place_of_damaged_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            one.leader.answers = [(0, one.whole[1])]
+            await one.follow()
+            for _ in range(3):
+                one.damage(1)
+                await one.look(1)
+                assert one.paths[1].read_bytes() == one.whole[1]
+            kept = one.node.directories.quarantine(one.replica)
+            first, second, _ = sorted(kept.iterdir())
+            first.unlink()  # A person has seen enough of it.
+            one.damage(1)
+            await one.look(1)
+            assert second.exists()
+            assert len(list(kept.iterdir())) == 3
+            assert one.health.is_well
+
+    asyncio.run(run())
+    assert len(said(caplog, logging.WARNING)) == 4
+
+
+def test_an_answer_of_a_later_version_is_waited_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            one.leader.answers = [(OF_A_LATER_KAFKA, b""), (0, one.whole[1])]
+            await one.follow()
+            one.damage(1)
+            await one.look(1)
+            assert any(str(OF_A_LATER_KAFKA) in line for line in said(caplog, logging.INFO))
+            await one.look(1)
+            assert one.paths[1].read_bytes() == one.whole[1]
+
+    asyncio.run(run())
+
+
+def test_what_nobody_has_thought_of_does_not_end_the_mending(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            one.trouble = ValueError("nobody knows")
+            one.damage(1)
+            await one.look(1)
+            one.trouble, one.leader.answers = None, [(0, one.whole[1])]
+            await one.follow()
+            await one.look(1)
+            assert one.paths[1].read_bytes() == one.whole[1]
+
+    asyncio.run(run())
+    assert [line for line in said(caplog, logging.ERROR) if "broke" in line]
+
+
+def test_a_segment_that_is_damaged_on_the_leader_too_is_not_handed_back_and_forth(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            one.leader.answers = [(CORRUPT_MESSAGE, b"")]
+            one.damage(1)
+            await one.look(1)
+            assert one.offered == [(2, 3)]
+            await one.follow()
+            await one.look(1)
+            assert not any("nowhere else" in line for line in said(caplog, logging.ERROR))
+            await one.lead()
+            await one.look(1)
+            assert one.offered == [(2, 3), (3,)]
+            await one.lead(isr=(1, 2))
+            await one.look(1, times=3)
+            assert one.offered[2:] == [()] * 3
+            assert len([x for x in said(caplog, logging.ERROR) if "nowhere else" in x]) == 1
+
+    asyncio.run(run())
+
+
+def test_a_follower_says_that_the_only_other_copy_is_damaged_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            one.leader.answers = [(CORRUPT_MESSAGE, b"")]
+            await one.follow(isr=(1, 2))
+            one.damage(1)
+            await one.look(1, times=3)
+            assert len([x for x in said(caplog, logging.ERROR) if "nowhere else" in x]) == 1
+            # It is mended where another copy comes up.
+            one.leader.answers = [(0, one.whole[1])]
+            await one.look(1)
+            assert one.paths[1].read_bytes() == one.whole[1]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("answer", ["gap", "no such offset"])
+def test_a_log_whose_segment_the_leader_cannot_give_is_fetched_again_as_a_whole(
+    answer: str, tmp_path: Path
+) -> None:
+    """As where the leader was compacted once, or its log begins inside the segment."""
+
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            second = len(one.whole[1]) // 2  # It has two batches of one size.
+            gap, refusal = (0, one.whole[1][second:]), (OFFSET_OUT_OF_RANGE, b"")
+            one.leader.answers = [gap if answer == "gap" else refusal]
+            await one.follow()
+            one.damage(1)
+            await one.look(1, times=segment_mending.UNLIKE_ATTEMPTS_MAX - 1)
+            assert one.replica.damage is None
+            await one.look(1)
+            assert str(one.paths[1]) in str(one.replica.damage)
+
+    asyncio.run(run())
+
+
+def test_a_segment_that_cannot_be_copied_though_it_is_whole_is_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            base_offset = int(one.paths[1].stem)
+            one.mender.suspect(one.replica.partition, base_offset, StorageError("no index"))
+            await one.mender.look()
+            await one.look(2)  # The scrubber has misread: nothing is to be done.
+
+    asyncio.run(run())
+    assert [line for line in said(caplog, logging.ERROR) if "no index" in line]
+    assert len(said(caplog, logging.ERROR)) == 1
+
+
+def test_a_damaged_segment_that_retention_takes_was_not_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            one.damage(0)
+            await one.lead(isr=(1,))
+            await one.look(0)
+            assert not one.health.is_well
+            one.replica.log.advance_log_start_offset(int(one.paths[1].stem))
+            await one.look(0)
+            assert one.health.is_well
+
+    asyncio.run(run())
+    assert not any("replaced" in line for line in said(caplog, logging.WARNING))
+    assert any("gone" in line for line in said(caplog, logging.WARNING))
+
+
+def test_a_damaged_file_gets_a_name_that_is_free(tmp_path: Path) -> None:
+    path, directory = tmp_path / "0.log", tmp_path / "kept"
+    for number in range(3):
+        path.write_bytes(b"%d" % number)
+        segment_mending._keep(path, directory)
+        path.unlink()
+    (directory / "0.log.1").unlink()
+    path.write_bytes(b"3")
+    segment_mending._keep(path, directory)
+    assert sorted(kept.read_bytes() for kept in directory.iterdir()) == [b"0", b"2", b"3"]
