@@ -30,7 +30,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -55,6 +55,8 @@ KEPT_BYTES_MIN = 4_096
 CONTROL_REQUEST_BYTES_MAX = 8_388_608
 QUEUED_CONTROL_BYTES_MAX = 1_048_576  # of requests that wait for those before them
 UNSENT_SEGMENTS_MAX = 128  # more than this, and no further request is read
+UNSENT_BYTES_MAX = 1_048_576  # as UNSENT_SEGMENTS_MAX; files apart
+COUNTED_ANSWER_BYTES_MIN = 65_536  # fewer bytes of a connection's answers are not counted
 GATHER_SEGMENTS_MAX = 64
 SLICE_BYTES_PER_TURN = 1_048_576  # of a file, before the loop's other connections have theirs
 SLICE_BYTES_READ_IN = 2_097_152  # of a file on the disk, at a time
@@ -163,12 +165,13 @@ class Connection:
     """A socket, its unfinished frame, its waiting and its unsent answers."""
 
     __slots__ = (
-        "_answer_bytes",
         "_awaits_turn",
+        "_blocked_bytes",
         "_buffers",
         "_checked_of_slice",
         "_control",
         "_control_bytes",
+        "_counted_answer_bytes",
         "_fd",
         "_handle",
         "_is_closed",
@@ -184,6 +187,7 @@ class Connection:
         "_loop",
         "_needed",
         "_owner",
+        "_sending_bytes",
         "_sent_of_slice",
         "_socket",
         "_unsent",
@@ -230,7 +234,10 @@ class Connection:
         self._is_leaving = False  # never reads again
         # Its first frame waits for memory to be received into, or for its turn to be handled.
         self._awaits_turn = False
-        self._answer_bytes = 0  # of large answers to control requests, until nothing is unsent
+        # Of answers that the client has not taken, files apart.
+        self._sending_bytes = 0  # of those whose turn has come, until all of them are sent
+        self._blocked_bytes = 0  # of those that are ready behind one that is not
+        self._counted_answer_bytes = 0  # of both, as the memory of requests knows them
         loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -266,7 +273,7 @@ class Connection:
     @property
     def unsent_bytes(self) -> int:
         """How much of its answers the client has not taken, files apart."""
-        return sum([len(part) for part in self._unsent if not isinstance(part, FileSlice)])
+        return _bytes_in_memory(self._unsent) + self._ready_bytes_waiting()
 
     @property
     def is_held_up(self) -> bool:
@@ -302,8 +309,8 @@ class Connection:
         self._unsent.clear()
         self._is_writing = False
         self._let_go()
-        self._answer_bytes = 0
-        self._buffers.memory.release_answer(self)
+        self._sending_bytes = self._blocked_bytes = 0
+        self._count_answers()
         self._socket.close()
         self._start_control()
         self.peer.closed()
@@ -453,6 +460,7 @@ class Connection:
         return (
             self._is_held
             or len(self._unsent) > UNSENT_SEGMENTS_MAX
+            or self._sending_bytes + self._blocked_bytes > UNSENT_BYTES_MAX
             or len(self._waiting) >= self._buffers.queued_requests_max
             or self._control_bytes > self._buffers.queued_control_bytes_max
         )
@@ -484,7 +492,7 @@ class Connection:
         request_bytes: int,
     ) -> None:
         if type(answer) is list and not self._waiting:
-            self._unsent.extend(answer)
+            self._add_unsent(answer)
             return
         if isinstance(answer, OwedReply):
             self._waiting.append(answer)
@@ -518,27 +526,44 @@ class Connection:
             self._start_control()
         elif self._waiting:
             self._waiting.append(answer)
+            self._blocked_bytes += _bytes_in_memory(answer)
+            self._count_answers()
         else:
-            self._unsent.extend(answer)
+            self._add_unsent(answer)
+
+    def _add_unsent(self, answer: Reply) -> None:
+        self._unsent.extend(answer)
+        if self._is_writing:  # Otherwise it is about to be sent, and nearly always all of it.
+            self._sending_bytes += _bytes_in_memory(answer)
+            self._count_answers()
 
     def _start_control(self) -> None:
-        if self._control and not self._is_running_control and not self._is_writing:
+        if not self._is_running_control and self._is_control_next():
             self._is_running_control = True
             self._owner.spawn(self._run_control())
 
-    async def _run_control(self) -> None:
-        """Run the control requests one after the other until none is left.
+    def _is_control_next(self) -> bool:
+        """Return whether a control request waits, and for no answer before its own."""
+        if not self._control:
+            return False
+        if self._is_closed:
+            return True
+        _, future, _ = self._control[0]
+        return not self._is_writing and self._waiting[0] is future
 
-        Waits, by ending, while the client does not take its answers: they may be large.
+    async def _run_control(self) -> None:
+        """Run the control requests one after the other while it is their turn.
+
+        Ends where answers before them are owed, and where the client does not take its
+        answers, which may be large: ``_start_control`` goes on when they are out.
         """
         reason, is_expected, is_finished = "cancelled", True, False
         try:
-            while self._control and not self._is_writing:
+            while self._is_control_next():
                 call, future, request_bytes = self._control.popleft()
                 reply = await call()
                 self._control_bytes -= request_bytes
                 self._buffers.memory.give_back_control(request_bytes)
-                self._count_answer(reply)
                 if not future.done():
                     future.set_result(reply)
                     self._drain_waiting()
@@ -560,12 +585,34 @@ class Connection:
         self._buffers.memory.give_back_control(self._control_bytes)
         self._control_bytes = 0
 
-    def _count_answer(self, reply: Reply) -> None:
-        """Count a large answer until the client has taken it."""
-        answer_bytes = sum([len(part) for part in reply if not isinstance(part, FileSlice)])
-        if answer_bytes > SCRATCH_BYTES and not self._is_closed:
-            self._answer_bytes += answer_bytes
-            self._buffers.memory.hold_answer(self, self._answer_bytes)
+    def _count_answers(self) -> None:
+        """Have the memory of requests know of the answers; small differences are left out."""
+        answer_bytes = self._sending_bytes + self._blocked_bytes
+        if answer_bytes < COUNTED_ANSWER_BYTES_MIN:
+            answer_bytes = 0
+        uncounted_bytes = answer_bytes - self._counted_answer_bytes
+        if not answer_bytes and uncounted_bytes:
+            self._buffers.memory.release_answer(self)
+        elif abs(uncounted_bytes) >= COUNTED_ANSWER_BYTES_MIN:
+            self._buffers.memory.hold_answer(self, answer_bytes)
+        else:
+            return
+        self._counted_answer_bytes = answer_bytes
+
+    def _ready_bytes_waiting(self) -> int:
+        """Return the bytes of the answers that are ready behind one that is not."""
+        size_bytes = 0
+        for entry in self._waiting:
+            if isinstance(entry, OwedReply):
+                reply = entry.reply
+            elif isinstance(entry, asyncio.Future):
+                is_ready = entry.done() and not entry.cancelled() and entry.exception() is None
+                reply = entry.result() if is_ready else None
+            else:
+                reply = entry
+            if reply is not None:
+                size_bytes += _bytes_in_memory(reply)
+        return size_bytes
 
     def _on_released(self) -> None:
         self._is_held = False
@@ -607,8 +654,13 @@ class Connection:
                 entry = entry.result()
             waiting.popleft()
             self._unsent.extend(entry)
+            self._sending_bytes += _bytes_in_memory(entry)
+        if waiting or self._blocked_bytes:
+            self._blocked_bytes = self._ready_bytes_waiting()
         if self._unsent and not self._is_writing:
             self._send()
+        self._count_answers()
+        self._start_control()
         if not self._is_reading:
             self._resume()
 
@@ -669,9 +721,9 @@ class Connection:
 
     def _on_sent(self) -> None:
         """Note that nothing is unsent."""
-        if self._answer_bytes:
-            self._answer_bytes = 0
-            self._buffers.memory.release_answer(self)
+        if self._sending_bytes:
+            self._sending_bytes = 0
+            self._count_answers()
         if self._is_writing and not self._is_closed:
             self._is_writing = False
             self._loop.remove_writer(self._fd)
@@ -679,12 +731,14 @@ class Connection:
     def _await_writable(self) -> None:
         if not self._is_writing:
             self._is_writing = True
+            self._sending_bytes = max(self._sending_bytes, _bytes_in_memory(self._unsent))
+            self._count_answers()
             self._loop.add_writer(self._fd, self._on_writable)
 
     def _ready_bytes(self, head: FileSlice) -> int:
-        """Return how much of what is next of the slice may be sent now.
+        """Return the number of bytes of the current slice to send in this turn.
 
-        0 if it is on the disk alone: another thread reads it then. That one only reads from the
+        0 if they are on the disk alone: another thread reads it then. That one only reads from the
         file, which it holds, so the connection may be closed meanwhile. A small slice is not
         looked at: it is nearly always what was appended last.
         """
@@ -756,6 +810,11 @@ def _new_buffer(size_bytes: int) -> memoryview:
     if size_bytes <= SCRATCH_BYTES:
         return memoryview(bytearray(size_bytes))
     return memoryview(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _bytes_in_memory(segments: Iterable[Segment]) -> int:
+    """Return the bytes of an answer that are not in a file."""
+    return sum([len(part) for part in segments if not isinstance(part, FileSlice)])
 
 
 def _give_back(memory: RequestMemory, size_bytes: int, _: asyncio.Future[Reply]) -> None:

@@ -228,9 +228,15 @@ class RequestMemory:
 
     def hold_answer(self, claimant: Claimant, size_bytes: int) -> None:
         """Count answers that the claimant's client has yet to take; replaces the last count."""
-        self.release_answer(claimant)
-        self._answers[claimant] = _Answer(size_bytes)
-        self.add_control(size_bytes)
+        answer = self._answers.get(claimant)
+        if answer is None:
+            answer = self._answers[claimant] = _Answer(0)
+        added_bytes = size_bytes - answer.held_bytes
+        answer.held_bytes = size_bytes
+        if answer.seen_bytes >= 0:
+            answer.seen_bytes += max(added_bytes, 0)  # which were not there to be taken
+        self._control.held_bytes += added_bytes
+        self._count(added_bytes)
         if self._is_wanted() and self._looking is None:
             self._look_later()
 

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import pytest
-from tidelog_node.connection import CloseConnection
-from tidelog_node.owed_reply import Reply
+from tidelog_node.connection import CloseConnection, DeferredCall
+from tidelog_node.owed_reply import OwedReply, Reply
 
-from tests.node.served_connections import REQUEST, Owner, connect, loop_buffers
+from tests.node.served_connections import (
+    REQUEST,
+    Owner,
+    connect,
+    loop_buffers,
+)
 
+MIB = 1 << 20
 SECONDS_MAX = 30.0
+
+
+class Handler:
+    """Answers every second request at once or later, and the others by a call."""
+
+    def __init__(self, first: Callable[[], OwedReply | Reply], *, answer: bytes = b"c") -> None:
+        self.ran_count = 0
+        self._first = first
+        self._answer = answer
+        self._seen_count = 0
+
+    def __call__(self, _: memoryview, __: object) -> OwedReply | Reply | DeferredCall:
+        """Answer as the first of a pair, or with a call."""
+        self._seen_count += 1
+        return self._first() if self._seen_count % 2 else self._run
+
+    async def _run(self) -> Reply:
+        self.ran_count += 1
+        return [self._answer]
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -58,6 +84,142 @@ def test_a_control_request_that_is_cancelled_gives_its_memory_back() -> None:
         await until(owner.tasks[0].done)
         assert client.recv(1) == b""
         assert buffers.memory.held_bytes == 0
+        client.close()
+
+    asyncio.run(run())
+
+
+async def turns() -> None:
+    """Let everything happen that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_control_request_runs_when_the_answers_before_it_are_out() -> None:
+    async def run() -> None:
+        owed: list[OwedReply] = []
+
+        def owe() -> OwedReply:
+            owed.append(OwedReply())
+            return owed[-1]
+
+        handler = Handler(owe)
+        client, served = connect(handler)
+        client.sendall(REQUEST * 4)
+        await until(lambda: len(owed) == 2)
+        await turns()
+        assert handler.ran_count == 0
+        owed[1].settle([b"B"])
+        await turns()
+        assert handler.ran_count == 0
+        owed[0].settle([b"A"])
+        await until(lambda: served.is_answered)
+        assert handler.ran_count == 2
+        assert client.recv(100) == b"AcBc"
+        served.close()
+        client.close()
+
+    asyncio.run(run())
+
+
+def test_control_requests_behind_an_answer_that_is_owed_run_when_the_client_leaves() -> None:
+    async def run() -> None:
+        handler = Handler(OwedReply)
+        client, served = connect(handler)
+        client.sendall(REQUEST * 6)
+        await until(lambda: handler._seen_count == 6)
+        await turns()
+        assert handler.ran_count == 0
+        client.close()
+        await until(lambda: handler.ran_count == 3)
+        assert served._buffers.memory.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_control_request_runs_when_the_client_takes_the_answer_before() -> None:
+    async def run() -> None:
+        handler = Handler(lambda: [bytes(16 * MIB)])
+        client, served = connect(handler)
+        client.sendall(REQUEST * 2)
+        await until(lambda: handler._seen_count == 2)
+        await turns()
+        assert handler.ran_count == 0
+        await take(client, 16 * MIB + 1)
+        assert handler.ran_count == 1
+        assert served.is_answered
+        served.close()
+        client.close()
+
+    asyncio.run(run())
+
+
+async def take(client: socket.socket, size_bytes: int) -> None:
+    """Receive so many bytes."""
+    client.setblocking(False)
+    async with asyncio.timeout(SECONDS_MAX):
+        while size_bytes:
+            size_bytes -= len(await asyncio.get_running_loop().sock_recv(client, size_bytes))
+
+
+def test_answers_behind_one_that_is_owed_count_until_they_are_out() -> None:
+    async def run() -> None:
+        owed = OwedReply()
+        answers: list[OwedReply | Reply] = [owed, *([bytes(100_000)] for _ in range(5))]
+        client, served = connect(lambda _, __: answers.pop(0))
+        memory = served._buffers.memory
+        client.sendall(REQUEST * 6)
+        await until(lambda: not answers)
+        assert memory.held_bytes >= 400_000
+        assert served.unsent_bytes == 500_000
+        owed.settle([b"first"])
+        await take(client, 500_005)
+        await until(lambda: served.is_answered)
+        assert memory.held_bytes == 0
+        served.close()
+        client.close()
+
+    asyncio.run(run())
+
+
+def test_replies_settled_behind_one_that_is_owed_count_until_they_are_out() -> None:
+    async def run() -> None:
+        owed = [OwedReply() for _ in range(4)]
+        unseen = list(owed)
+        client, served = connect(lambda _, __: unseen.pop(0))
+        memory = served._buffers.memory
+        client.sendall(REQUEST * 4)
+        await until(lambda: not unseen)
+        owed[2].settle([bytes(300_000)])
+        await turns()
+        assert memory.held_bytes >= 300_000
+        served.close()
+        assert memory.held_bytes == 0
+        client.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_takes_no_answers_is_not_read_beyond_some_bytes_of_them() -> None:
+    async def run() -> None:
+        seen_count = 0
+
+        def answer(_: memoryview, __: object) -> Reply:
+            nonlocal seen_count
+            seen_count += 1
+            return [bytes(MIB)]
+
+        client, served = connect(answer)
+        client.sendall(REQUEST * 10)
+        await turns()
+        client.sendall(REQUEST * 90)
+        await turns()
+        assert served.unsent_bytes < 20 * MIB
+        await until(lambda: served._buffers.memory.held_bytes > MIB)
+        await take(client, 100 * MIB)
+        assert seen_count == 100
+        await until(lambda: served._buffers.memory.held_bytes == 0)
+        served.close()
         client.close()
 
     asyncio.run(run())

@@ -241,6 +241,23 @@ async def test_who_takes_no_answer_while_others_wait_is_closed() -> None:
 
 
 @in_a_loop
+async def test_who_takes_no_answer_is_closed_however_many_more_it_gets() -> None:
+    memory = a_memory(frame_seconds_max=0.3)
+    greedy, other = Claimant(), Claimant()
+    greedy.memory = memory
+    under_way = Claimant()
+    assert claim(memory, under_way, MIB, carries_records=False)
+    under_way.is_held_up = True
+    assert not claim(memory, other, MIB, carries_records=False)
+    deadline = time.monotonic() + SECONDS_MAX
+    while not greedy.closed_for:
+        assert time.monotonic() < deadline
+        greedy.unsent_bytes += 70_000
+        memory.hold_answer(greedy, greedy.unsent_bytes)
+        await asyncio.sleep(0.01)
+
+
+@in_a_loop
 async def test_no_claims_are_lost_whatever_happens() -> None:
     generator = random.Random(SEED)
     memory = a_memory()
