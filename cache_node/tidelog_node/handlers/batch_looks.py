@@ -9,11 +9,12 @@ that needs more has all its batches looked into by the ``BatchInspector``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import TidelogError
-from tidelog_core.log.append_checks import CheckedBatches, check_produced
+from tidelog_core.log.append_checks import CheckedBatches, check_contents, check_headers
 from tidelog_core.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -24,7 +25,7 @@ from tidelog_core.records.batch import (
 from tidelog_node.inspection.inspector import BatchInspector, NotInspected
 from tidelog_node.replicas import Replica
 from tidelog_node.wire.primitives import INT32
-from tidelog_node.wire.produce import ProduceRequest
+from tidelog_node.wire.produce import ProduceRequest, ProduceTopic
 
 # Of one request: about 2 ms of the event loop.
 RECORDS_MAX = 2_000
@@ -49,10 +50,11 @@ class Looked:
     bytes may be copied, and a partition may be named more than once.
     """
 
-    __slots__ = ("_budget", "_looks", "is_of_copy")
+    __slots__ = ("_budget", "_looks", "is_of_copy", "is_spent")
 
     def __init__(self, *, is_of_copy: bool) -> None:
         self.is_of_copy = is_of_copy  # the batches stay where they are when the handling ends
+        self.is_spent = False  # a batch was too much to look at here, and so is any after it
         self._looks: dict[int, tuple[TopicConfig, CheckedBatches | TidelogError]] = {}
         self._budget = LookBudget(
             records=RECORDS_MAX,
@@ -62,13 +64,22 @@ class Looked:
         )
 
     def look_at(self, place: int, records: memoryview, config: TopicConfig) -> None:
-        """Look at a batch. Raises ``TooMuchToLookAt``, also where the others took the time."""
-        (count,) = INT32.unpack_from(records, RECORD_COUNT_POSITION)
-        if count * BYTES_PER_RECORD_MIN > len(records):
-            raise TooMuchToLookAt(f"{count} records in {len(records)} bytes")
+        """Look at a batch: at its header in any case, then within what is left of the limits.
+
+        Raises ``TooMuchToLookAt``.
+        """
         now_ms = wall_clock_ms()
         try:
-            found = check_produced(records, config, now_ms=now_ms, budget=self._budget)
+            headers = check_headers(records, config, now_ms=now_ms)
+            if self.is_spent:
+                raise TooMuchToLookAt("the batches before took the time")
+            (count,) = INT32.unpack_from(records, RECORD_COUNT_POSITION)
+            if count * BYTES_PER_RECORD_MIN > len(records):
+                raise TooMuchToLookAt(f"{count} records in {len(records)} bytes")
+            found = check_contents(records, headers, config, now_ms=now_ms, budget=self._budget)
+        except TooMuchToLookAt:
+            self.is_spent = True
+            raise
         except TidelogError as error:
             self.note(place, config, error)
         else:
@@ -77,6 +88,37 @@ class Looked:
     def note(self, place: int, config: TopicConfig, found: CheckedBatches | TidelogError) -> None:
         """Keep what a batch was found to be with these settings, or why it is refused."""
         self._looks[place] = config, found
+
+    def refusal(self, place: int) -> TidelogError | None:
+        """Return why the batch is refused, if that is known."""
+        known = self._looks.get(place)
+        return known[1] if known is not None and isinstance(known[1], TidelogError) else None
+
+    def without_refused(self, request: ProduceRequest) -> ProduceRequest:
+        """Return the request with no more than the headers of the batches that are refused.
+
+        Nothing is copied; it is so that less has to be.
+        """
+        topics: list[ProduceTopic] = []
+        place = -1
+        for name, partitions in request.topics:
+            kept: list[tuple[int, memoryview | None]] = []
+            for index, records in partitions:
+                place += 1
+                if records is not None and self.refusal(place) is not None:
+                    kept.append((index, records[:HEADER_SIZE]))
+                else:
+                    kept.append((index, records))
+            topics.append((name, kept))
+        return ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, topics)
+
+    def for_copy(self) -> Looked:
+        """Return what still holds when the batches have been copied: the refusals."""
+        copied = Looked(is_of_copy=True)
+        for place, (config, found) in self._looks.items():
+            if isinstance(found, TidelogError):
+                copied.note(place, config, found)
+        return copied
 
     def checked(self, place: int, records: memoryview, config: TopicConfig) -> CheckedBatches:
         """Return what a whole batch is found to be with these settings.
@@ -127,22 +169,22 @@ class BatchLooks:
     def __init__(self, inspector: BatchInspector) -> None:
         self._inspector = inspector
 
-    def look(self, request: ProduceRequest, led_by: Led) -> Looked | None:
-        """Return what the batches are, or None where that takes longer than the loop has time."""
+    def look(self, request: ProduceRequest, led_by: Led) -> Looked:
+        """Return what the batches are; ``is_spent`` where that takes more than the loop's time.
+
+        It is then known which of them their headers refuse.
+        """
         looked = Looked(is_of_copy=False)
-        try:
-            for place, replica, records in _to_look_at(request, led_by):
+        for place, replica, records in _to_look_at(request, led_by):
+            with suppress(TooMuchToLookAt):
                 looked.look_at(place, records, replica.config)
-        except TooMuchToLookAt:
-            return None
         return looked
 
-    async def look_elsewhere(self, request: ProduceRequest, led_by: Led) -> Looked:
-        """Return what the batches are, also why they cannot be appended.
+    async def look_elsewhere(self, request: ProduceRequest, led_by: Led, looked: Looked) -> None:
+        """Add what the batches are, also why they cannot be appended.
 
-        The request's bytes must stay as they are.
+        Of those that are whole. The request's bytes must stay as they are.
         """
-        looked = Looked(is_of_copy=True)
         for place, replica, records in _to_look_at(request, led_by):
             config = None
             while replica.config is not config:  # It may change meanwhile.
@@ -153,7 +195,6 @@ class BatchLooks:
                 except TidelogError as error:
                     found = error
                 looked.note(place, config, found)
-        return looked
 
 
 def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[int, Replica, memoryview]]:

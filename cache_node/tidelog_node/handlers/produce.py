@@ -66,7 +66,9 @@ ACKS_ALL = -1
 ADVERTISED_MIN_VERSION = 0
 ZSTD_FROM = 7
 LEADER_FROM = 10
-HELD_BYTES_MAX = 67_108_864  # of requests whose batches are looked into elsewhere
+# Of requests whose batches are looked into elsewhere. Beside the budget of ``RequestMemory``, not
+# in it: these can wait for minutes, and nobody else is to go without memory for as long.
+HELD_BYTES_MAX = 67_108_864
 _NONE: Mapping[int, Replica] = {}
 _BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attributes
 _BATCH_OVERHEAD = 17  # base offset, length, leader epoch, magic: what every format has
@@ -129,14 +131,15 @@ class ProduceHandler:
         led_by = self._led_by(version)
         if has_to_look(request, led_by):
             looked = self._looks.look(request, led_by)
-            if looked is None:
-                return self._hold(request, version, correlation_id)
+            if looked.is_spent:
+                return self._hold(request, version, correlation_id, looked)
         return self._carry_out(request, version, correlation_id, looked)
 
     def _hold(
-        self, request: ProduceRequest, version: int, correlation_id: int
+        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked
     ) -> Reply | HeldReply:
         """Have the batches looked into elsewhere; then append them and answer."""
+        request = looked.without_refused(request)
         size_bytes = _size_bytes(request)
         if self._held_bytes and self._held_bytes + size_bytes > HELD_BYTES_MAX:
             if not request.acks:
@@ -147,7 +150,9 @@ class ProduceHandler:
         # The receive buffer is used again before that.
         request = _kept_request(request)
         held = HeldReply(loop=asyncio.get_running_loop())
-        work = self._start(self._look_and_carry_out(request, version, correlation_id, held))
+        work = self._start(
+            self._look_and_carry_out(request, version, correlation_id, looked.for_copy(), held)
+        )
 
         def on_done(work: asyncio.Task[Reply]) -> None:
             self._held_bytes -= size_bytes
@@ -157,14 +162,19 @@ class ProduceHandler:
         return held
 
     async def _look_and_carry_out(
-        self, request: ProduceRequest, version: int, correlation_id: int, held: HeldReply
+        self,
+        request: ProduceRequest,
+        version: int,
+        correlation_id: int,
+        looked: Looked,
+        held: HeldReply,
     ) -> Reply:
         """Return the answer; the client's next request is handled once the batches are in.
 
         It is not where this fails: the connection is about to be closed, and what is behind a
         request that came to nothing must not be carried out.
         """
-        looked = await self._looks.look_elsewhere(request, self._led_by(version))
+        await self._looks.look_elsewhere(request, self._led_by(version), looked)
         answer = self._carry_out(request, version, correlation_id, looked)
         held.release()
         if isinstance(answer, (OwedReply, asyncio.Future)):
@@ -198,7 +208,11 @@ class ProduceHandler:
             )
         if looked is None or not looked.is_of_copy:
             # The receive buffer is used again before the coordinator has answered.
-            request, looked = _kept_request(request), Looked(is_of_copy=True)
+            if looked is None:
+                looked = Looked(is_of_copy=True)
+            else:
+                request, looked = looked.without_refused(request), looked.for_copy()
+            request = _kept_request(request)
         # Before the task runs, the next request may be handled: it must find this one in line.
         before, turn = gate.take_turn(transactional_id)
         task = self._start(
@@ -380,6 +394,8 @@ def _append(  # noqa: PLR0917
         raise _refuse_short(records)
     size_bytes, magic, attributes = _BATCH_HEAD.unpack_from(records, 8)
     if size_bytes + 12 != len(records) or magic != MAGIC:
+        if known is not None and (refusal := known[0].refusal(known[1])) is not None:
+            raise refusal  # Only its header was kept.
         raise _refuse_shape(size_bytes + 12, len(records), magic)
     if attributes & (_TRANSACTIONAL_BIT | _ZSTD):
         _require_allowed(attributes, request, version)

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import ErrorCode, TidelogError
@@ -22,7 +22,7 @@ from tidelog_core.log.time_search import BatchSearch
 from tidelog_core.records.batch import HEADER_SIZE, LookBudget, TooMuchToLookAt, find_record
 
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
-from tidelog_node.piped_messages import encode_message, receive_message
+from tidelog_node.piped_messages import encode_message, receive_message, send_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class BatchInspector:
 
         Raises as it does, and ``NotInspected``.
         """
-        answer = await self._do(CheckJob(bytes(batches), config, now_ms), len(batches))
+        answer = await self._do(CheckJob(len(batches), config, now_ms), batches)
         assert isinstance(answer, Checked)
         if answer.converted is None:
             return batches, answer.headers
@@ -71,19 +71,20 @@ class BatchInspector:
         try:
             return find_record(batch, timestamp_ms, start_offset, _budget())
         except TooMuchToLookAt:
-            answer = await self._do(SearchJob(batch, timestamp_ms, start_offset), len(batch))
+            job = SearchJob(len(batch), timestamp_ms, start_offset)
+            answer = await self._do(job, memoryview(batch))
             assert answer is None or isinstance(answer, tuple)
             return answer
 
     async def search(self, search_log: Callable[[BatchSearch], T]) -> T:
-        """Return what the search finds that gets its batches looked into here.
+        """Run ``search_log`` and return its result; heavy batches are inspected in the process.
 
         It is begun again after each batch that took time: the log may have changed meanwhile.
         """
-        known: dict[SearchJob, Found] = {}  # with the batches' headers in the place of batches
+        known: dict[_Search, Found] = {}
 
         def look_into(batch: bytes, timestamp_ms: int | None, start_offset: int) -> Found:
-            key = SearchJob(batch[:HEADER_SIZE], timestamp_ms, start_offset)
+            key = _Search(batch[:HEADER_SIZE], timestamp_ms, start_offset)
             if key in known:
                 return known[key]
             try:
@@ -98,20 +99,21 @@ class BatchInspector:
                 key, batch = unknown.key, unknown.batch
                 known[key] = await self.find(batch, key.timestamp_ms, key.start_offset)
 
-    async def _do(self, job: Job, size_bytes: int) -> object:
+    async def _do(self, job: Job, batches: memoryview) -> object:
+        size_bytes = len(batches)
         if self._queued_bytes and self._queued_bytes + size_bytes > QUEUED_BYTES_MAX:
             raise NotInspected(f"{self._queued_bytes} bytes of batches wait to be looked into")
         self._queued_bytes += size_bytes
         try:
             async with self._turn:
-                answer = await self._ask(encode_message(job))
+                answer = await self._ask(encode_message(job), batches)
         finally:
             self._queued_bytes -= size_bytes
         if isinstance(answer, TidelogError):
             raise answer
         return answer
 
-    async def _ask(self, message: bytes) -> object:
+    async def _ask(self, message: bytes, batches: memoryview) -> object:
         problem: Exception = EOFError()
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -125,7 +127,7 @@ class BatchInspector:
             try:
                 async with asyncio.timeout(JOB_SECONDS_MAX):
                     process.stdin.write(message)
-                    await process.stdin.drain()
+                    await send_bytes(process.stdin, batches)
                     answer = await receive_message(process.stdout)
                 is_through = True
                 return answer
@@ -164,10 +166,18 @@ def _budget() -> LookBudget:
     return LookBudget(records=RECORDS_MAX, headers=RECORDS_MAX, size_bytes=DECOMPRESSED_BYTES_MAX)
 
 
+class _Search(NamedTuple):
+    """What is looked for in which batch."""
+
+    header: bytes
+    timestamp_ms: int | None
+    start_offset: int
+
+
 class _Unknown(Exception):
     """The search needs to know this of a batch."""
 
-    def __init__(self, key: SearchJob, batch: bytes) -> None:
+    def __init__(self, key: _Search, batch: bytes) -> None:
         super().__init__("a batch has to be looked into")
         self.key = key
         self.batch = batch

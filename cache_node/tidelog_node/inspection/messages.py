@@ -1,4 +1,4 @@
-"""What the node asks of the process that looks into batches.
+"""What the node asks of the process that looks into batches. The batches follow each job.
 
 Named tuples: what is made of compiled classes can be sent to a process that runs the source.
 """
@@ -14,7 +14,7 @@ from tidelog_core.records.batch import BatchHeader
 class CheckJob(NamedTuple):
     """Check a client's batches, and convert them if the topic wants it."""
 
-    batches: bytes
+    size_bytes: int  # of the batches
     config: TopicConfig
     now_ms: int
 
@@ -29,7 +29,7 @@ class Checked(NamedTuple):
 class SearchJob(NamedTuple):
     """Find a batch's first record at or after a time and an offset."""
 
-    batch: bytes
+    size_bytes: int  # of the batch
     timestamp_ms: int | None  # None: the first of those with the greatest timestamp
     start_offset: int
 

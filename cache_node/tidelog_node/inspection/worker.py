@@ -20,17 +20,16 @@ from tidelog_core.log.append_checks import check_produced
 from tidelog_core.records.batch import find_record
 
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job
-from tidelog_node.piped_messages import read_message, write_message
+from tidelog_node.piped_messages import read_bytes, read_message, write_message
 
 NICENESS = 5  # behind the node, before compaction; see nice(2)
 IDLE_SECONDS_MAX = 60.0
 
 
-def do_job(job: Job) -> Checked | Found:
+def do_job(job: Job, batches: bytearray) -> Checked | Found:
     """Return what the job came to. Raises ``TidelogError``."""
     if not isinstance(job, CheckJob):
-        return find_record(job.batch, job.timestamp_ms, job.start_offset)
-    batches = bytearray(job.batches)
+        return find_record(batches, job.timestamp_ms, job.start_offset)
     buffer, headers = check_produced(batches, job.config, now_ms=job.now_ms)
     return Checked(None if buffer is batches else bytes(buffer), headers)
 
@@ -42,12 +41,13 @@ def main() -> None:
     while select.select([source], [], [], IDLE_SECONDS_MAX)[0]:
         try:
             job = read_message(source)
+            assert isinstance(job, Job)
+            batches = read_bytes(source, job.size_bytes)
         except EOFError:
             return
-        assert isinstance(job, Job)
         answer: object
         try:
-            answer = do_job(job)
+            answer = do_job(job, batches)
         except TidelogError as error:
             answer = error
         write_message(output, answer)

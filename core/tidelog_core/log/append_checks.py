@@ -61,7 +61,19 @@ def check_produced(
     ``RecordListTooLarge``, ``InvalidTimestamp`` or ``InvalidRecord``; ``TooMuchToLookAt``
     where the budget leaves the rest to somebody who has more time.
     """
-    batches = _check_headers(buffer, config, now_ms=now_ms)
+    batches = check_headers(buffer, config, now_ms=now_ms)
+    return check_contents(buffer, batches, config, now_ms=now_ms, budget=budget)
+
+
+def check_contents(
+    buffer: WritableBuffer,
+    batches: list[PositionedHeader],
+    config: TopicConfig,
+    *,
+    now_ms: int,
+    budget: LookBudget | None = None,
+) -> CheckedBatches:
+    """Do the rest of ``check_produced``, behind ``check_headers``. Raises as it does."""
     if "compact" in config.cleanup_policy:
         for position, header in batches:
             _check_records(buffer, position, header, config, now_ms=now_ms, budget=budget)
@@ -79,9 +91,14 @@ def check_produced(
     return buffer, batches
 
 
-def _check_headers(
+def check_headers(
     buffer: WritableBuffer, config: TopicConfig, *, now_ms: int
 ) -> list[PositionedHeader]:
+    """Return the batches, as far as sizes, header fields and CRCs tell that they are sound.
+
+    The size is asked first: a batch that is too large costs no look at its bytes. Raises as
+    ``check_produced``, which goes on with the records.
+    """
     batches: list[PositionedHeader] = []
     position, end = 0, len(buffer)
     max_message_bytes = config.max_message_bytes

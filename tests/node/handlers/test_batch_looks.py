@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.append_checks import check_produced
 from tidelog_core.metadata.records import put
@@ -85,10 +89,29 @@ async def send_transactional(handler: ProduceHandler, batch: memoryview) -> Any:
     return await _answer(0, PRODUCE_VERSION, answer)
 
 
+def a_batch_of(count: int, first_value: bytes = b"") -> memoryview:
+    records = [Record(0, NOW_MS, b"k", first_value, ())]
+    records += [Record(offset, NOW_MS, b"k", b"", ()) for offset in range(1, count)]
+    return memoryview(bytearray(build_batch(records, compression=CompressionType.ZSTD)))
+
+
 async def change_topic(node: LedNode, **configs: str) -> None:
     topic = node.view.image.topics[TOPIC]
     await node.store.commit([put(dataclasses.replace(topic, configs=configs))])
     await node.view.refresh()
+
+
+def produce_each(handler: ProduceHandler, *batches: memoryview) -> Any:
+    """Send the batches for the topic's one partition, in one request."""
+    request = ProduceRequest(None, 1, 30_000, [(TOPIC.encode(), [(0, b) for b in batches])])
+    return handler.handle(request, PRODUCE_VERSION, 1)
+
+
+def errors_of(reply: Any) -> list[ErrorCode]:
+    data = b"".join(reply)
+    response, _ = entity_reader(load_response_schema(0, PRODUCE_VERSION))(memoryview(data), 9)
+    results = response.responses[0].partition_responses
+    return [ErrorCode(result.error_code) for result in results]
 
 
 def error_of(answer: Any) -> ErrorCode:
@@ -188,5 +211,47 @@ def test_what_was_found_out_under_other_settings_does_not_count(
             assert error_of(answer) is expected
             assert node.replica().log.log_end_offset == 0
             handler.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["size", "crc"])
+def test_a_heavy_batch_that_its_header_refuses_waits_for_nobody(tmp_path: Path, fault: str) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            configs = {"cleanup.policy": "compact", "max.message.bytes": "20000"}
+            await node.create_topic(replicas=(1,), **configs)
+            batch, expected = a_batch_of(HEAVY_RECORDS, b"x"), ErrorCode.corrupt_message
+            if fault == "size":
+                batch = a_batch_of(HEAVY_RECORDS, os.urandom(20_000))
+                expected = ErrorCode.message_too_large
+            batch[-1] ^= 1
+            answer = produce_each(node.produce, batch)
+            assert isinstance(answer, list)
+            assert errors_of(answer) == [expected]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("codec", ["producer", "gzip"])
+def test_of_a_batch_that_is_too_large_no_copy_is_made_for_those_that_wait(
+    tmp_path: Path, codec: str
+) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            configs = {"cleanup.policy": "compact", "compression.type": codec}
+            await node.create_topic(replicas=(1,), **configs)
+            large = [a_batch_of(1, os.urandom(3_000_000)) for _ in range(2)]
+            batches = [large[0], a_batch_of(HEAVY_RECORDS), large[1]]
+            tracemalloc.start()
+            answer = produce_each(node.produce, *batches)
+            assert isinstance(answer, HeldReply)
+            reply = await answer
+            _, most_bytes = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            too_large = ErrorCode.message_too_large
+            assert errors_of(reply) == [too_large, ErrorCode.none, too_large]
+            assert most_bytes < 2_000_000
+            assert node.replica().log.log_end_offset == HEAVY_RECORDS
 
     asyncio.run(main())
