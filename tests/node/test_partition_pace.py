@@ -214,7 +214,7 @@ def test_requests_of_a_connection_stay_in_order_while_one_waits(node: NodeProces
 
 
 def test_a_follower_is_answered_before_the_clients_in_line(node: NodeProcess) -> None:
-    clients = [WireClient(node.port) for _ in range(12)]
+    clients = [WireClient(node.port) for _ in range(40)]
     with WireClient(node.port) as follower:
         for client in clients:
             client.send(produce(MANY))
