@@ -18,20 +18,19 @@ point, up to which it was flushed.
 A batch behind a damaged one is found where that says it ends, or by the offset index. What is
 damaged past the recovery point is not touched: opening the log cuts it, as after any crash.
 
-``plan_repair`` reads and changes nothing. ``carry_out`` can be repeated after a crash: each file
-is the old one or the new one, and the old one is in the quarantine before it is replaced.
+``plan_repair`` reads and changes nothing. After a crash within ``carry_out`` the log is planned
+and repaired again: each file is the old one or the new one, the old one is in the quarantine
+before it is replaced, and the holes in the new ones are no damage.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidelog_core.errors import CorruptRecordBatch, StorageError, UnsupportedMagic
+from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import (
     sync_directory,
     write_checkpoint,
@@ -53,29 +52,15 @@ from tidelog_core.log.paths import (
 )
 from tidelog_core.log.recovery import Checkpoints, read_checkpoints
 from tidelog_core.log.segment_indexes import SealRecord
+from tidelog_core.log.whole_batches import (
+    FileContent,
+    OffsetRange,
+    Stretch,
+    read_whole_batches,
+)
 from tidelog_core.model import NO_TIMESTAMP
-from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, check_crc, parse_header
 
-_INDEX_ENTRY = struct.Struct(">ii")  # relative offset, position
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Offsets ``[start, end)``."""
-
-    start: int
-    end: int
-
-    def __str__(self) -> str:
-        return f"[{self.start}, {self.end})"
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Whole batches that follow one another in a file."""
-
-    position: int
-    size_bytes: int
+_NO_LIMIT = 2**63 - 1  # of offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +90,6 @@ class RepairPlan:
         return tuple(sorted((one for s in self.steps for one in s.lost), key=lambda one: one.start))
 
 
-@dataclass(slots=True)
-class _Found:
-    """What a file was found to hold."""
-
-    base_offset: int
-    size_bytes: int
-    stretches: list[Stretch]
-    intact: list[OffsetRange]
-    lost: list[OffsetRange]
-    problem: str | None = None  # the first thing that is wrong
-    problem_offset: int = 0  # where in the log that is
-
-    @property
-    def end_offset(self) -> int:
-        return self.intact[-1].end if self.intact else self.base_offset
-
-
 def plan_repair(directory: Path) -> RepairPlan:
     """Read the whole log. Raises ``StorageError`` where it is not to be repaired, ``OSError``."""
     names = sorted(os.listdir(directory))  # noqa: PTH208
@@ -137,7 +105,8 @@ def plan_repair(directory: Path) -> RepairPlan:
     if local_start is not None:
         first = max(local_start, checkpoints.log_start_offset)
         planning.fill(first, bases[0] if bases else planning.recovery_point)
-    for base_offset, following in zip(bases, [*bases[1:], None], strict=True):
+    # There may be no file at all.
+    for base_offset, following in zip(bases, [*bases[1:], None], strict=False):
         planning.look(base_offset, following)
     return planning.end()
 
@@ -169,24 +138,26 @@ class _Planning:
     def look(self, base_offset: int, following: int | None) -> None:
         """Look at one file; ``following`` is the next one's base offset, ``None`` at the end."""
         known = self._checkpoints.seals_at(base_offset)
-        limit = 2**63 - 1 if following is None else following
-        path = segment_path(self._directory, base_offset, LOG_SUFFIX)
-        found = _read(path, base_offset, limit, may_have_gaps=self._was_compacted)
+        found = self._read(base_offset, following)
         end_offset = found.end_offset
         is_vouched = any(
             (seal.end_offset, seal.size_bytes) == (following, found.size_bytes) for seal in known
         )
-        is_empty_hole = is_vouched and not found.size_bytes
         if following is None:
             self._look_at_end(found)
             return
         self._intact += found.intact
-        if is_empty_hole or (found.problem is None and is_vouched):
+        if found.problem is None and is_vouched:
             self._end_offset = following  # What compaction has left, or an earlier repair.
             return
         ends = [seal.end_offset for seal in known if seal.end_offset <= following]
         if found.problem is None and ends and found.size_bytes == _size_of(known, max(ends)):
             self.fill(max(ends), following)
+            return
+        if not found.size_bytes:
+            # A roll leaves no empty file, but a repair that a crash has cut short does.
+            found.problem = "is empty"
+            self._replace(found, following)
             return
         if found.problem is None and not known and (end_offset == following or self._was_compacted):
             self._end_offset = following
@@ -198,7 +169,14 @@ class _Planning:
             return
         self._replace(found, following)
 
-    def _look_at_end(self, found: _Found) -> None:
+    def _read(self, base_offset: int, following: int | None) -> FileContent:
+        path = segment_path(self._directory, base_offset, LOG_SUFFIX)
+        if following is not None:
+            return read_whole_batches(path, base_offset, limit=following, last_gap_max=following)
+        point = self.recovery_point
+        return read_whole_batches(path, base_offset, limit=_NO_LIMIT, last_gap_max=point)
+
+    def _look_at_end(self, found: FileContent) -> None:
         """Take the last file; what is wrong past the recovery point is recovery's affair."""
         self._end_offset = found.end_offset
         is_damaged = found.problem is not None and found.problem_offset < self.recovery_point
@@ -212,7 +190,7 @@ class _Planning:
             self.fill(found.end_offset, self.recovery_point, "is missing, or the end before it")
         self._intact += found.intact
 
-    def _replace(self, found: _Found, end: int) -> None:
+    def _replace(self, found: FileContent, end: int) -> None:
         """Have a file replaced by its whole batches."""
         path = segment_path(self._directory, found.base_offset, LOG_SUFFIX)
         problem, tail = found.problem or "", OffsetRange(found.end_offset, end)
@@ -224,7 +202,7 @@ class _Planning:
             return
         self._steps.append(RepairStep(path, problem, tuple(found.lost), tuple(found.stretches)))
         self._end_offset = found.end_offset
-        self.fill(found.end_offset, end, f"stands for the lost end of {path.name}")
+        self.fill(found.end_offset, end, f"replaces the lost end of {path.name}")
 
     def end(self) -> RepairPlan:
         """Return the plan."""
@@ -255,24 +233,29 @@ def carry_out(plan: RepairPlan, quarantine: Path) -> None:
         if (directory / name).exists():
             os.link(directory / name, _free_path(quarantine, name))
     sync_directory(quarantine)
+    (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
+    if not (directory / CLEANER_OFFSET_FILE).exists():
+        # It says that nothing is compacted, and by being there that offsets may be missing. It
+        # comes first: after a crash the files that were replaced by then have holes.
+        write_checkpoint(directory / CLEANER_OFFSET_FILE, [[0]])
     for step in plan.steps:
         _write(step)
-        base_offset = int(step.path.stem)
-        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-            segment_path(directory, base_offset, suffix).unlink(missing_ok=True)
     if plan.active_base_offset is not None:
         segment_path(directory, plan.active_base_offset, LOG_SUFFIX).touch()
+    # Durable before the indexes go, by which whole batches are found in the damaged files.
+    sync_directory(directory)
+    for step in plan.steps:
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            step.path.with_suffix(suffix).unlink(missing_ok=True)
     kept = [
         seal
         for seal in read_checkpoints(directory).seals
-        if segment_path(directory, seal.base_offset, LOG_SUFFIX) not in changed
+        if (path := segment_path(directory, seal.base_offset, LOG_SUFFIX)) not in changed
+        # A repair that a crash has cut short may have replaced the file.
+        and path.exists()
+        and path.stat().st_size == seal.size_bytes
     ]
     write_checkpoint(directory / SEGMENT_FILE, [*kept, *plan.holes])
-    (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
-    if not (directory / CLEANER_OFFSET_FILE).exists():
-        # Says that nothing is compacted, and by being there that offsets may be missing.
-        write_checkpoint(directory / CLEANER_OFFSET_FILE, [[0]], is_durable=False)
-    sync_directory(directory)
     write_checkpoint(directory / RECOVERY_POINT_FILE, [[plan.recovery_point]])
 
 
@@ -295,100 +278,6 @@ def _write(step: RepairStep) -> None:
     finally:
         os.close(target)
     temporary.rename(step.path)
-
-
-def _read(path: Path, base_offset: int, limit: int, *, may_have_gaps: bool) -> _Found:
-    """Read every batch of the file that can be found; all their offsets are below ``limit``."""
-    found = _Found(base_offset, path.stat().st_size, [], [], [])
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        reader = _BatchReader(descriptor, found.size_bytes, limit)
-        position, next_offset = 0, base_offset
-        while position < found.size_bytes:
-            header = reader.right_batch(position, next_offset)
-            # The base offset is under no CRC.
-            if header is None or (header.base_offset != next_offset and not may_have_gaps):
-                if found.problem is None:
-                    found.problem = f"is damaged at position {position}"
-                    found.problem_offset = next_offset
-                candidates = _candidates(descriptor, path, position)
-                claimed = _claimed_end(descriptor, position)
-                resumed = reader.resume(candidates, next_offset, claimed=claimed)
-                if resumed is None:
-                    break
-                position, header = resumed
-                found.lost.append(OffsetRange(next_offset, header.base_offset))
-            found.stretches.append(Stretch(position, header.size_bytes))
-            found.intact.append(OffsetRange(header.base_offset, header.next_offset))
-            position += header.size_bytes
-            next_offset = header.next_offset
-    finally:
-        os.close(descriptor)
-    return found
-
-
-class _BatchReader:
-    """Reads batches of one file, of which each may be damaged."""
-
-    def __init__(self, descriptor: int, size_bytes: int, limit: int) -> None:
-        self._descriptor = descriptor
-        self._size_bytes = size_bytes
-        self._limit = limit
-
-    def right_batch(self, position: int, next_offset: int) -> BatchHeader | None:
-        """Return the header of the batch at the position if all of it is right."""
-        try:
-            head = os.pread(self._descriptor, HEADER_SIZE, position)
-            if len(head) < HEADER_SIZE:
-                return None
-            header = parse_header(head)
-            if position + header.size_bytes > self._size_bytes or header.last_offset_delta < 0:
-                return None
-            if header.base_offset < next_offset or header.next_offset > self._limit:
-                return None
-            check_crc(os.pread(self._descriptor, header.size_bytes, position), 0, header)
-        except (CorruptRecordBatch, UnsupportedMagic, OSError):
-            return None
-        return header
-
-    def resume(
-        self, candidates: Iterator[int], next_offset: int, *, claimed: int | None
-    ) -> tuple[int, BatchHeader] | None:
-        """Return where the next right batch is behind a damaged one, ``None`` for none.
-
-        The base offset is under no CRC, so somebody else must say the same: the damaged batch
-        (``claimed`` is where that says it ends), the batch behind, or the end of the file.
-        """
-        for position in candidates:
-            header = self.right_batch(position, next_offset + 1)
-            if header is None:
-                continue
-            end = position + header.size_bytes
-            following = self.right_batch(end, header.next_offset)
-            is_followed = following is not None and following.base_offset == header.next_offset
-            if end == self._size_bytes or header.base_offset == claimed or is_followed:
-                return position, header
-        return None
-
-
-def _claimed_end(descriptor: int, position: int) -> int | None:
-    """Return the offset that follows a damaged batch by its own header, if that can be read."""
-    try:
-        return parse_header(os.pread(descriptor, HEADER_SIZE, position)).next_offset
-    except (CorruptRecordBatch, UnsupportedMagic, OSError):
-        return None
-
-
-def _candidates(descriptor: int, path: Path, position: int) -> Iterator[int]:
-    """Yield positions behind that of a damaged batch where another may begin."""
-    with suppress(CorruptRecordBatch, UnsupportedMagic, OSError):
-        yield position + parse_header(os.pread(descriptor, HEADER_SIZE, position)).size_bytes
-    try:
-        index = path.with_suffix(OFFSET_INDEX_SUFFIX).read_bytes()
-    except OSError:
-        return
-    whole = len(index) // _INDEX_ENTRY.size * _INDEX_ENTRY.size
-    yield from (at for _, at in _INDEX_ENTRY.iter_unpack(index[:whole]) if at > position)
 
 
 def _size_of(known: Sequence[SealRecord], end_offset: int) -> int:
