@@ -41,14 +41,17 @@ from tidelog_node import page_cache
 from tidelog_node.held_reply import HeldReply
 from tidelog_node.owed_reply import OwedReply, Reply, Segment
 from tidelog_node.partition_pace import NotYet
-from tidelog_node.request_memory import RECORDS_API_KEY, RequestMemory
+from tidelog_node.request_memory import (
+    RECORDS_API_KEY,
+    SHORT_FRAME_BYTES_MAX,
+    RequestMemory,
+)
 
 logger = logging.getLogger(__name__)
 
 DeferredCall = Callable[[], Coroutine[Any, Any, Reply]]
 
 SCRATCH_BYTES = 131_072
-SHORT_SCRATCH_BYTES = 4_096  # while more memory is taken than there is for requests
 KEPT_BYTES_MAX = 4_194_304  # a larger buffer is let go once its frame is handled
 KEPT_BYTES_MIN = 4_096
 # A request that carries no records is read into objects, which take much more than its bytes.
@@ -157,7 +160,7 @@ class LoopBuffers:
         )
 
     def _on_short(self, is_short: bool) -> None:
-        self.scratch = self._scratch[:SHORT_SCRATCH_BYTES] if is_short else self._scratch
+        self.scratch = self._scratch[:SHORT_FRAME_BYTES_MAX] if is_short else self._scratch
         self.queued_control_bytes_max = 0 if is_short else QUEUED_CONTROL_BYTES_MAX
 
 
@@ -340,8 +343,10 @@ class Connection:
             if position < count and not self._is_closed:
                 self._keep(scratch[position:count])
         else:
+            was_idle = self._kept_end == 0
             self._kept_end += count
-            if self._kept_end - self._kept_start >= self._needed:
+            # What comes into an idle buffer makes it one of an unfinished frame.
+            if was_idle or self._kept_end - self._kept_start >= self._needed:
                 self._handle_kept()
         if self._unsent and not self._is_writing and not self._is_closed:
             self._send()
@@ -409,11 +414,10 @@ class Connection:
             self._buffers.memory.hold(self, arrived_bytes)
             return
         size_bytes = max(self._needed, KEPT_BYTES_MIN)
-        carries_records = True
+        api_key = RECORDS_API_KEY  # not known, nor does it matter, while so little has come
         if arrived_bytes >= HEAD_BYTES:
             size, api_key = _SIZE_API_KEY.unpack_from(rest)
-            carries_records = api_key == RECORDS_API_KEY
-            if size > CONTROL_REQUEST_BYTES_MAX and not carries_records:
+            if size > CONTROL_REQUEST_BYTES_MAX and api_key != RECORDS_API_KEY:
                 self._close_broken(
                     f"a request of API {api_key} of {size} bytes, "
                     f"allowed are {CONTROL_REQUEST_BYTES_MAX}"
@@ -423,9 +427,7 @@ class Connection:
         if kept is not None and size_bytes <= len(kept) <= KEPT_BYTES_MAX:
             size_bytes = len(kept)
         memory = self._buffers.memory
-        if memory.claim(
-            self, size_bytes, arrived_bytes=arrived_bytes, carries_records=carries_records
-        ):
+        if memory.claim(self, size_bytes, arrived_bytes=arrived_bytes, api_key=api_key):
             self._store(rest, size_bytes)
         else:
             self._awaits_turn = True
@@ -512,13 +514,7 @@ class Connection:
             memory.add_control(request_bytes)
             answer.add_done_callback(functools.partial(_give_back, memory, request_bytes))
         elif callable(answer):
-            if not self._buffers.memory.add_control(request_bytes):
-                self._buffers.memory.give_back_control(request_bytes)
-                self._close_broken(
-                    f"no memory for a request of {request_bytes} bytes: too many wait for their "
-                    "answers, see queued.max.request.bytes"
-                )
-                return
+            self._buffers.memory.add_control(request_bytes)
             future: asyncio.Future[Reply] = self._loop.create_future()
             self._waiting.append(future)
             self._control.append((answer, future, request_bytes))

@@ -1,6 +1,6 @@
 """An answer that comes later: whoever owes it settles it, once.
 
-Lighter than a future, of which each has the event loop call someone: however many of one
+Cheaper than a future: completing it does not schedule a callback. However many of one
 connection's are settled in a turn of the loop, one call sends them all.
 """
 

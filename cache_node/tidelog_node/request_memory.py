@@ -2,22 +2,25 @@
 
 ``queued.max.request.bytes`` is divided into shares, so that one kind of request cannot keep
 another out: unfinished small requests, unfinished Produce requests of usual size, unfinished
-large ones, and control requests, which count until they are answered, and their large answers,
-until they are taken. Bytes count whether they
-are an unfinished frame or a buffer that a connection keeps for its next frame.
+large ones, and control requests, which count until they are answered, and answers, until they
+are taken. Bytes count whether they are an unfinished frame or a buffer that a connection keeps
+for its next frame. Bytes of paused connections count in none of the shares, only in the whole.
 
 A connection claims a whole frame as soon as the frame's size is known, and receives nothing
 more of it before the claim is granted. So whoever holds a claim can finish, and frames that are
 half received never wait for each other. Hosts take turns, and among a host's connections the
 first comes first, with one claim each: whoever opens many connections waits for itself. A claim
 that is larger than its share is granted when it has the share for itself. What came with the
-frame's size, at most one receive buffer, is in memory already, and counts without being asked
-for. Where that alone exceeds the budget, connections receive little at a time (``is_short``).
+frame's size, at most one receive buffer, is in memory already, and counts without being asked for.
 
-While somebody waits, whoever holds a claim must bring its frame, and take its answers: one that
-would not be through in time at the rate at which it comes, or goes, closes its connection. The
-more wait, the sooner that is looked at: clients that claim memory and fall silent are to be
-gone before those behind them give up.
+Where the whole budget is taken, connections receive little at a time (``is_short``), and a
+control request that is larger than that waits for room among the control requests, before it
+is received. A smaller one counts and is never refused: heartbeats go on, one a connection.
+
+While claims wait, a connection that holds memory must make progress. If its frame or answer
+would not finish in time at its current rate, the connection is closed. The more wait, the
+sooner that is looked at: clients that claim memory and fall silent are to be gone before those
+behind them give up. A look that comes late closes nobody: the node itself did not receive.
 """
 
 from __future__ import annotations
@@ -29,12 +32,16 @@ from typing import Protocol
 
 SMALL_FRAME_BYTES_MAX = 131_072
 USUAL_FRAME_BYTES_MAX = 4_194_304
+SHORT_FRAME_BYTES_MAX = 4_096  # of a control request that is small while memory is short
 RECORDS_API_KEY = 0  # Produce: the only API whose requests carry records
+FETCH_API_KEY = 1
+READ_ON_THE_SPOT = frozenset({RECORDS_API_KEY, FETCH_API_KEY})  # never wait for their turn
 # In eighths of the budget.
 SMALL_SHARE, USUAL_SHARE, LARGE_SHARE, CONTROL_SHARE = 1, 2, 4, 1
 # How often a frame is looked at in the time that it has: with few who wait, with many.
 LOOKS_PER_FRAME_MIN, LOOKS_PER_FRAME_MAX = 6, 30
 FEW_WAITING = 8
+LATE_LOOKS = 2.0  # A look is late after so many times the time that it was to come in.
 
 
 class Claimant(Protocol):
@@ -67,7 +74,7 @@ class Claimant(Protocol):
 
 
 class _Line:
-    """Who waits, and for how many bytes: a turn a host, first come first among its own."""
+    """The queue of waiting claims. Hosts take turns; within a host the oldest claim is first."""
 
     def __init__(self) -> None:
         self._of_host: dict[str, dict[Claimant, int]] = {}
@@ -102,12 +109,8 @@ class _Share:
     held_bytes: int = 0
     under_way: dict[Claimant, None] = field(default_factory=dict)  # granted, not whole yet
     waiting: _Line = field(default_factory=_Line)
-    held: dict[Claimant, None] = field(default_factory=dict)  # whole requests that are not read on
+    held: dict[Claimant, None] = field(default_factory=dict)  # bytes of paused connections
     idle: dict[Claimant, None] = field(default_factory=dict)  # keep a buffer for the next frame
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Return whether a claim can be granted now."""
-        return self.held_bytes + size_bytes <= self.bytes_max or not self.under_way
 
 
 @dataclass(slots=True)
@@ -147,9 +150,10 @@ class RequestMemory:
         self._usual = _Share(USUAL_SHARE * eighth)
         self._large = _Share(LARGE_SHARE * eighth)
         self._control = _Share(CONTROL_SHARE * eighth)
+        self._paused = _Share(0)  # No claim is made of it, so nobody waits for it.
+        self._unanswered_bytes = 0  # of control requests, and of answers that are not taken
         self._claims: dict[Claimant, _Claim] = {}
         self._answers: dict[Claimant, _Answer] = {}
-        self._refused_at = float("-inf")  # when there was no room for a control request
         self._looking: asyncio.TimerHandle | None = None
         self._is_grant_due = False
 
@@ -159,7 +163,7 @@ class RequestMemory:
         return sum(share.waiting.count for share in self._shares())
 
     def claim(
-        self, claimant: Claimant, size_bytes: int, *, arrived_bytes: int, carries_records: bool
+        self, claimant: Claimant, size_bytes: int, *, arrived_bytes: int, api_key: int
     ) -> bool:
         """Return whether the claimant may receive a frame of this size; replaces its last claim.
 
@@ -170,11 +174,11 @@ class RequestMemory:
             promised.is_promised = False
             return True
         self._drop(claimant)
-        share = self._share_for(size_bytes, carries_records=carries_records)
+        share = self._share_for(size_bytes, api_key)
         if not share.waiting.count:
             if share.held_bytes + size_bytes > share.bytes_max:
                 self._take_idle_buffers(share)
-            if share.has_room(size_bytes):
+            if self._has_room(share, size_bytes):
                 self._grant(claimant, share, size_bytes)
                 return True
         self._add(claimant, share, arrived_bytes)
@@ -184,16 +188,15 @@ class RequestMemory:
         return False
 
     def hold(self, claimant: Claimant, size_bytes: int) -> None:
-        """Count bytes that the claimant has already; replaces its last claim."""
+        """Count bytes of a paused connection, which has them already; replaces its last claim."""
         self._drop(claimant)
-        share = self._share_for(size_bytes, carries_records=True)
-        self._add(claimant, share, size_bytes)
-        share.held[claimant] = None
+        self._add(claimant, self._paused, size_bytes)
+        self._paused.held[claimant] = None
 
     def keep_idle(self, claimant: Claimant, size_bytes: int) -> bool:
         """Return whether the claimant may keep an empty buffer of this size for its next frame."""
         self._drop(claimant)
-        share = self._share_for(size_bytes, carries_records=True)
+        share = self._share_for(size_bytes, RECORDS_API_KEY)
         if share.waiting.count or share.held_bytes + size_bytes > share.bytes_max:
             return False
         self._add(claimant, share, size_bytes)
@@ -204,27 +207,13 @@ class RequestMemory:
         """Give back what the claimant holds and take it out of the line."""
         self._drop(claimant)
 
-    def add_control(self, size_bytes: int) -> bool:
-        """Count a control request until ``give_back_control``; return whether there is room.
-
-        It counts in any case. There is no room where its share and the budget are exceeded.
-        """
-        self._control.held_bytes += size_bytes
-        self._count(size_bytes)
-        has_room = self.held_bytes <= self.bytes_max or (
-            self._control.held_bytes <= self._control.bytes_max
-        )
-        if not has_room:
-            self._refused_at = self._loop.time()
-            if self._looking is None:
-                self._look_later()
-        return has_room
+    def add_control(self, size_bytes: int) -> None:
+        """Count a control request until ``give_back_control``."""
+        self._count_unanswered(size_bytes)
 
     def give_back_control(self, size_bytes: int) -> None:
         """Give back what ``add_control`` counted."""
-        self._control.held_bytes -= size_bytes
-        self._count(-size_bytes)
-        self._grant_soon()
+        self._count_unanswered(-size_bytes)
 
     def hold_answer(self, claimant: Claimant, size_bytes: int) -> None:
         """Count answers that the claimant's client has yet to take; replaces the last count."""
@@ -235,8 +224,7 @@ class RequestMemory:
         answer.held_bytes = size_bytes
         if answer.seen_bytes >= 0:
             answer.seen_bytes += max(added_bytes, 0)  # which were not there to be taken
-        self._control.held_bytes += added_bytes
-        self._count(added_bytes)
+        self._count_unanswered(added_bytes)
         if self._is_wanted() and self._looking is None:
             self._look_later()
 
@@ -244,25 +232,44 @@ class RequestMemory:
         """Give back what ``hold_answer`` counted."""
         answer = self._answers.pop(claimant, None)
         if answer is not None:
-            self.give_back_control(answer.held_bytes)
+            self._count_unanswered(-answer.held_bytes)
 
     # -- inside
 
     def _is_wanted(self) -> bool:
-        """Return whether somebody waits for memory, or was refused some a moment ago."""
-        refused_seconds = self._loop.time() - self._refused_at
-        was_refused = refused_seconds < self._frame_seconds_max / 2
-        return self.is_short or was_refused or self.waiting_count > 0
+        """Return whether there is too little memory for those who are here."""
+        return self.is_short or self.waiting_count > 0
 
     def _shares(self) -> tuple[_Share, ...]:
         return self._small, self._usual, self._large, self._control
 
-    def _share_for(self, size_bytes: int, *, carries_records: bool) -> _Share:
-        if size_bytes <= SMALL_FRAME_BYTES_MAX:
+    def _share_for(self, size_bytes: int, api_key: int) -> _Share:
+        """Return the share for a frame.
+
+        While memory is short a control request is small only if it is received at once:
+        what is larger must not gather, request after request, until each has its turn.
+        """
+        is_waiting_kind = self.is_short and api_key not in READ_ON_THE_SPOT
+        small_bytes_max = SHORT_FRAME_BYTES_MAX if is_waiting_kind else SMALL_FRAME_BYTES_MAX
+        if size_bytes <= small_bytes_max:
             return self._small
-        if not carries_records:
+        if api_key != RECORDS_API_KEY:
             return self._control
         return self._usual if size_bytes <= USUAL_FRAME_BYTES_MAX else self._large
+
+    def _has_room(self, share: _Share, size_bytes: int) -> bool:
+        """Return whether a claim can be granted now.
+
+        A control request still counts when its frame is whole. So what does not fit its share
+        needs room in the whole budget, unless there is nothing to wait for.
+        """
+        if share.held_bytes + size_bytes <= share.bytes_max:
+            return True
+        if share.under_way:
+            return False
+        if share is not self._control or not self._unanswered_bytes:
+            return True
+        return self.held_bytes + size_bytes <= self.bytes_max
 
     def _grant(self, claimant: Claimant, share: _Share, size_bytes: int) -> None:
         self._add(claimant, share, size_bytes)
@@ -284,7 +291,14 @@ class RequestMemory:
         share.held.pop(claimant, None)
         share.idle.pop(claimant, None)
         self._count(-claim.held_bytes)
-        if share.waiting.count:
+        if share.waiting.count or self._control.waiting.count:
+            self._grant_soon()
+
+    def _count_unanswered(self, size_bytes: int) -> None:
+        self._unanswered_bytes += size_bytes
+        self._control.held_bytes += size_bytes
+        self._count(size_bytes)
+        if size_bytes < 0 and self._control.waiting.count:
             self._grant_soon()
 
     def _count(self, size_bytes: int) -> None:
@@ -310,7 +324,7 @@ class RequestMemory:
             while share.waiting.count:
                 claimant, size_bytes = share.waiting.first()
                 arrived_bytes = self._claims[claimant].held_bytes
-                if not share.has_room(size_bytes - arrived_bytes):
+                if not self._has_room(share, size_bytes - arrived_bytes):
                     break
                 self._drop(claimant)
                 self._grant(claimant, share, size_bytes)
@@ -321,24 +335,41 @@ class RequestMemory:
         looks_per_frame = LOOKS_PER_FRAME_MIN * self.waiting_count / FEW_WAITING
         looks_per_frame = max(looks_per_frame, LOOKS_PER_FRAME_MIN)
         seconds = self._frame_seconds_max / min(looks_per_frame, LOOKS_PER_FRAME_MAX)
-        self._looking = self._loop.call_later(seconds, self._look, seconds)
+        self._looking = self._loop.call_later(seconds, self._look, self._loop.time(), seconds)
 
-    def _look(self, seconds: float) -> None:
+    def _look(self, began: float, due_seconds: float) -> None:
         """Close those that hold memory for which others wait, and do not bring their frame."""
         self._looking = None
+        seconds = self._loop.time() - began
+        if seconds > LATE_LOOKS * due_seconds:
+            self._forget_looks()
         for share in self._shares():
             if not share.waiting.count:
                 continue
-            for claimant in (*share.under_way, *share.held):
+            for claimant in tuple(share.under_way):
                 claim = self._claims.get(claimant)
                 if claim is not None:
                     self._look_at(claimant, claim, seconds)
         if self._is_wanted():
+            for claimant in tuple(self._paused.held):
+                claim = self._claims.get(claimant)
+                # Where more is unsent than before, it took enough for its requests to go on.
+                if claim is not None and not claimant.is_held_up:
+                    if 0 <= claim.seen_bytes < claimant.unsent_bytes:
+                        claim.seen_bytes = -1
+                    self._look_at_answer(claimant, claim, seconds)
             for claimant, answer in tuple(self._answers.items()):
                 self._look_at_answer(claimant, answer, seconds)
             self._look_later()
 
-    def _look_at_answer(self, claimant: Claimant, answer: _Answer, seconds: float) -> None:
+    def _forget_looks(self) -> None:
+        """Have everybody looked at as if for the first time."""
+        for claim in self._claims.values():
+            claim.seen_bytes = -1
+        for answer in self._answers.values():
+            answer.seen_bytes = -1
+
+    def _look_at_answer(self, claimant: Claimant, answer: _Answer | _Claim, seconds: float) -> None:
         unsent_bytes = claimant.unsent_bytes
         taken_bytes = answer.seen_bytes - unsent_bytes
         is_first_look = answer.seen_bytes < 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -219,6 +220,92 @@ def test_a_client_that_takes_no_answers_is_not_read_beyond_some_bytes_of_them() 
         await take(client, 100 * MIB)
         assert seen_count == 100
         await until(lambda: served._buffers.memory.held_bytes == 0)
+        served.close()
+        client.close()
+
+    asyncio.run(run())
+
+
+def a_request(size_bytes: int, *, api_key: int = 20) -> bytes:
+    """Return a request of this size, its size field apart."""
+    return struct.pack(">ih", size_bytes, api_key) + bytes(size_bytes - 2)
+
+
+def test_control_requests_wait_for_memory_and_small_ones_pass() -> None:
+    async def run() -> None:
+        may_end = asyncio.Event()
+
+        async def answer() -> Reply:
+            await may_end.wait()
+            return [b"c"]
+
+        buffers = loop_buffers(request_bytes_max=MIB)
+        memory = buffers.memory
+        clients, served = [], []
+        for _ in range(12):
+            client, connection = connect(lambda _, __: answer, buffers=buffers)
+            client.setblocking(False)
+            clients.append(client)
+            served.append(connection)
+        loop = asyncio.get_running_loop()
+        sending = [
+            asyncio.create_task(loop.sock_sendall(client, a_request(400_000)))
+            for client in clients[:10]
+        ]
+        await until(lambda: memory.waiting_count > 5)
+        await turns()
+        assert memory.held_bytes < 3 * MIB
+        for client in clients[10:]:
+            client.sendall(a_request(1000))
+        await until(lambda: all(bool(each._control_bytes) for each in served[10:]))
+        may_end.set()
+        for client in clients:
+            await take(client, 1)
+        await asyncio.gather(*sending)
+        assert memory.held_bytes == 0
+        for open_socket in (*clients, *served):
+            open_socket.close()
+
+    asyncio.run(run())
+
+
+def test_bytes_that_come_into_an_idle_buffer_make_it_an_unfinished_frame() -> None:
+    async def run() -> None:
+        buffers = loop_buffers(request_bytes_max=MIB)
+        memory = buffers.memory
+        client, served = connect(lambda _, __: [b"c"], buffers=buffers)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(client, a_request(140_000, api_key=0))
+        await take(client, 1)
+        assert memory.held_bytes == 140_004  # kept for the next frame
+        assert served in memory._usual.idle
+        client.sendall(b"\0")
+        await until(lambda: served.arrived_bytes == 1)
+        assert served not in memory._usual.idle
+        assert served in memory._usual.under_way
+        client.sendall(a_request(140_000, api_key=0)[1:100])
+        await until(lambda: served.arrived_bytes == 100)
+        await loop.sock_sendall(client, a_request(140_000, api_key=0)[100:])
+        await take(client, 1)
+        served.close()
+        client.close()
+
+    asyncio.run(run())
+
+
+def test_a_small_request_into_an_idle_buffer_is_answered_at_any_boundary() -> None:
+    async def run() -> None:
+        client, served = connect(lambda _, __: [b"c"], buffers=loop_buffers(request_bytes_max=MIB))
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        for boundary in range(1, 12):
+            await loop.sock_sendall(client, a_request(140_000, api_key=0))
+            await take(client, 1)
+            client.sendall(REQUEST[:boundary])
+            await until(lambda boundary=boundary: served.arrived_bytes == boundary)
+            client.sendall(REQUEST[boundary:])
+            await take(client, 1)
         served.close()
         client.close()
 

@@ -74,14 +74,15 @@ def a_memory(*, frame_seconds_max: float = 60.0) -> RequestMemory:
     )
 
 
-def claim(memory: RequestMemory, claimant: Claimant, size_bytes: int, **kind: bool) -> bool:
+def claim(
+    memory: RequestMemory, claimant: Claimant, size_bytes: int, *, carries_records: bool = True
+) -> bool:
     claimant.memory = memory
-    carries_records = kind.get("carries_records", True)
     return memory.claim(
         claimant,
         size_bytes,
         arrived_bytes=claimant.arrived_bytes,
-        carries_records=carries_records,
+        api_key=0 if carries_records else 20,
     )
 
 
@@ -258,10 +259,98 @@ async def test_who_takes_no_answer_is_closed_however_many_more_it_gets() -> None
 
 
 @in_a_loop
+async def test_bytes_of_paused_connections_keep_no_small_request_waiting() -> None:
+    memory = a_memory()
+    for _ in range(20):
+        memory.hold(Claimant(), 100_000)
+    assert memory.held_bytes == 2_000_000
+    assert all(claim(memory, Claimant(), 100_000) for _ in range(5))
+
+
+@pytest.mark.parametrize("takes_answers", [True, False])
+@in_a_loop
+async def test_a_paused_connection_is_closed_only_if_its_client_takes_no_answers(
+    takes_answers: bool,
+) -> None:
+    memory = a_memory(frame_seconds_max=0.3)
+    paused, busy, other = Claimant(), Claimant(), Claimant()
+    paused.memory = memory
+    paused.unsent_bytes = 20 * MIB
+    memory.hold(paused, 100_000)
+    assert claim(memory, busy, 2 * MIB)
+    busy.is_held_up = True
+    assert not claim(memory, other, 2 * MIB)
+    ends_at = time.monotonic() + 0.4
+    while time.monotonic() < ends_at:
+        await asyncio.sleep(0.01)
+        if takes_answers:
+            paused.unsent_bytes -= 100_000
+    assert bool(paused.closed_for) != takes_answers
+
+
+@in_a_loop
+async def test_a_control_request_waits_while_others_have_the_budget() -> None:
+    memory = a_memory()
+    memory.add_control(8 * MIB)
+    large, medium, small, fetch = (Claimant() for _ in range(4))
+    assert claim(memory, small, 4096, carries_records=False)
+    assert memory.is_short
+    assert not claim(memory, large, 2 * MIB, carries_records=False)
+    assert not claim(memory, medium, 100_000, carries_records=False)
+    assert memory.claim(fetch, 100_000, arrived_bytes=0, api_key=1)
+    memory.add_control(100)  # A small one is answered all the same.
+    memory.give_back_control(8 * MIB)
+    await turn()
+    assert (large.granted_count, medium.granted_count) == (1, 0)
+    memory.release(large)
+    await turn()
+    assert medium.granted_count == 1
+
+
+@in_a_loop
+async def test_a_control_request_waits_for_its_share_or_the_whole_budget() -> None:
+    memory = a_memory()
+    memory.add_control(2 * MIB)
+    hoarder, waiting = Claimant(), Claimant()
+    memory.hold(hoarder, 7 * MIB)
+    assert not claim(memory, waiting, MIB, carries_records=False)
+    memory.release(hoarder)  # Not of the share, but it makes room in the whole.
+    await turn()
+    assert waiting.granted_count == 1
+
+
+@in_a_loop
+async def test_a_control_request_larger_than_the_budget_waits_for_control_requests_alone() -> None:
+    memory = a_memory()
+    memory.add_control(1)
+    waiting = Claimant()
+    assert not claim(memory, waiting, 9 * MIB, carries_records=False)
+    memory.give_back_control(1)
+    await turn()
+    assert waiting.granted_count == 1
+
+
+@in_a_loop
+async def test_a_late_look_closes_nobody() -> None:
+    """The process may have been stopped, and its clients could bring nothing."""
+    memory = a_memory(frame_seconds_max=0.3)
+    honest, other = Claimant(), Claimant()
+    assert claim(memory, honest, 2 * MIB)
+    assert not claim(memory, other, 2 * MIB)
+    await asyncio.sleep(0.07)  # It has been looked at once.
+    for _ in range(4):
+        time.sleep(0.2)  # noqa: ASYNC251
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not honest.closed_for
+
+
+@in_a_loop
 async def test_no_claims_are_lost_whatever_happens() -> None:
     generator = random.Random(SEED)
     memory = a_memory()
     claimants = [Claimant() for _ in range(30)]
+    unanswered: list[int] = []
     for _ in range(3000):
         claimant = generator.choice(claimants)
         size_bytes = generator.choice((4096, 100_000, MIB, 3 * MIB, 5 * MIB))
@@ -272,12 +361,19 @@ async def test_no_claims_are_lost_whatever_happens() -> None:
             memory.hold(claimant, size_bytes // 32)
         elif act < 0.7:
             memory.keep_idle(claimant, size_bytes)
+        elif act < 0.8:
+            memory.add_control(size_bytes)
+            unanswered.append(size_bytes)
+        elif act < 0.9 and unanswered:
+            memory.give_back_control(unanswered.pop())
         else:
             memory.release(claimant)
         if generator.random() < 0.3:
             await turn()
     for claimant in claimants:
         memory.release(claimant)
+    for size_bytes in unanswered:
+        memory.give_back_control(size_bytes)
     await turn()
     assert memory.held_bytes == 0
     assert memory.waiting_count == 0
