@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tidelog_core.model import TopicPartition
 
-from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.inspection.inspector import NODE, BatchInspector
 from tidelog_node.replicas import Replica
 
 
@@ -35,15 +35,16 @@ async def find_by_time(
     timestamp_ms: int,
     *,
     inspector: BatchInspector,
+    host: str = NODE,
 ) -> tuple[int, int] | None:
     """Return (timestamp, offset) of the first record that is not older, if there is one.
 
-    Not bounded by the high watermark. Raises ``StorageError``, ``NotInspected`` and what the
-    tier raises.
+    Not bounded by the high watermark. ``host``: of the client that asks. Raises
+    ``StorageError``, ``NotInspected`` and what the tier raises.
     """
     log = replica.log
     if tier is not None and log.log_start_offset < log.local_log_start_offset:
         found = await tier.offset_for_timestamp(replica.topic_id, replica.partition, timestamp_ms)
         if found is not None and found[1] < log.local_log_start_offset:
             return found
-    return await inspector.search(partial(log.offset_for_timestamp, timestamp_ms))
+    return await inspector.search(partial(log.offset_for_timestamp, timestamp_ms), host=host)

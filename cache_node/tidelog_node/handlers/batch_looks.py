@@ -180,10 +180,13 @@ class BatchLooks:
                 looked.look_at(place, records, replica.config)
         return looked
 
-    async def look_elsewhere(self, request: ProduceRequest, led_by: Led, looked: Looked) -> None:
+    async def look_elsewhere(
+        self, request: ProduceRequest, led_by: Led, looked: Looked, *, host: str
+    ) -> None:
         """Add what the batches are, also why they cannot be appended.
 
-        Of those that are whole. The request's bytes must stay as they are.
+        Of those that are whole, in turns with what other hosts have sent. The request's bytes
+        must stay as they are.
         """
         for place, replica, records in _to_look_at(request, led_by):
             config = None
@@ -191,7 +194,9 @@ class BatchLooks:
                 config = replica.config
                 found: CheckedBatches | TidelogError
                 try:
-                    found = await self._inspector.check(records, config, now_ms=wall_clock_ms())
+                    found = await self._inspector.check(
+                        records, config, now_ms=wall_clock_ms(), host=host
+                    )
                 except TidelogError as error:
                     found = error
                 looked.note(place, config, found)

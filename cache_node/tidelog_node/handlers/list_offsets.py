@@ -115,7 +115,8 @@ class ListOffsetsHandler:
             if not self._can_serve():
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
             replica.require_readable()
-            found = await self._find(replica, timestamp, _bound(replica, request))
+            bound = _bound(replica, request)
+            found = await self._find(replica, timestamp, bound, host=context.client_host)
             if request.replica_id == CONSUMER:
                 _require_settled(replica, timestamp, found, context.api_version)
             if found != _NOT_FOUND:
@@ -134,22 +135,26 @@ class ListOffsetsHandler:
             leader_epoch=epoch,
         )
 
-    async def _find(self, replica: Replica, timestamp: int, bound: int) -> tuple[int, int]:
+    async def _find(
+        self, replica: Replica, timestamp: int, bound: int, *, host: str
+    ) -> tuple[int, int]:
         """Return (timestamp, offset), both -1 where there is nothing to point at."""
         log = replica.log
         if timestamp < 0 and timestamp != MAX_TIMESTAMP:
             return -1, _named_offset(log, timestamp, bound)
         if timestamp == MAX_TIMESTAMP:
-            found = await self._find_newest(replica)
+            found = await self._find_newest(replica, host)
         else:
-            found = await find_by_time(replica, self._tier, timestamp, inspector=self._inspector)
+            found = await find_by_time(
+                replica, self._tier, timestamp, inspector=self._inspector, host=host
+            )
         if found is None or found[1] >= bound:
             return _NOT_FOUND
         return found
 
-    async def _find_newest(self, replica: Replica) -> tuple[int, int] | None:
+    async def _find_newest(self, replica: Replica, host: str) -> tuple[int, int] | None:
         log = replica.log
-        local = await self._inspector.search(log.max_timestamp)
+        local = await self._inspector.search(log.max_timestamp, host=host)
         if self._tier is None or log.log_start_offset >= log.local_log_start_offset:
             return local
         tiered = await self._tier.max_timestamp(replica.topic_id, replica.partition)

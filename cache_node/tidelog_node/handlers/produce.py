@@ -36,12 +36,13 @@ from tidelog_core.log.values import AppendInfo
 from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
 
-from tidelog_node.connection import CloseConnection
+from tidelog_node.connection import CloseConnection, Peer
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.flushing import Flusher
 from tidelog_node.handlers.batch_looks import BatchLooks, Looked, has_to_look
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
 from tidelog_node.held_reply import HeldReply
+from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replicas import Replica, ReplicaManager
@@ -67,7 +68,8 @@ ADVERTISED_MIN_VERSION = 0
 ZSTD_FROM = 7
 LEADER_FROM = 10
 # Of requests whose batches are looked into elsewhere. Beside the budget of ``RequestMemory``, not
-# in it: these can wait for minutes, and nobody else is to go without memory for as long.
+# in it: these can wait for minutes, and nobody else is to go without memory for as long. Of a host
+# half of it.
 HELD_BYTES_MAX = 67_108_864
 _NONE: Mapping[int, Replica] = {}
 _BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attributes
@@ -94,7 +96,7 @@ class ProduceHandler:
         """
         self._gate = gate
         self._looks = BatchLooks(inspector)
-        self._held_bytes = 0  # of requests whose batches are looked into elsewhere
+        self._held = HostBytes(HELD_BYTES_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._replicas = replicas
         self._flusher = flusher
@@ -117,10 +119,11 @@ class ProduceHandler:
             parse=parse_produce,
             handle=self.handle,
             advertised_min_version=ADVERTISED_MIN_VERSION,
+            wants_peer=True,
         )
 
     def handle(
-        self, request: ProduceRequest, version: int, correlation_id: int
+        self, request: ProduceRequest, version: int, correlation_id: int, peer: Peer
     ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
         """Append what the request holds and return the answer. Raises ``CloseConnection``."""
         acks = request.acks
@@ -132,33 +135,49 @@ class ProduceHandler:
         if has_to_look(request, led_by):
             looked = self._looks.look(request, led_by)
             if looked.is_spent:
-                return self._hold(request, version, correlation_id, looked)
+                host = peer.client_host
+                return self._hold(request, version, correlation_id, looked, host=host)
         return self._carry_out(request, version, correlation_id, looked)
 
     def _hold(
-        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked
+        self,
+        request: ProduceRequest,
+        version: int,
+        correlation_id: int,
+        looked: Looked,
+        *,
+        host: str,
     ) -> Reply | HeldReply:
-        """Have the batches looked into elsewhere; then append them and answer."""
+        """Have the batches looked into elsewhere; then append them and answer.
+
+        For a client that leaves before it is answered nothing is looked into any longer, and
+        what is not in the log by then does not get there: it never knew. Without acks it
+        cannot tell either, but a client that leaves once it has sent all means it: that is
+        carried out.
+        """
         request = looked.without_refused(request)
         size_bytes = _size_bytes(request)
-        if self._held_bytes and self._held_bytes + size_bytes > HELD_BYTES_MAX:
+        if not self._held.take(host, size_bytes):
             if not request.acks:
                 raise CloseConnection("too many batches wait to be looked into", is_expected=True)
             topics = _same_error(request, ErrorCode.request_timed_out)
             return [encode_produce(version, correlation_id, topics)]
-        self._held_bytes += size_bytes
         # The receive buffer is used again before that.
         request = _kept_request(request)
         held = HeldReply(loop=asyncio.get_running_loop())
         work = self._start(
-            self._look_and_carry_out(request, version, correlation_id, looked.for_copy(), held)
+            self._look_and_carry_out(
+                request, version, correlation_id, looked.for_copy(), held, host=host
+            )
         )
 
         def on_done(work: asyncio.Task[Reply]) -> None:
-            self._held_bytes -= size_bytes
+            self._held.give_back(host, size_bytes)
             held.take_from(work)
 
         work.add_done_callback(on_done)
+        if request.acks:
+            held.add_done_callback(lambda _: work.cancel())  # Which does nothing once it is done.
         return held
 
     async def _look_and_carry_out(
@@ -168,13 +187,15 @@ class ProduceHandler:
         correlation_id: int,
         looked: Looked,
         held: HeldReply,
+        *,
+        host: str,
     ) -> Reply:
         """Return the answer; the client's next request is handled once the batches are in.
 
         It is not where this fails: the connection is about to be closed, and what is behind a
         request that came to nothing must not be carried out.
         """
-        await self._looks.look_elsewhere(request, self._led_by(version), looked)
+        await self._looks.look_elsewhere(request, self._led_by(version), looked, host=host)
         answer = self._carry_out(request, version, correlation_id, looked)
         held.release()
         if isinstance(answer, (OwedReply, asyncio.Future)):

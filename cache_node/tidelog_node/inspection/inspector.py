@@ -1,9 +1,11 @@
 """The node's side of the process that looks into batches.
 
 Looking at records costs by the record, and a megabyte can hold millions of them. Small batches
-are looked at on the spot, within a ``LookBudget``; all others go to a process, one at a time, in
-the order in which they came. Nothing further of a connection is handled while its own batch is
-there (``HeldReply``), so the connections that have such batches take turns.
+are looked at on the spot, within a ``LookBudget``; all others go to a process, one at a time. The
+clients' hosts take turns, and each may have half of the bytes that wait, so none is in the way of
+the others with many connections or many large batches. Nothing further of a connection is handled
+while its own batch is there (``HeldReply``). A caller that is cancelled is out of the line at
+once; where its batch is being looked into, the process is ended and started again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from tidelog_core.log.append_checks import CheckedBatches
 from tidelog_core.log.time_search import BatchSearch
 from tidelog_core.records.batch import HEADER_SIZE, LookBudget, TooMuchToLookAt, find_record
 
+from tidelog_node.host_lock import HostLock
+from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
 from tidelog_node.piped_messages import encode_message, receive_message, send_bytes
 
@@ -30,7 +34,8 @@ T = TypeVar("T")
 
 JOB_SECONDS_MAX = 60.0  # for one batch; the worst take 20 on a machine with nothing else to do
 ATTEMPTS_MAX = 2  # the process may end of its idleness just when a job comes
-QUEUED_BYTES_MAX = 67_108_864  # of batches that wait for the process
+QUEUED_BYTES_MAX = 67_108_864  # of batches that wait for the process, of a host half of it
+NODE = ""  # the host of what the node itself wants to know
 # What one batch may take of the event loop: about 2 ms.
 RECORDS_MAX, DECOMPRESSED_BYTES_MAX = 2_000, 1_048_576
 
@@ -45,8 +50,8 @@ class BatchInspector:
     """Has batches looked into. For the tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._queued_bytes = 0
+        self._turns = HostLock()
+        self._queued = HostBytes(QUEUED_BYTES_MAX)
         self._process: asyncio.subprocess.Process | None = None
 
     async def close(self) -> None:
@@ -54,29 +59,31 @@ class BatchInspector:
         await self._end()
 
     async def check(
-        self, batches: memoryview, config: TopicConfig, *, now_ms: int
+        self, batches: memoryview, config: TopicConfig, *, now_ms: int, host: str
     ) -> CheckedBatches:
         """Check as ``check_produced`` does, without limits. ``batches`` must stay as they are.
 
         Raises as it does, and ``NotInspected``.
         """
-        answer = await self._do(CheckJob(len(batches), config, now_ms), batches)
+        answer = await self._do(CheckJob(len(batches), config, now_ms), batches, host)
         assert isinstance(answer, Checked)
         if answer.converted is None:
             return batches, answer.headers
         return bytearray(answer.converted), answer.headers
 
-    async def find(self, batch: bytes, timestamp_ms: int | None, start_offset: int) -> Found:
+    async def find(
+        self, batch: bytes, timestamp_ms: int | None, start_offset: int, *, host: str = NODE
+    ) -> Found:
         """Return what ``find_record`` does. Raises as it does, and ``NotInspected``."""
         try:
             return find_record(batch, timestamp_ms, start_offset, _budget())
         except TooMuchToLookAt:
             job = SearchJob(len(batch), timestamp_ms, start_offset)
-            answer = await self._do(job, memoryview(batch))
+            answer = await self._do(job, memoryview(batch), host)
             assert answer is None or isinstance(answer, tuple)
             return answer
 
-    async def search(self, search_log: Callable[[BatchSearch], T]) -> T:
+    async def search(self, search_log: Callable[[BatchSearch], T], *, host: str = NODE) -> T:
         """Run ``search_log`` and return its result; heavy batches are inspected in the process.
 
         It is begun again after each batch that took time: the log may have changed meanwhile.
@@ -97,18 +104,18 @@ class BatchInspector:
                 return search_log(look_into)
             except _Unknown as unknown:
                 key, batch = unknown.key, unknown.batch
-                known[key] = await self.find(batch, key.timestamp_ms, key.start_offset)
+                found = await self.find(batch, key.timestamp_ms, key.start_offset, host=host)
+                known[key] = found
 
-    async def _do(self, job: Job, batches: memoryview) -> object:
+    async def _do(self, job: Job, batches: memoryview, host: str) -> object:
         size_bytes = len(batches)
-        if self._queued_bytes and self._queued_bytes + size_bytes > QUEUED_BYTES_MAX:
-            raise NotInspected(f"{self._queued_bytes} bytes of batches wait to be looked into")
-        self._queued_bytes += size_bytes
+        if not self._queued.take(host, size_bytes):
+            raise NotInspected("too many bytes of batches wait to be looked into")
         try:
-            async with self._turn:
+            async with self._turns.turn(host):
                 answer = await self._ask(encode_message(job), batches)
         finally:
-            self._queued_bytes -= size_bytes
+            self._queued.give_back(host, size_bytes)
         if isinstance(answer, TidelogError):
             raise answer
         return answer

@@ -26,7 +26,7 @@ from tidelog_node.held_reply import HeldReply
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire.produce import ProduceRequest
 
-from tests.node.replication.led_node import PRODUCE_VERSION, TOPIC, LedNode, _answer, led_node
+from tests.node.replication.led_node import PEER, PRODUCE_VERSION, TOPIC, LedNode, _answer, led_node
 
 HEAVY_RECORDS = 5_000
 VERY_HEAVY_RECORDS = 100_000
@@ -37,7 +37,7 @@ def send(node: LedNode, *, key: bytes | None = b"k", acks: int = 1) -> Any:
     records = [Record(offset, 1_000, key, b"", ()) for offset in range(HEAVY_RECORDS)]
     batch = memoryview(bytearray(build_batch(records, compression=CompressionType.ZSTD)))
     request = ProduceRequest(None, acks, 30_000, [(TOPIC.encode(), [(0, batch)])])
-    return node.produce.handle(request, PRODUCE_VERSION, 1)
+    return node.produce.handle(request, PRODUCE_VERSION, 1, PEER)
 
 
 class Coordinator:
@@ -85,7 +85,7 @@ def transactional_batch(count: int, *, key: bytes | None = b"k") -> memoryview:
 
 async def send_transactional(handler: ProduceHandler, batch: memoryview) -> Any:
     request = ProduceRequest(b"txn", -1, 30_000, [(TOPIC.encode(), [(0, batch)])])
-    answer = handler.handle(request, PRODUCE_VERSION, 1)
+    answer = handler.handle(request, PRODUCE_VERSION, 1, PEER)
     return await _answer(0, PRODUCE_VERSION, answer)
 
 
@@ -104,7 +104,7 @@ async def change_topic(node: LedNode, **configs: str) -> None:
 def produce_each(handler: ProduceHandler, *batches: memoryview) -> Any:
     """Send the batches for the topic's one partition, in one request."""
     request = ProduceRequest(None, 1, 30_000, [(TOPIC.encode(), [(0, b) for b in batches])])
-    return handler.handle(request, PRODUCE_VERSION, 1)
+    return handler.handle(request, PRODUCE_VERSION, 1, PEER)
 
 
 def errors_of(reply: Any) -> list[ErrorCode]:
@@ -121,12 +121,13 @@ def error_of(answer: Any) -> ErrorCode:
 def test_what_waits_is_bounded_and_the_rest_is_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(produce, "HELD_BYTES_MAX", 1_000)
+
     async def main() -> None:
         async with led_node(tmp_path) as node:
             await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
             first = send(node)
             assert isinstance(first, HeldReply)
-            monkeypatch.setattr(produce, "HELD_BYTES_MAX", 1_000)
             refused = _answer(0, PRODUCE_VERSION, send(node))
             assert error_of(refused) is ErrorCode.request_timed_out
             assert error_of(await _answer(0, PRODUCE_VERSION, first)) is ErrorCode.none
@@ -253,5 +254,22 @@ def test_of_a_batch_that_is_too_large_no_copy_is_made_for_those_that_wait(
             assert errors_of(reply) == [too_large, ErrorCode.none, too_large]
             assert most_bytes < 2_000_000
             assert node.replica().log.log_end_offset == HEAVY_RECORDS
+
+    asyncio.run(main())
+
+
+def test_for_a_client_that_has_left_nothing_is_looked_into_unless_it_wants_no_answer(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
+            under_way, *behind = [send(node) for _ in range(6)]
+            without_answer = send(node, acks=0)
+            await asyncio.sleep(0.05)
+            for held in (under_way, *behind, without_answer):
+                held.cancel()  # as the connection does when it is closed
+            assert error_of(await _answer(0, PRODUCE_VERSION, send(node))) is ErrorCode.none
+            assert node.replica().log.log_end_offset == 2 * HEAVY_RECORDS
 
     asyncio.run(main())

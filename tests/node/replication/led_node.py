@@ -19,6 +19,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_node.connection import Peer
 from tidelog_node.flushing import Flusher
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.fetch import FetchHandler
@@ -38,6 +39,7 @@ from tests.node.wire_client import a_batch
 TOPIC = "t"
 FETCH_VERSION, PRODUCE_VERSION = 12, 9
 CONSUMER = -1
+PEER = Peer("127.0.0.1", 40_000, "127.0.0.1")
 
 
 class LedNode:
@@ -147,7 +149,7 @@ class LedNode:
         """Produce one batch; return the partition's answer, or the future of it."""
         batch = memoryview(bytearray(a_batch(*values)))
         request = ProduceRequest(None, acks, timeout_ms, [(TOPIC.encode(), [(0, batch)])])
-        return _answer(0, PRODUCE_VERSION, self.produce.handle(request, PRODUCE_VERSION, 1))
+        return _answer(0, PRODUCE_VERSION, self.produce.handle(request, PRODUCE_VERSION, 1, PEER))
 
     def read(
         self,

@@ -1,0 +1,32 @@
+"""How many bytes may wait to be looked into: of all hosts together, and of each."""
+
+from __future__ import annotations
+
+HOST_SHARE = 2  # one host has one part in so many at most: what is left is for the others
+
+
+class HostBytes:
+    """Counts bytes by host. What finds nothing before it is let in, however large it is."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held_bytes = 0
+        self._of_host: dict[str, int] = {}  # hosts that have none are not in it
+
+    def take(self, host: str, size_bytes: int) -> bool:
+        """Count the bytes until ``give_back``; return whether there was room for them."""
+        of_host = self._of_host.get(host, 0)
+        if self._held_bytes and self._held_bytes + size_bytes > self._bytes_max:
+            return False
+        if of_host and of_host + size_bytes > self._bytes_max // HOST_SHARE:
+            return False
+        self._held_bytes += size_bytes
+        self._of_host[host] = of_host + size_bytes
+        return True
+
+    def give_back(self, host: str, size_bytes: int) -> None:
+        """Give back what ``take`` counted."""
+        self._held_bytes -= size_bytes
+        self._of_host[host] -= size_bytes
+        if not self._of_host[host]:
+            del self._of_host[host]
