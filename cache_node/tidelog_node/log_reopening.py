@@ -1,28 +1,31 @@
-"""Brings logs back that an error of the disk, or damage, has taken offline.
+"""Brings logs back that are offline because of a disk error or damage.
 
 Theory of operation. A log that meets an error of the disk goes offline at once, and so does one
 whose files turn out damaged when it is opened. ``LeaderWrites.leave_broken`` leaves ISR and
-leadership to the other replicas, if any is in sync. From then on the log counts for nothing,
-and this may do with it what a start of the node would do:
+leadership to the other replicas, if any is in sync. Once the replica is out of the ISR, the log
+may be recovered as at a node start:
 
-- *A log with an error of the disk* is opened again, in place of the old one: what the disk may
-  not have is written again (``log.rewriting``), and what is damaged past the recovery point is
-  cut. Where another node leads, the replica follows it from there, which truncates by leader
-  epoch; it joins the ISR when it is caught up. Where this node is the last in sync, it leads
-  again, in the next leader epoch: followers may have more of this one than is left.
-- A log that comes back shorter, or empty, lacks what leaders may have been told that it has.
-  As for a start (KIP-903) the node registers again before it follows: no leader's write that
-  counts on an earlier fetch can land after that, and a reading shows those that have.
-- The last in sync must have everything that it has acknowledged. If the disk has lost some of
-  it, to go on would give acknowledged offsets to other records, and nobody can be told in
-  time: the log stays offline, and the one ERROR line says that a restart goes on without
-  them. So a person decides, and may look for the records first.
+- *A log with an error of the disk* is opened again: bytes that the disk may not have are written
+  again (``log.rewriting``), and damage past the recovery point is cut. Where another node leads,
+  the replica follows it from there, which truncates by leader epoch; it joins the ISR when it
+  is caught up. Where this node is the last in sync, it leads again, in the next leader epoch:
+  followers may have more than is left of this log.
+- *Bytes that the disk does not give* may be read later. After ``READ_ATTEMPTS_MAX`` attempts
+  they are taken for lost, and the file that had them is kept in the quarantine.
+- A log that comes back shorter, or empty, lacks records that leaders may count on. As for a
+  start (KIP-903) the node registers again before it follows: no leader's write that counts on an
+  earlier fetch can land after that, and a read of the metadata shows those that have.
+- The last in sync must have everything that was ever in its log. Any of it may have been
+  acknowledged: by this node, or by a leader that it followed. If the disk has lost some of it,
+  going on would give acknowledged offsets to other records: the log stays offline, and one ERROR
+  says that a restart goes on without them. So a person decides, and may look for the records
+  first.
 - *A damaged log* is set aside, never removed, where another node leads and this one is not in
-  sync: the replica begins anew and gets all of it from the leader and the tier. As the last in
-  sync it stays offline: ``tidelog repair`` says what is left of it.
+  sync: the replica begins with an empty log and gets everything from the leader and the tier.
+  The last in sync keeps it offline: ``tidelog repair`` says what is left of it.
 
-Trouble that comes back is waited out for longer each time. What is wrong is said once, and
-again when all of it is over.
+Each attempt in vain makes the next one wait longer. A log that only a person can help is tried
+again once other replicas lead without it. Trouble is reported once, and its end once.
 """
 
 from __future__ import annotations
@@ -51,6 +54,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 WAIT_SECONDS_MAX = 60.0  # before a log that fails again and again is tried again
 FORGIVEN_SECONDS = 600.0  # without trouble, after which a log is tried at once again
+READ_ATTEMPTS_MAX = 5  # before bytes that the disk does not give are taken for lost: a minute
 OFFLINE = "log-offline"
 
 
@@ -66,7 +70,7 @@ class _Trouble:
 
 
 class LogReopener:
-    """Looks after the logs in trouble. For the node's event loop; ``run`` is one task."""
+    """Watches the logs in trouble. For the node's event loop; ``run`` is one task."""
 
     def __init__(
         self,
@@ -110,6 +114,7 @@ class LogReopener:
     async def look(self) -> None:
         """Try what is due."""
         found = self._in_trouble()
+        self._given_up = {one for one in self._given_up.intersection(found) if self._is_last(one)}
         for replica in found:
             self._report(replica)
         self._end_reports(found)
@@ -137,10 +142,14 @@ class LogReopener:
                 del self._troubles[replica]
 
     def _needs_repair(self, replica: Replica) -> bool:
-        """Whether the log is damaged, nobody else has its records, and that was not said yet."""
+        """Whether the log is damaged, nobody else has its records, and that is news."""
+        is_new = replica not in self._given_up
+        return replica.damage is not None and is_new and self._is_last(replica)
+
+    def _is_last(self, replica: Replica) -> bool:
+        """Whether no other replica is in sync."""
         partition = self._view.image.partition(replica.partition)
-        is_last = partition is not None and partition.isr == (self._broker_id,)
-        return replica.damage is not None and is_last and replica not in self._given_up
+        return partition is not None and partition.isr == (self._broker_id,)
 
     def _is_ready(self, replica: Replica) -> bool:
         """Whether the replica counts for nothing, or nobody else could have its records."""
@@ -166,13 +175,20 @@ class LogReopener:
         except CorruptLog as error:
             replica.give_up(error)
             logger.error(
-                "log is damaged, its partition is offline",
+                "log is damaged, it is fetched again once another replica leads; where none can,"
+                f" stop the node and see `{self._repair_command(replica)}`",
                 extra={"partition": str(replica.partition), "reason": str(error)},
             )
         except (TidelogError, OSError) as error:
             if isinstance(error, StorageError | OSError):
                 self._disk.note(error)
             logger.debug("log could not be opened again", exc_info=error)
+        except Exception:
+            # One log must not keep the others offline.
+            logger.exception(
+                "opening a log again broke, will retry",
+                extra={"partition": str(replica.partition)},
+            )
 
     async def _begin_anew(self, replica: Replica) -> None:
         await self._register()
@@ -191,10 +207,12 @@ class LogReopener:
         self._replicas.look_again(replica.partition.topic)
 
     async def _reopen(self, replica: Replica, before: UnifiedLog) -> None:
-        end_offset, acknowledged = before.log_end_offset, before.high_watermark
+        end_offset = before.log_end_offset
+        is_patient = self._troubles[replica].count <= READ_ATTEMPTS_MAX
+        quarantine = None if is_patient else self._directories.quarantine(replica)
         before.close()
         loop = asyncio.get_running_loop()
-        after = await loop.run_in_executor(self._executor, replica.reopen)
+        after = await loop.run_in_executor(self._executor, replica.reopen, quarantine)
         is_taken = False
         try:
             if after.log_end_offset < end_offset:
@@ -203,8 +221,8 @@ class LogReopener:
             if replica.opened_log is not before or partition is None or not self._is_ready(replica):
                 return
             is_last = partition.isr == (self._broker_id,)
-            if is_last and after.log_end_offset < acknowledged:
-                self._give_up(replica, after.log_end_offset, acknowledged)
+            if is_last and after.log_end_offset < end_offset:
+                self._give_up(replica, after.log_end_offset, end_offset)
                 return
             is_taken = True
             self._take(replica, after, partition, is_last=is_last)
@@ -226,30 +244,33 @@ class LogReopener:
             self._lead_anew(replica.partition.topic, partition)
         self._replicas.look_again(replica.partition.topic)
 
-    def _give_up(self, replica: Replica, end_offset: int, acknowledged: int) -> None:
+    def _give_up(self, replica: Replica, end_offset: int, end_before: int) -> None:
         self._given_up.add(replica)
-        reason = (
-            f"the disk has lost the acknowledged records from {end_offset} to {acknowledged - 1}"
-        )
+        reason = f"the disk has lost the acknowledged records from {end_offset} to {end_before - 1}"
         self._health.report(OFFLINE, reason, subject=str(replica.partition))
         logger.error(
             "log stays offline; restart the node to go on without the records that are lost",
             extra={"partition": str(replica.partition), "reason": reason},
         )
 
-    # -- what is said of it
+    # -- reports --
 
     def _ask_for_repair(self, replica: Replica) -> None:
         self._given_up.add(replica)
         logger.error(
             "log is damaged and no other replica is in sync: stop the node and see"
-            f" `tidelog repair --partition {replica.partition}"
-            f" --data-dir {self._directories.path} --dry-run`",
+            f" `{self._repair_command(replica)}`",
             extra={"partition": str(replica.partition), "reason": str(replica.damage)},
         )
 
+    def _repair_command(self, replica: Replica) -> str:
+        return (
+            f"tidelog repair --partition {replica.partition}"
+            f" --data-dir {self._directories.path} --dry-run"
+        )
+
     def _report(self, replica: Replica) -> None:
-        """Note that the log is in trouble. The first one of several is told to the log."""
+        """Report that the log is in trouble. Of several, only the first is logged."""
         if replica in self._said:
             return
         is_first = not self._said
@@ -258,7 +279,7 @@ class LogReopener:
         reason = str(replica.damage) if log is None else "the log is offline"
         self._health.report(OFFLINE, reason, subject=str(replica.partition))
         if log is None or not log.may_be_reopened:
-            return  # Who has tried to open it, or has taken it offline, has said so.
+            return  # The caller that tried to open it, or took it offline, has logged it.
         if is_first:
             logger.error(
                 "log is offline, its disk has failed; it is opened again once the disk works",
@@ -270,6 +291,5 @@ class LogReopener:
         for replica in over:
             self._health.clear(OFFLINE, subject=str(replica.partition))
         self._said -= over
-        self._given_up.intersection_update(found)
         if over and not self._said:
             logger.warning("logs are online again", extra={"count": len(over)})

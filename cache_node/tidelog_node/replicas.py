@@ -190,15 +190,15 @@ class Replica:
             self._on_trouble(self)
         return is_disk_full
 
-    def reopen(self) -> UnifiedLog:
+    def reopen(self, quarantine: Path | None) -> UnifiedLog:
         """Return a log over the files of the one that is offline, whatever thread this is.
 
-        It is nobody's yet. What the disk may not have is written again before. Raises
+        It is nobody's yet. ``rewrite_unflushed`` comes first, with the quarantine. Raises
         ``OSError``, ``StorageError``.
         """
         log = self._log
         assert log is not None
-        rewrite_unflushed(log.directory)
+        rewrite_unflushed(log.directory, quarantine=quarantine)
         return self._open_log(self)
 
     def take(self, log: UnifiedLog) -> None:

@@ -31,13 +31,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -50,9 +48,9 @@ from tidelog_core.errors import (
     TidelogError,
     UnsupportedMagic,
 )
-from tidelog_core.log.checkpoint import sync_directory
 from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean, cleaned_directory
 from tidelog_core.log.cleaning import CleaningSource
+from tidelog_core.log.quarantine import keep_file
 from tidelog_core.log.segment_check import SegmentDamage, check_segment
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.unified_log import UnifiedLog
@@ -307,7 +305,7 @@ class SegmentMender:
         """Keep the damaged file under another name."""
         directory = self._directories.quarantine(replica)
         await asyncio.get_running_loop().run_in_executor(
-            self._executor, _keep, sealed.path, directory
+            self._executor, keep_file, sealed.path, directory
         )
 
     async def _replace(
@@ -386,18 +384,3 @@ def _clear(folder: Path) -> None:
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
     folder.mkdir()
-
-
-def _keep(path: Path, directory: Path) -> None:
-    """Link the file into the directory, under a name that is free. Durable on return."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for number in count():
-        name = f"{path.name}.{number}" if number else path.name
-        try:
-            os.link(path, directory / name)
-        except FileExistsError:
-            continue
-        except FileNotFoundError:
-            pass  # Nothing is left to keep.
-        break
-    sync_directory(directory)

@@ -296,15 +296,3 @@ def test_a_damaged_segment_that_retention_takes_was_not_replaced(
     asyncio.run(run())
     assert not any("replaced" in line for line in said(caplog, logging.WARNING))
     assert any("gone" in line for line in said(caplog, logging.WARNING))
-
-
-def test_a_damaged_file_gets_a_name_that_is_free(tmp_path: Path) -> None:
-    path, directory = tmp_path / "0.log", tmp_path / "kept"
-    for number in range(3):
-        path.write_bytes(b"%d" % number)
-        segment_mending._keep(path, directory)
-        path.unlink()
-    (directory / "0.log.1").unlink()
-    path.write_bytes(b"3")
-    segment_mending._keep(path, directory)
-    assert sorted(kept.read_bytes() for kept in directory.iterdir()) == [b"0", b"2", b"3"]

@@ -8,12 +8,18 @@ proof of anything, and what was not flushed with success before is not trusted t
 It need not be on the disk to be saved: whatever can be read and has its CRC right is what was
 appended. Every segment file that reaches past the recovery point is copied to a new file, which
 is flushed and takes the old one's name. Its pages are new ones: an ``fsync`` that succeeds on
-them is worth as much as any. What cannot be read, or has lost its bytes, the recovery that
-follows finds and cuts, as after a crash.
+them is worth as much as any. The recovery that follows finds lost bytes and cuts the log there,
+as after a crash.
+
+A page that the disk does not give may be read the next time. A caller that has waited long enough
+names a quarantine: the page then becomes zeros, everything around it is copied, and the old
+file is kept. Recovery cuts the log at such a page if it is past the recovery point, and calls the
+log damaged otherwise.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -30,21 +36,28 @@ from tidelog_core.log.paths import (
     parse_segment_name,
     segment_path,
 )
+from tidelog_core.log.quarantine import keep_file
+
+logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 4 * 1024 * 1024
+PAGE_BYTES = 4096  # the least that a disk loses
+LOST_PAGES_MAX = 256  # of a file: a disk that gives no more than that has failed as a whole
 
 
-def rewrite_unflushed(directory: Path) -> None:
-    """Make what can be read past the recovery point durable. Blocks. Raises ``OSError``.
+def rewrite_unflushed(directory: Path, *, quarantine: Path | None = None) -> None:
+    """Make what can be read past the recovery point durable. Blocks.
 
-    Nobody uses the log meanwhile. A crash leaves each file as it was, or the new one.
+    ``quarantine`` says that pages that cannot be read are lost; their file is kept there.
+    Raises ``OSError``, also for such a page without a quarantine. Nobody uses the log meanwhile.
+    A crash leaves each file as it was, or the new one.
     """
     parsed = map(parse_segment_name, os.listdir(directory))  # noqa: PTH208
     bases = sorted(found[0] for found in parsed if found is not None and found[1] == LOG_SUFFIX)
     point = _recovery_point(directory)
     for base_offset, following in zip(bases, [*bases[1:], None], strict=True):
         if following is None or following > point:
-            _copy(segment_path(directory, base_offset, LOG_SUFFIX))
+            _rewrite(segment_path(directory, base_offset, LOG_SUFFIX), quarantine)
     sync_directory(directory)
 
 
@@ -56,19 +69,49 @@ def _recovery_point(directory: Path) -> int:
     return rows[0][0] if rows else 0
 
 
-def _copy(path: Path) -> None:
+def _rewrite(path: Path, quarantine: Path | None) -> None:
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            position = 0
-            while chunk := os.pread(source, CHUNK_BYTES, position):
-                write_fully(target, chunk, position)
-                position += len(chunk)
+            lost_count = _copy(source, target, lost_max=0 if quarantine is None else LOST_PAGES_MAX)
             os.fsync(target)
         finally:
             os.close(target)
     finally:
         os.close(source)
+    if lost_count and quarantine is not None:
+        keep_file(path, quarantine)
+        logger.warning(
+            "a segment file has lost bytes that the disk does not give, it is kept",
+            extra={"path": str(path), "lost_bytes_max": lost_count * PAGE_BYTES},
+        )
     temporary.rename(path)
+
+
+def _copy(source: int, target: int, *, lost_max: int) -> int:
+    """Copy the file; return the number of pages that are zeros because they cannot be read.
+
+    Raises ``OSError`` where there are more than ``lost_max``.
+    """
+    size_bytes = os.fstat(source).st_size
+    position, lost_count, step = 0, 0, CHUNK_BYTES
+    while position < size_bytes:
+        try:
+            chunk = os.pread(source, step, position)
+        except OSError:
+            if step > PAGE_BYTES:
+                step = PAGE_BYTES  # Only some of the pages may be lost.
+                continue
+            lost_count += 1
+            if lost_count > lost_max:
+                raise
+            position += PAGE_BYTES
+            continue
+        if not chunk:
+            break
+        write_fully(target, chunk, position)
+        position += len(chunk)
+    os.ftruncate(target, min(position, size_bytes))
+    return lost_count

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from tidelog_core.log.rewriting import rewrite_unflushed
+from tidelog_core.log.values import CorruptLog
 
 from tests.core.log.building import append, batch, content_of, headers_of, open_log
+from tests.faults.disk_faults import DiskFaults
+
+REWRITE = """
+import sys
+from pathlib import Path
+from tidelog_core.log.rewriting import rewrite_unflushed
+directory, *quarantine = map(Path, sys.argv[1:])
+rewrite_unflushed(directory, quarantine=quarantine[0] if quarantine else None)
+"""
 
 
 def identities(directory: Path) -> dict[str, int]:
@@ -48,4 +62,48 @@ def test_what_has_lost_its_bytes_is_cut_where_the_log_is_opened(tmp_path: Path) 
     rewrite_unflushed(log.directory)
     again = open_log(tmp_path / "log")
     assert again.log_end_offset == 3
+    again.close()
+
+
+def rewrite_with_faults(faults: DiskFaults, *paths: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", REWRITE, *map(str, paths)],
+        env={**os.environ, **faults.environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_what_the_disk_does_not_give_is_lost_only_once_its_file_may_be_kept(
+    is_flushed: bool, tmp_path: Path
+) -> None:
+    log = open_log(tmp_path / "log", segment_bytes=500)
+    for _ in range(12):
+        append(log, batch(2))
+    bases = [s.base_offset for s in log.sealed_segments()] + [log.active_segment_base_offset]
+    if is_flushed:
+        log.flush()
+        append(log, batch(2))
+    content = content_of(log)
+    log.take_offline()
+    log.close()
+    bad = tmp_path / "log" / f"{bases[-1]:020d}.log"
+    before, quarantine = bad.read_bytes(), tmp_path / "quarantine"
+    faults = DiskFaults(tmp_path / "faults")
+    with faults.failing(errno.EIO, ("read",), bad):
+        refused = rewrite_with_faults(faults, log.directory)
+        assert f"Errno {errno.EIO}" in refused.stderr
+        assert bad.read_bytes() == before
+        done = rewrite_with_faults(faults, log.directory, quarantine)
+        assert done.returncode == 0, done.stderr
+    assert [kept.read_bytes() for kept in quarantine.iterdir()] == [before]
+    if is_flushed:
+        with pytest.raises(CorruptLog, match="is damaged at position 0"):
+            open_log(tmp_path / "log", segment_bytes=500)
+        return
+    again = open_log(tmp_path / "log", segment_bytes=500)
+    assert again.log_end_offset == bases[-1]
+    assert content.startswith(content_of(again))
     again.close()
