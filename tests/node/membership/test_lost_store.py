@@ -86,7 +86,11 @@ def test_a_node_whose_store_comes_back_serves_again(tmp_path: Path) -> None:
         with WireClient(node.port) as client:
             assert produce(client) is ErrorCode.none
             take_away(node.data_dir, lambda path: path.rename(aside / path.name))
+            # Whoever asks for it now gets another error than that it is not there.
+            instead = node.data_dir / FILES[0]
+            instead.symlink_to(instead)
             wait_until(client, ErrorCode.not_leader_or_follower, NOTICED_SECONDS + SLACK_SECONDS)
+            instead.unlink()
             take_away(aside, lambda path: path.rename(node.data_dir / path.name))
             wait_until(client, ErrorCode.none, NOTICED_SECONDS + SLACK_SECONDS)
         assert "the node serves again" in node.log
