@@ -209,9 +209,17 @@ class _Opening:
         for segment, following in zip(local.segments, local.segments[1:], strict=False):
             segment.end_offset = following.base_offset
         if not local.segments:
-            segment = local.new_segment(max(start_offset, local_start))
+            base_offset = max(start_offset, local_start)
+            if base_offset != self.checkpoints.local_start_offset:
+                self._write_start(start_offset, base_offset)
+            segment = local.new_segment(base_offset)
             segment.create()
             local.segments.append(segment)
+
+    def _write_start(self, log_start_offset: int, local_start_offset: int) -> None:
+        """Write where the log begins, ahead of its first file: what is below is not missing."""
+        path = self.local.directory / START_OFFSET_FILE
+        write_checkpoint(path, [[log_start_offset, local_start_offset]])
 
     def recover(self) -> ProducerState:
         """Bring segments, epochs and producers to the log end offset."""
@@ -350,6 +358,7 @@ class _Opening:
         if local.end_offset >= start_offset:
             return producers
         write_checkpoint(local.directory / RECOVERY_POINT_FILE, [[local.start_offset]])
+        self._write_start(start_offset, start_offset)
         self.recovery_point = start_offset
         (local.directory / CLEANER_OFFSET_FILE).unlink(missing_ok=True)
         self.checkpoints.cleaned_up_to = 0

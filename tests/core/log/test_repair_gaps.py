@@ -83,6 +83,43 @@ def test_gaps_are_no_damage(tmp_path: Path) -> None:
     assert intact_in(plan) == offsets_of(places)
 
 
+@pytest.mark.parametrize("has_older", [True, False])
+def test_a_log_that_began_above_zero_has_lost_nothing(has_older: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    if has_older:
+        a_replica(folder, [0, 1, 2, 3, 4, 5])
+    log = open_log(folder, log_start_offset=100)
+    log.append_as_leader(batch(RECORDS), leader_epoch=1)
+    log.close()
+    plan = plan_repair(folder)
+    assert plan.steps == ()
+    assert intact_in(plan) == {100, 101}
+    log = open_log(folder)  # Also where the metadata store does not say so again.
+    assert (log.log_start_offset, log.log_end_offset) == (100, 102)
+    log.close()
+
+
+def test_a_crash_while_a_log_begins_above_zero_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, crashes = tmp_path / "t-0", 0
+    a_replica(folder, [0, 1, 2, 3, 4, 5])
+
+    def crash() -> None:
+        nonlocal crashes
+        crashes += 1
+        crashed = copy_of(folder, tmp_path / "crashed" / "t-0")
+        assert plan_repair(crashed).steps == ()
+        log = open_log(crashed, log_start_offset=100)
+        assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+        log.close()
+        assert plan_repair(crashed).steps == ()
+
+    with watched(monkeypatch, crash):
+        open_log(folder, log_start_offset=100).close()
+    assert crashes > 5
+
+
 def test_a_batch_with_a_wrong_base_offset_is_no_gap(tmp_path: Path) -> None:
     """Where what is behind begins before it would end."""
     places = a_replica(tmp_path / "t-0", list(range(BATCH_COUNT)))
