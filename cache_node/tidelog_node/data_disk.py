@@ -1,20 +1,20 @@
 """Whether the disk under the data directory takes what is written to it.
 
 Theory of operation. A node whose disk has no room, or fails, must not lead: others may have
-room. So whoever meets an error of the disk tells ``DataDisk.note``, and ``DiskWatch`` looks at
-the free space every second.
+room. Every caller that gets a disk error reports it with ``DataDisk.note``, and ``DiskWatch``
+looks at the free space every second.
 
 - *Full* is a disk with less free space than ``log.dir.reserve.bytes``, or one that has
   refused a write for lack of space. Nothing is appended then, on no partition: what is left
-  of the disk is for the metadata store, checkpoints and whatever else makes room. What is
-  appended between two looks is counted, so that a burst does not take the reserve.
+  of the disk is for the metadata store, checkpoints and the work that makes room. Appended
+  bytes are counted between two looks, so that a burst does not take the reserve.
 - It is over when twice the reserve is free and a probe, which writes, flushes and reads a
-  small file, succeeds. A disk that fills up again soon after is left alone for longer each
-  time, so that leaderships do not go back and forth.
+  small file, succeeds. A disk that becomes full again soon after, however that is found, is
+  left alone for longer each time, so that leaderships do not go back and forth.
 - *Failed* is a disk on which the probe fails otherwise. The first error of a log asks for a
   probe at once; a disk that passes it has lost a file or two at most (``log_recovery``).
 
-``is_fit`` is what the rest of the cluster is told, with the lease: followers of a node that is
+``is_fit`` is told to the rest of the cluster, with the lease: followers of a node that is
 not fit are not waited for, and others are made leader where there are others.
 """
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -52,7 +53,7 @@ FULL, FAILED = "disk-full", "disk-failed"
 
 
 class DataDisk:
-    """What is known of the disk. Only ``DiskWatch`` finds out that trouble is over."""
+    """The state of the disk. Only ``DiskWatch`` finds out that trouble is over."""
 
     __slots__ = ("_on_change", "has_failed", "is_full", "left_bytes", "on_low", "on_trouble")
 
@@ -130,11 +131,12 @@ class DiskWatch:
         self._executor = executor
         self._must_probe = False
         self._relapse_count = 0
-        self._fit_since: float | None = None  # None: it is not, or was never otherwise
+        self._fit_since: float | None = -math.inf  # the loop's time; None: it is not fit
         self._not_before = 0.0  # the loop's time of the next look at a disk in trouble
         self._stir = asyncio.Event()
         disk.on_trouble = self._on_trouble
         disk.on_low = self._look_now
+        disk.subscribe(self._on_change)
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -164,10 +166,7 @@ class DiskWatch:
             disk.left_bytes = max(look.free_bytes - reserve, LOW_STEP_BYTES)
         self._tell_full(is_full, _room(look.free_bytes, reserve))
         self._tell_failed(has_failed, str(problem))
-        was_fit = disk.is_fit
         disk.change(is_full=is_full, has_failed=has_failed)
-        if disk.is_fit and not was_fit:
-            self._fit_since = loop.time()
 
     def _reserve(self, total_bytes: int) -> int:
         """Return how many bytes are to stay free."""
@@ -189,18 +188,25 @@ class DiskWatch:
             disk.change(is_full=True, has_failed=disk.has_failed)
 
     def _on_trouble(self, said: str) -> None:
-        """Look soon; after trouble that has been over for a short time only, later."""
+        """Probe the disk at the next look."""
         self._must_probe = True
+        if self._disk.is_full:
+            self._tell_full(True, said)
+        self._stir.set()
+
+    def _on_change(self) -> None:
+        """Put off the next look at a full disk; for longer if it was well for a short time only."""
         now = asyncio.get_running_loop().time()
+        if self._disk.is_fit:
+            self._fit_since = now
+            return
         if self._fit_since is not None:
             is_relapse = now - self._fit_since < RELAPSE_SECONDS
             self._relapse_count = self._relapse_count + 1 if is_relapse else 0
             self._fit_since = None
-        wait_s = min(LOOK_SECONDS * 2.0 ** min(self._relapse_count, 10), WAIT_SECONDS_MAX)
         if self._disk.is_full:
+            wait_s = min(LOOK_SECONDS * 2.0 ** min(self._relapse_count, 10), WAIT_SECONDS_MAX)
             self._not_before = now + wait_s
-            self._tell_full(True, said)
-        self._stir.set()
 
     def _tell_full(self, is_full: bool, reason: str) -> None:
         extra = {"path": str(self._path), "reason": reason}

@@ -1,9 +1,9 @@
 """Opening the logs of new partitions, few at once and on other threads than the loop's.
 
-A replicated partition needs its log before it can be led or followed, and to make the files
-of one takes a millisecond or several. A topic of few partitions is there when its creation
-is answered: those logs are opened where they are needed. Of thousands of partitions the rest
-wait here, and until then nobody leads or follows them on this node.
+A replicated partition needs its log before it can be led or followed, and creating the files
+of a log takes up to several milliseconds. The loop opens the first few logs itself: a topic of
+few partitions is there when its creation is answered. The remaining logs are queued. Their
+partitions have no role on this node until the log is open.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ L = TypeVar("L", bound=Openable)
 
 
 class LogOpening(Generic[L]):
-    """What is to be opened. For the node's event loop."""
+    """The logs to be opened. For the node's event loop."""
 
     def __init__(
         self, executor: Executor, on_round: Callable[[Collection[L], Mapping[L, Exception]], None]
     ) -> None:
-        """``on_round`` is called with logs that are open now, and with those that are not."""
+        """``on_round`` is called with the logs that were opened, and with those that failed."""
         self._executor = executor
         self._on_round = on_round
         self._here_left = 0
@@ -61,12 +61,12 @@ class LogOpening(Generic[L]):
         return True
 
     def discard(self, log: L) -> None:
-        """Forget a log that nobody wants any more. It may be open by now."""
+        """Forget a log that is no longer needed. It may be open by now."""
         self._waiting.pop(log, None)
         self._round.discard(log)
 
     async def close(self) -> None:
-        """Begin to open nothing any more."""
+        """Stop opening logs."""
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()

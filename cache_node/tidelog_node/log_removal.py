@@ -1,8 +1,8 @@
-"""Taking the logs of deleted partitions away, in turns with everyone else.
+"""Removing the logs of deleted partitions, in turns with the loop's other work.
 
-To close a log and rename its directory takes a fraction of a millisecond or several, on the
-loop, since nobody may use it meanwhile. A few go at once. Of a deletion of thousands the rest
-wait here, refused to everyone; one whose name a new partition wants goes before that.
+Closing a log and renaming its directory takes up to several milliseconds, on the loop, since
+nobody may use the log meanwhile. The first few logs go at once. The other logs of a large
+deletion wait here and accept no request. If a new partition needs a name, that log goes first.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ DIRECTORIES_PER_JOB = 256  # that are unlinked by one thread, with one fsync bef
 
 
 class LogRemoval(Generic[R]):
-    """What is to be taken away. For the node's event loop."""
+    """The logs to be removed. For the node's event loop."""
 
     def __init__(self, executor: Executor, take_away: Callable[[R], Path | None]) -> None:
-        """``take_away`` closes a log and returns what is left to be removed, if anything is."""
+        """``take_away`` closes a log and returns the directory to unlink, if there is one."""
         self._executor = executor
         self._take_away = take_away
         self._at_once_left = 0
@@ -44,7 +44,7 @@ class LogRemoval(Generic[R]):
         self._at_once_left = AT_ONCE_MAX
 
     def add(self, partition: TopicPartition, replica: R) -> None:
-        """Take a log away that nobody can open any more: now, or in its turn."""
+        """Remove a log that nobody can open any more: now, or in its turn."""
         self._waiting[partition] = replica
         if self._at_once_left > 0:
             self._at_once_left -= 1
@@ -53,14 +53,14 @@ class LogRemoval(Generic[R]):
             self._timer = asyncio.get_running_loop().call_later(REST_SECONDS, self._turn)
 
     def take(self, partition: TopicPartition) -> None:
-        """Take the log of this name away if it waits: the name is wanted."""
+        """Remove the log of this name now if it waits: the name is needed."""
         replica = self._waiting.pop(partition, None)
         path = None if replica is None else self._take_away(replica)
         if path is not None:
             self._renamed.append(path)
 
     def finish(self) -> None:
-        """Take away all that wait."""
+        """Remove all logs that wait."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -87,6 +87,40 @@ def test_a_disk_with_less_than_the_reserve_is_full(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("finder", ["the watch", "an append"])
+def test_a_disk_that_falls_below_its_reserve_again_is_left_alone_for_longer(
+    finder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a disk does that fills at the rate at which retention makes room."""
+    monkeypatch.setattr(data_disk, "RESERVE_SHARE_MAX", 1)
+    monkeypatch.setattr(data_disk, "LOOK_SECONDS", 0.0)
+
+    async def run() -> None:
+        async with a_watch(tmp_path) as (disk, watch):
+            waits_s: list[float] = []
+            for _ in range(4):
+                watch._node_config = lambda: NodeConfig(log_dir_reserve_bytes=2**62)
+                if finder == "an append":
+                    disk.note_low()
+                else:
+                    await watch.look()
+                assert disk.is_full
+                waits_s.append(watch._not_before - asyncio.get_running_loop().time())
+                watch._node_config = lambda: NodeConfig(log_dir_reserve_bytes=0)
+                await watch.look()
+                assert disk.is_full is (waits_s[-1] > 0)
+                watch._not_before = 0.0
+                await watch.look()
+                assert disk.is_fit
+                monkeypatch.setattr(data_disk, "LOOK_SECONDS", 10.0)
+            assert waits_s[0] <= 0
+            assert 15 < waits_s[1] <= 20
+            assert 35 < waits_s[2] <= 40
+            assert 55 < waits_s[3] <= 60
+
+    asyncio.run(run())
+
+
 def test_a_disk_that_fails_a_probe_has_failed_until_one_succeeds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
