@@ -325,6 +325,7 @@ class SegmentMender:
             if replica.opened_log is not log or log.is_offline:
                 raise _Waits
             await put_in_place(log, source, CleanedSegment(seal, (old,)), self._executor)
+            log.count_as_cut()  # The leader may have what was erased here.
         replica.note_unflushed()
 
     async def _fetch(

@@ -19,6 +19,9 @@ What may come between, and why that is safe:
   run is given up when the log is cut (``SegmentsChanged``), and what was said is taken back when
   it was cut later, or does not reach up to there after a restart, while the request is there:
   the records may come again from a leader that has yet to erase them.
+- A damaged segment, or the whole log, is fetched from the leader again (``SegmentMender``,
+  ``LogReopener``), which may not have erased yet. The log counts that as a cut, or is another
+  object: what was said is taken back.
 - Retention takes segments: what is gone needs no erasing; the run begins anew.
 - Compaction. One log is rewritten by one at a time (``busy``). Either leaves what the other
   would have left (all records of the key go, so none comes back that a newer one hid).
@@ -109,8 +112,8 @@ class KeyEraser:
         self._read_at = 0.0  # the loop's time
         self._changed = asyncio.Event()
         self._not_before: dict[ItemKey, float] = {}  # the loop's time
-        # How often the log was cut when this node was last known to be done with a request.
-        self._cut_counts: dict[ItemKey, int] = {}
+        # The log, and how often it was cut, when it was last known to be done with a request.
+        self._done_logs: dict[ItemKey, tuple[UnifiedLog, int]] = {}
 
     async def start(self) -> None:
         """Take back what the logs do not bear out any more, before anything is fetched into them.
@@ -160,7 +163,7 @@ class KeyEraser:
             logger.warning("keys to erase not read, will retry", extra={"reason": str(error)})
             return
         kept = {request.item_id for request in self._requests}
-        for known in (self._not_before, self._cut_counts):
+        for known in (self._not_before, self._done_logs):
             for gone in known.keys() - kept:
                 del known[gone]
 
@@ -206,11 +209,12 @@ class KeyEraser:
         if not request.of(self._broker_id).is_done:
             return
         log, key = replica.log, request.item_id
-        cut_count = self._cut_counts.setdefault(key, log.cut_count)
-        if cut_count == log.cut_count and log.log_end_offset >= request.up_to:
+        done_log, cut_count = self._done_logs.setdefault(key, (log, log.cut_count))
+        is_same = done_log is log and cut_count == log.cut_count
+        if is_same and log.log_end_offset >= request.up_to:
             return
         await self._say(request, lambda mine: dataclasses.replace(mine, is_done=False))
-        del self._cut_counts[key]
+        del self._done_logs[key]
 
     async def _carry_out(self, request: KeyErasure, replica: Replica) -> None:
         """Do what can be done now; what cannot is tried again at the next look."""
@@ -263,7 +267,7 @@ class KeyEraser:
                 if log.is_offline or log.local_log_start_offset > segments[0].base_offset:
                     raise SegmentsChanged(f"segments of {log.partition} went meanwhile") from error
                 raise
-        self._cut_counts[request.item_id] = cut_count
+        self._done_logs[request.item_id] = log, cut_count
         await self._say(request, lambda mine: dataclasses.replace(mine, is_done=True))
         logger.info(
             "key erased",

@@ -736,8 +736,15 @@ class UnifiedLog:
 
     @property
     def cut_count(self) -> int:
-        """How often this object's log was cut at its end: other records may stand there since."""
+        """How often this object's log got, or may have got, other records where it had some.
+
+        It was cut at its end, or a segment came from the leader again.
+        """
         return self._local.cut_count
+
+    def count_as_cut(self) -> None:
+        """Note that a segment holds the leader's records now, also those removed here before."""
+        self._local.cut_count += 1
 
     def begin_cleaning(self, segments: Sequence[SegmentToClean]) -> CleaningSource:
         """Return what else compacting these segments of the log takes. Raises ``StorageError``."""

@@ -1,0 +1,87 @@
+"""A key that was erased, and a segment that is fetched again from a leader that still has it."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from pathlib import Path
+
+from tidelog_core.metadata import records
+from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure
+from tidelog_node.compaction.key_eraser import KeyEraser
+
+from tests.node.test_segment_mending import Mending, Tier, mending
+
+
+class CopylessTier(Tier):
+    """Has no records either."""
+
+    async def compacted_up_to(self, _: object) -> int | None:
+        return None
+
+
+def eraser_of(one: Mending) -> KeyEraser:
+    return KeyEraser(
+        store=one.node.store,
+        view=one.node.view,
+        replicas=one.node.replicas,
+        tier=CopylessTier(),
+        node_config=lambda: one.node.config,
+        broker_id=1,
+        busy=set(),
+        executor=one.node.executor,
+    )
+
+
+async def request_done(one: Mending) -> KeyErasure:
+    """Write a request that this node has carried out."""
+    request = KeyErasure(
+        topic_id=one.replica.topic_id,
+        partition=0,
+        key_sha256=sha256(b"key").hexdigest(),
+        up_to=one.replica.log.log_end_offset,
+        replicas=(ReplicaErasure(1, is_done=True),),
+    )
+    await one.node.store.commit([records.put(request)])
+    return request
+
+
+async def is_done(one: Mending, request: KeyErasure) -> bool:
+    item = await one.node.store.get(request.item_id)
+    assert item is not None
+    return KeyErasure.from_item(item).of(1).is_done
+
+
+def test_an_erasure_is_done_again_after_a_segment_was_fetched_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            request, eraser = await request_done(one), eraser_of(one)
+            await eraser.start()
+            assert await is_done(one, request)
+            one.leader.answers = [(0, one.whole[1])]
+            await one.follow()
+            one.damage(1)
+            await one.look(1)
+            assert one.paths[1].read_bytes() == one.whole[1]
+            await eraser.start()
+            assert not await is_done(one, request)
+
+    asyncio.run(run())
+
+
+def test_an_erasure_is_done_again_after_the_log_was_fetched_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            request, eraser = await request_done(one), eraser_of(one)
+            await eraser.start()
+            end_offset = one.replica.log.log_end_offset
+            one.replica.log.close()
+            one.node.directories.set_aside(one.replica)
+            one.replica.begin_anew()
+            for content in one.whole:
+                one.replica.log.append_as_follower(bytearray(content))
+            assert one.replica.log.log_end_offset == end_offset
+            await eraser.start()
+            assert not await is_done(one, request)
+
+    asyncio.run(run())
