@@ -19,13 +19,14 @@ class HostLock:
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
         """Hold the lock, as soon as it is the host's turn and the task the host's oldest."""
-        await self._acquire(host)
+        await self.acquire(host)
         try:
             yield
         finally:
-            self._release()
+            self.release()
 
-    async def _acquire(self, host: str) -> None:
+    async def acquire(self, host: str) -> None:
+        """Return once the lock is held; the caller must have ``release`` called."""
         if not self._is_held:
             self._is_held = True
             return
@@ -35,10 +36,11 @@ class HostLock:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # It was this one's turn, which others wait for.
-                self._release()
+                self.release()
             raise
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Hand the lock to the oldest of the host whose turn it is."""
         while self._line:
             host, turn = self._line.take()
             if not turn.done():

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from tidelog_node.host_line import HostLine
+from tidelog_node.host_lock import HostLock
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -113,8 +113,7 @@ class LargeRequests:
     """
 
     def __init__(self) -> None:
-        self._line: HostLine[asyncio.Future[None]] = HostLine()
-        self._is_taken = False
+        self._lane = HostLock()
         self._thread = ThreadPoolExecutor(1, "tidelog-requests")
         self._working_count = 0
         self._usual_switch_seconds = sys.getswitchinterval()
@@ -126,8 +125,8 @@ class LargeRequests:
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[LargeRequest]:
         """Wait for the lane, and leave it after; it rests before the next one enters."""
-        await self._enter(host)
-        request = LargeRequest(self, asyncio.get_running_loop(), self._let_next_in)
+        await self._lane.acquire(host)
+        request = LargeRequest(self, asyncio.get_running_loop(), self._lane.release)
         try:
             yield request
         finally:
@@ -144,28 +143,6 @@ class LargeRequests:
             self._working_count -= 1
             if not self._working_count:
                 sys.setswitchinterval(self._usual_switch_seconds)
-
-    async def _enter(self, host: str) -> None:
-        if not self._is_taken:
-            self._is_taken = True
-            return
-        entry: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.add(host, entry)
-        try:
-            await entry
-        except asyncio.CancelledError:
-            if not entry.cancelled():  # It had been let in, and does not come.
-                self._let_next_in()
-            raise
-
-    def _let_next_in(self) -> None:
-        while self._line:
-            host, entry = self._line.take()
-            if not entry.done():
-                entry.set_result(None)
-                self._line.end_turn(host)
-                return
-        self._is_taken = False
 
 
 class LargeRequest:
