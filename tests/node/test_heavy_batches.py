@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @contextmanager
-def client_of(node: NodeProcess) -> Iterator[WireClient]:
-    with WireClient(node.port) as client:
+def client_of(node: NodeProcess, *, host: str = "127.0.0.1") -> Iterator[WireClient]:
+    with WireClient(node.port, host=host) as client:
         client.socket.settimeout(60)
         yield client
 
@@ -120,6 +120,18 @@ def test_others_are_answered_while_a_heavy_batch_is_looked_into(node: NodeProces
         assert take_answers(sender, 1)[0][0] is ErrorCode.none
         # As objects the records would take over 20 MB.
         assert node.rss_bytes() - before < 12_000_000
+
+
+def test_a_host_with_many_heavy_batches_is_in_nobody_elses_way(node: NodeProcess) -> None:
+    batch = heavy(VERY_HEAVY_RECORDS // 2)
+    with ExitStack() as stack:
+        many = [stack.enter_context(client_of(node)) for _ in range(4)]
+        other = stack.enter_context(client_of(node, host="127.0.0.2"))
+        for client in (*many, other):
+            send_produce(client, "compacted", batch)
+        ((_, offset_of_other),) = take_answers(other, 1)
+        offsets = [offset for client in many for _, offset in take_answers(client, 1)]
+    assert sum(offset < offset_of_other for offset in offsets) <= 2
 
 
 def test_a_clients_batches_stay_in_order_behind_one_that_is_looked_into(node: NodeProcess) -> None:

@@ -84,8 +84,11 @@ def milliseconds(count: int) -> datetime.timedelta:
 class WireClient:
     """One connection to a node."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS)
+    def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
+        """``host``: the address to connect from, one of 127.0.0.0/8."""
+        self.socket = socket.create_connection(
+            ("127.0.0.1", port), TIMEOUT_SECONDS, source_address=(host, 0)
+        )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.correlation_id = 0
 

@@ -67,9 +67,9 @@ ACKS_ALL = -1
 ADVERTISED_MIN_VERSION = 0
 ZSTD_FROM = 7
 LEADER_FROM = 10
-# Of requests whose batches are looked into elsewhere. Beside the budget of ``RequestMemory``, not
-# in it: these can wait for minutes, and nobody else is to go without memory for as long. Of a host
-# half of it.
+# Bytes of requests that wait for the inspector; one host may have half of them. They do not count
+# in ``RequestMemory``: they can wait for minutes, and would take the memory from all other requests
+# for as long.
 HELD_BYTES_MAX = 67_108_864
 _NONE: Mapping[int, Replica] = {}
 _BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attributes
@@ -150,10 +150,9 @@ class ProduceHandler:
     ) -> Reply | HeldReply:
         """Have the batches looked into elsewhere; then append them and answer.
 
-        For a client that leaves before it is answered nothing is looked into any longer, and
-        what is not in the log by then does not get there: it never knew. Without acks it
-        cannot tell either, but a client that leaves once it has sent all means it: that is
-        carried out.
+        If the client leaves before its answer, batches that are not in the log yet are dropped:
+        the client was never told that they are stored. A request without acks is carried out
+        all the same, because its client may well leave once everything is sent.
         """
         request = looked.without_refused(request)
         size_bytes = _size_bytes(request)
@@ -171,9 +170,9 @@ class ProduceHandler:
             )
         )
 
-        def on_done(work: asyncio.Task[Reply]) -> None:
+        def on_done(done: asyncio.Task[Reply]) -> None:
             self._held.give_back(host, size_bytes)
-            held.take_from(work)
+            held.take_from(done)
 
         work.add_done_callback(on_done)
         if request.acks:

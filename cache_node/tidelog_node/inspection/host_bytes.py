@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-HOST_SHARE = 2  # one host has one part in so many at most: what is left is for the others
+HOST_SHARE = 2  # one host may have the bound divided by this; the rest is for other hosts
 
 
 class HostBytes:
-    """Counts bytes by host. What finds nothing before it is let in, however large it is."""
+    """Counts bytes by host. Where nothing waits, a batch of any size is let in."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max

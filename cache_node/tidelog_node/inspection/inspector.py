@@ -2,10 +2,10 @@
 
 Looking at records costs by the record, and a megabyte can hold millions of them. Small batches
 are looked at on the spot, within a ``LookBudget``; all others go to a process, one at a time. The
-clients' hosts take turns, and each may have half of the bytes that wait, so none is in the way of
-the others with many connections or many large batches. Nothing further of a connection is handled
-while its own batch is there (``HeldReply``). A caller that is cancelled is out of the line at
-once; where its batch is being looked into, the process is ended and started again.
+clients' hosts take turns, and one host may have half of the bytes that wait: many connections or
+large batches of one host do not keep the others from their turn. Nothing further of a connection
+is handled while its own batch is there (``HeldReply``). A cancelled caller leaves the line at once;
+if its batch is being looked into, the process is ended and started again for the next one.
 """
 
 from __future__ import annotations
