@@ -13,8 +13,8 @@ class PeerClocks:
     """Witnesses for this node's clock, from readings of the leases. For one event loop.
 
     Only a lease that has moved since the reading before tells what the time is: it was written
-    after that reading had begun, and that moment is when its clock counts as heard. Counted so
-    it seems ahead by as much as the readings are apart, never behind.
+    after that reading had begun, and that moment is when its clock counts as heard. This
+    overestimates the peer's clock by at most the interval between two readings.
     """
 
     def __init__(self, broker_id: int) -> None:

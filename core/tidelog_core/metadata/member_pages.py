@@ -58,7 +58,7 @@ def member_collection(shard: int) -> str:
 
 
 def page_prefix(group_id: str) -> str:
-    """Return how the keys of a group's pages begin. Those of other groups may do so too."""
+    """Return the key prefix of a group's pages. Pages of other groups can share it."""
     return f"{group_id}/"
 
 
