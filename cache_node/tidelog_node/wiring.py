@@ -348,6 +348,7 @@ async def _start_rewriting(
         clock_ms=wall_clock_ms,
         may_expire=data.may_expire,
         holds_files=cluster.directories.holds,
+        suspect=mender.suspect,
         busy=busy,
         executor=data.executor,
     )

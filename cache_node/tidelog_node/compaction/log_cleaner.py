@@ -54,6 +54,7 @@ from tidelog_node.replicas import Replica
 logger = logging.getLogger(__name__)
 
 FAILURE_BACKOFF_MS = 60_000  # before a log whose compaction has failed is tried again
+DAMAGE_BACKOFF_MS = 600_000  # before one is that was damaged: all of it is checked each time
 
 
 class ReplicaSource(Protocol):
@@ -99,12 +100,14 @@ class LogCleaner:
         clock_ms: Callable[[], int],
         may_expire: Callable[[], bool],
         holds_files: Callable[[Replica], bool],
+        suspect: Callable[[TopicPartition, int], None],
         busy: set[Replica],
         executor: Executor,
     ) -> None:
         """``holds_files`` says of a replica whose log is not open whether it is worth opening.
 
         ``busy`` holds those whose segments are being replaced, also by others than this.
+        ``suspect`` has a sealed segment, named by its base offset, looked at for damage.
         ``may_expire`` says whether ``clock_ms`` can be trusted to tell what is too old.
         """
         self._replicas = replicas
@@ -113,10 +116,10 @@ class LogCleaner:
         self._clock_ms = clock_ms
         self._may_expire = may_expire
         self._holds_files = holds_files
+        self._suspect = suspect
         self._busy = busy
         self._executor = executor
         self._not_before_ms: dict[Replica, int] = {}
-        self._uncleanable: set[Replica] = set()  # damaged; nobody mends them meanwhile
         self.run_count = 0
 
     async def run(self) -> None:
@@ -141,15 +144,12 @@ class LogCleaner:
     def _dirtiest(self) -> tuple[Replica, Cleanable] | None:
         """Return the log with the greatest part to compact, of those that are due."""
         held = list(self._replicas.replicas())
-        self._uncleanable.intersection_update(held)
         for gone in self._not_before_ms.keys() - set(held):
             del self._not_before_ms[gone]
         now_ms = self._clock_ms()
         found: tuple[Replica, Cleanable] | None = None
         for replica in held:
-            if replica in self._busy or replica in self._uncleanable:
-                continue
-            if self._not_before_ms.get(replica, 0) > now_ms:
+            if replica in self._busy or self._not_before_ms.get(replica, 0) > now_ms:
                 continue
             try:
                 cleanable = self._look_at(replica, now_ms)
@@ -181,10 +181,13 @@ class LogCleaner:
         except SegmentsChanged as error:
             logger.info("compaction given up", extra={**what, "reason": str(error)})
         except CorruptRecordBatch as error:
-            self._uncleanable.add(replica)
-            logger.error(
-                "log is damaged and is not compacted any more", extra={**what, "reason": str(error)}
+            self._not_before_ms[replica] = self._clock_ms() + DAMAGE_BACKOFF_MS
+            logger.warning(
+                "log is damaged, it is compacted once it is mended",
+                extra={**what, "reason": str(error)},
             )
+            for segment in cleanable.segments:
+                self._suspect(replica.partition, segment.base_offset)
         except (TidelogError, OSError) as error:
             self._note_failure(replica, error)
         except Exception:

@@ -168,8 +168,9 @@ def test_a_topic_may_be_compacted_and_lose_its_oldest_records(node: NodeProcess)
     assert_compacted(records, {**dict(records), **newest}, active_base)
 
 
-def test_a_damaged_log_is_left_as_it_is(tmp_path: Path) -> None:
-    idle = {**CONFIG, "log.cleaner.enable": "false"}
+def test_a_damaged_log_is_left_as_it_is_and_its_segment_named(tmp_path: Path) -> None:
+    # The scrubber must not be the one that finds it.
+    idle = {**CONFIG, "log.cleaner.enable": "false", "log.scrub.bytes.per.second": "0"}
     with NodeProcess(tmp_path / "node", config=idle) as node:
         create(node, "damaged")
         produce(node.address, "damaged", 600)
@@ -185,7 +186,7 @@ def test_a_damaged_log_is_left_as_it_is(tmp_path: Path) -> None:
         del node.config["log.cleaner.enable"]
         node.start()
         eventually(
-            lambda: "log is damaged and is not compacted any more" in node.log,
+            lambda: f"{sealed[1]} is damaged at position 0" in node.log,
             lambda: f"it is not noticed:\n{node.log[-3000:]}",
         )
         assert [path.read_bytes() for path in sealed] == before

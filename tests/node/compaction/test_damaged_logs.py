@@ -1,0 +1,72 @@
+"""Compaction that meets a damaged segment."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.records.batch import Record, build_batch
+from tidelog_node.compaction.log_cleaner import LogCleaner
+from tidelog_node.replicas import Replica
+
+from tests.node.compaction.test_erased_and_mended import CopylessTier
+from tests.node.replication.led_node import led_node
+
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "remote.storage.enable": "false",
+}
+DAY_MS = 86_400_000
+WAIT_SECONDS = 30.0
+
+
+def fill(replica: Replica) -> None:
+    """Write three sealed segments that all have the same key."""
+    for number in range(3):
+        record = Record(0, 1_000_000 + number, b"key", b"%d" % number)
+        replica.append(bytearray(build_batch([record])))
+        replica.log.roll()
+    replica.log.flush()
+    replica.log.advance_high_watermark(replica.log.log_end_offset)
+
+
+def test_a_log_is_compacted_again_once_its_segment_is_mended(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = dataclasses.replace(NodeConfig(), log_cleaner_backoff_ms=10)
+        suspected: list[int] = []
+        now_ms = 2_000_000
+        async with led_node(tmp_path, config) as node:
+            replica = await node.create_topic(**COMPACTED)
+            fill(replica)
+            cleaner = LogCleaner(
+                replicas=node.replicas,
+                tier=CopylessTier(),
+                node_config=lambda: config,
+                clock_ms=lambda: now_ms,
+                may_expire=lambda: True,
+                holds_files=node.directories.holds,
+                suspect=lambda _, base_offset: suspected.append(base_offset),
+                busy=set(),
+                executor=node.executor,
+            )
+            path = replica.log.sealed_segments()[1].path
+            whole = path.read_bytes()
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+            task = asyncio.create_task(cleaner.run())
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not suspected:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert int(path.stem) in suspected
+            assert cleaner.run_count == 0
+            path.write_bytes(whole)
+            now_ms += DAY_MS
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not cleaner.run_count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
