@@ -16,8 +16,9 @@ this object alone: bytes gathered into one send, file slices with ``sendfile``; 
 socket is full it waits to be writable, and where a slice is on the disk alone, for another
 thread to read it. While too many requests or answers wait, nothing more is read.
 
-Requests that came in whole are carried out even if the client has left meanwhile: who
-sends LeaveGroup and hangs up means it.
+Requests that came in whole are carried out even if the client has left meanwhile: a client
+that sends LeaveGroup and hangs up means it. A Produce that is held (``HeldReply``) is the
+exception: it is dropped, unless its client wanted no answer.
 """
 
 from __future__ import annotations
