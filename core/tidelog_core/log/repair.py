@@ -50,6 +50,7 @@ from tidelog_core.log.paths import (
     parse_segment_name,
     segment_path,
 )
+from tidelog_core.log.quarantine import keep_file
 from tidelog_core.log.recovery import Checkpoints, read_checkpoints
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.whole_batches import (
@@ -227,12 +228,9 @@ def carry_out(plan: RepairPlan, quarantine: Path) -> None:
     Nobody uses the log meanwhile. Raises ``OSError``.
     """
     directory = plan.directory
-    quarantine.mkdir(parents=True, exist_ok=True)
     changed = {step.path for step in plan.steps}
     for name in (SEGMENT_FILE, RECOVERY_POINT_FILE, *(step.path.name for step in plan.steps)):
-        if (directory / name).exists():
-            os.link(directory / name, _free_path(quarantine, name))
-    sync_directory(quarantine)
+        keep_file(directory / name, quarantine)
     (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     if not (directory / CLEANER_OFFSET_FILE).exists():
         # It says that nothing is compacted, and by being there that offsets may be missing. It
@@ -296,11 +294,3 @@ def _joined(ranges: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
         before = one
     if before is not None:
         yield before
-
-
-def _free_path(directory: Path, name: str) -> Path:
-    count, path = 0, directory / name
-    while path.exists():
-        count += 1
-        path = directory / f"{name}.{count}"
-    return path
