@@ -4,53 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.records import Partition
 from tidelog_node import segment_mending
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.registration import register_broker
 from tidelog_node.replicas import Replica
 from tidelog_node.segment_mending import SegmentMender
-from tidelog_node.wire.primitives import write_uvarint
 
 from tests.node.replication.led_node import LedNode, led_node
+from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, ScriptedLeader, scripted_leader
 from tests.node.wire_client import a_batch
 
 CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE = 2, 1
-OF_A_LATER_KAFKA = 9_999
 BATCH_COUNT = 4
-
-
-class ScriptedLeader:
-    """Answers every fetch with the next of its answers, and with the last from then on."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, bytes]] = []  # error code, records
-        self.topic_id = b""
-        self.asked_count = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                (size_bytes,) = struct.unpack(">i", await reader.readexactly(4))
-                await reader.readexactly(size_bytes)
-                error_code, records = self.answers[min(self.asked_count, len(self.answers) - 1)]
-                self.asked_count += 1
-                out = bytearray(struct.pack(">iBihi", 0, 0, 0, 0, 0))
-                out += b"\x02" + self.topic_id + b"\x02"
-                out += struct.pack(">ihqqqBi", 0, error_code, 0, 0, 0, 1, -1)
-                write_uvarint(out, len(records) + 1)
-                out += records + b"\0\0\0"
-                writer.write(struct.pack(">i", len(out)) + out)
-        except asyncio.IncompleteReadError:
-            writer.close()
 
 
 class Tier:
@@ -112,13 +83,7 @@ class Mending:
 
 @asynccontextmanager
 async def mending(folder: Path) -> AsyncIterator[Mending]:
-    leader = ScriptedLeader()
-    server = await asyncio.start_server(leader.serve, "127.0.0.1", 0)
-    async with server, led_node(folder) as node:
-        port = server.sockets[0].getsockname()[1]
-        await register_broker(
-            node.store, broker_id=2, incarnation=uuid4(), host="127.0.0.1", port=port, rack=None
-        )
+    async with led_node(folder) as node, scripted_leader(node) as leader:
         replica = await node.create_topic()
         for _ in range(BATCH_COUNT):
             replica.append(bytearray(a_batch(b"one")))

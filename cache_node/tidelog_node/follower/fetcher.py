@@ -19,12 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import (
-    ErrorCode,
-    NotLeaderOrFollower,
-    StorageError,
-    TidelogError,
-)
+from tidelog_core.errors import NotLeaderOrFollower, StorageError, TidelogError
 from tidelog_core.log.values import UnexpectedAppendOffset
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
@@ -47,6 +42,7 @@ from tidelog_node.follower.wire import (
     WantedPartition,
     encode_follower_fetch,
     error_name,
+    known_error,
     parse_follower_fetch,
 )
 from tidelog_node.replicas import Replica, ReplicaManager
@@ -337,7 +333,7 @@ class LeaderFetcher:
         action = follower.on_answer(
             fetch,
             FetchAnswer(
-                ErrorCode(answer.error_code),
+                known_error(answer.error_code),
                 answer.high_watermark,
                 answer.log_start_offset,
                 answer.diverging,

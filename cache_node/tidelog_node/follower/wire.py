@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidelog_core.errors import ErrorCode
+from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
 
 from tidelog_node.wire.primitives import (
     MalformedRequest,
@@ -118,6 +118,14 @@ def parse_follower_fetch(frame: memoryview) -> tuple[int, list[FetchedPartition]
             found.append(fetched)
         position = skip_tagged_fields(frame, position)
     return error_code, found
+
+
+def known_error(code: int) -> ErrorCode:
+    """Return the error. Raises ``NotLeaderOrFollower`` for one that a later version has added."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        raise NotLeaderOrFollower(f"the leader answers error {code}") from None
 
 
 def error_name(code: int) -> str:

@@ -1,0 +1,56 @@
+"""A leader of one partition that answers fetches with what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+from tidelog_node.registration import register_broker
+from tidelog_node.wire.primitives import write_uvarint
+
+from tests.node.replication.led_node import LedNode
+
+OF_A_LATER_KAFKA = 9_999  # an error code
+
+
+class ScriptedLeader:
+    """Answers every fetch with the next of its answers, and with the last from then on."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bytes]] = []  # error code, records
+        self.topic_id = b""
+        self.asked_count = 0
+        self.connection_count = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connection_count += 1
+        try:
+            while True:
+                (size_bytes,) = struct.unpack(">i", await reader.readexactly(4))
+                await reader.readexactly(size_bytes)
+                error_code, records = self.answers[min(self.asked_count, len(self.answers) - 1)]
+                self.asked_count += 1
+                out = bytearray(struct.pack(">iBihi", 0, 0, 0, 0, 0))
+                out += b"\x02" + self.topic_id + b"\x02"
+                out += struct.pack(">ihqqqBi", 0, error_code, 0, 0, 0, 1, -1)
+                write_uvarint(out, len(records) + 1)
+                out += records + b"\0\0\0"
+                writer.write(struct.pack(">i", len(out)) + out)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+
+@asynccontextmanager
+async def scripted_leader(node: LedNode) -> AsyncIterator[ScriptedLeader]:
+    """Listen as broker 2 of the node's cluster."""
+    leader = ScriptedLeader()
+    server = await asyncio.start_server(leader.serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        await register_broker(
+            node.store, broker_id=2, incarnation=uuid4(), host="127.0.0.1", port=port, rack=None
+        )
+        yield leader
