@@ -1,4 +1,14 @@
-"""How far one follower is, as its leader sees it. Source: Kafka's ``ReplicaState``."""
+"""How far one follower is, as its leader sees it. Source: Kafka's ``ReplicaState``.
+
+A request of a fetch session (KIP-227) names only the partitions whose position has changed; of
+all others it says: the follower still has what it had, and asks at this moment. Kafka notes that
+for every partition of the session at every request. Here the session has one time for all of
+them (``FollowerContact``), and a partition takes it over when it matters: when the leader's log
+grows beyond a follower that had all of it (``note_growth``), or the session lets go of the
+partition (``end_contact``). Before that the follower is caught up whatever the time is; after
+that, a position that does not move is no longer what counts as caught up, however often the
+session asks for other partitions.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +16,13 @@ from dataclasses import dataclass
 
 UNKNOWN_OFFSET = -1
 NO_REPLICA_EPOCH = -1
+
+
+@dataclass(slots=True, eq=False)
+class FollowerContact:
+    """When one fetch session of a follower was last heard of; it stays as it is when it ends."""
+
+    last_fetch_ms: float
 
 
 @dataclass(slots=True)
@@ -19,6 +36,7 @@ class FollowerProgress:
     last_fetch_leader_end: int = 0  # the leader's log end at that fetch
     last_caught_up_ms: float = float("-inf")
     wants_in: bool = False  # its last fetch was good enough to join the ISR
+    contact: FollowerContact | None = None  # of the session that may leave the partition unnamed
 
     def note_fetch(
         self,
@@ -28,8 +46,9 @@ class FollowerProgress:
         log_start_offset: int,
         replica_epoch: int,
         now_ms: float,
+        contact: FollowerContact | None = None,
     ) -> None:
-        """Note a fetch that came now.
+        """Note a fetch that came now, through the session of ``contact`` if there is one.
 
         The follower was caught up now if it has the leader's whole log; it was at its last
         fetch if it has by now all that the leader had then. Under a steady load of small
@@ -44,6 +63,25 @@ class FollowerProgress:
         self.replica_epoch = replica_epoch
         self.last_fetch_ms = now_ms
         self.last_fetch_leader_end = max(leader_end_offset, self.last_fetch_leader_end)
+        self.contact = contact
+
+    def note_growth(self, leader_end_offset: int) -> None:
+        """Note that the leader's log, which has ended here, is growing."""
+        contact = self.contact
+        if (
+            contact is not None
+            and self.log_end_offset == leader_end_offset
+            and contact.last_fetch_ms > self.last_fetch_ms
+        ):
+            # It had the whole log when it asked last, without naming the partition.
+            self.last_fetch_ms = contact.last_fetch_ms
+            self.last_caught_up_ms = max(self.last_caught_up_ms, contact.last_fetch_ms)
+
+    def end_contact(self, contact: FollowerContact, leader_end_offset: int) -> None:
+        """Note that the session names or means the partition no more."""
+        if self.contact is contact:
+            self.note_growth(leader_end_offset)
+            self.contact = None
 
     def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_ms: float) -> bool:
         """Whether it has the whole log, or had all of it within the last ``lag_ms``."""

@@ -52,7 +52,7 @@ from tidelog_core.metadata.records import Broker, Partition, check
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
-from tidelog_core.replication.follower_progress import FollowerProgress
+from tidelog_core.replication.follower_progress import FollowerContact, FollowerProgress
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
 from tidelog_core.replication.reassignment import end_reassignment
@@ -164,6 +164,8 @@ class LeaderState(Generic[Token]):
 
     def on_append(self, log_end_offset: int, now_ms: float) -> bool:
         """Note the log's new end. Returns whether the high watermark moved."""
+        for follower in self.followers.values():
+            follower.note_growth(self.log_end_offset)
         self.log_end_offset = log_end_offset
         return self.advance(now_ms)
 
@@ -189,9 +191,12 @@ class LeaderState(Generic[Token]):
         replica_epoch: int,
         log_start_offset: int,
         now_ms: float,
+        contact: FollowerContact | None = None,
     ) -> bool:
         """Note a fetch whose sender's log does not diverge. Returns whether the HW moved.
 
+        ``contact`` is that of the fetch session, whose later requests stand for this one until
+        the follower names another offset or ``end_contact`` is called.
         Raises ``NotLeaderOrFollower`` for a broker without a replica or a fetch of an
         earlier life, ``OffsetOutOfRange`` past the log end; nothing is noted then.
         """
@@ -211,9 +216,16 @@ class LeaderState(Generic[Token]):
             log_start_offset=log_start_offset,
             replica_epoch=replica_epoch,
             now_ms=now_ms,
+            contact=contact,
         )
         follower.wants_in = self._may_join(follower_id, follower)
         return self.advance(now_ms)
+
+    def end_contact(self, follower_id: int, contact: FollowerContact) -> None:
+        """Note that requests of the session say nothing of this partition any more."""
+        follower = self.followers.get(follower_id)
+        if follower is not None:
+            follower.end_contact(contact, self.log_end_offset)
 
     def _may_join(self, follower_id: int, follower: FollowerProgress) -> bool:
         return (
