@@ -143,6 +143,11 @@ class Client:
         is_current = self.is_alive and self.world.now < self.answered_at + SESSION_S
         return self.owned if is_current else set()
 
+    def topic_id(self, topic: str) -> UUID | None:
+        """Return the id of a topic it uses: of today's topic where it only knows the name."""
+        found = self.world.broker.view.image.topic(topic)
+        return None if found is None else found.topic_id
+
     def use(self, partitions: set[tuple[str, int]]) -> None:
         self.owned = partitions
         self.world.check_owners()

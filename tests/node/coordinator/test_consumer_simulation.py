@@ -12,8 +12,9 @@ everything is shared out, and moves of the shards are not noticed any more.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -55,11 +56,13 @@ class ConsumerWorld(World):
         return ClassicClient(**parts, is_eager=self.kinds == "eager")
 
     def check_owners(self) -> None:
-        owners: dict[tuple[str, int], str] = {}
+        owners: dict[tuple[UUID | None, int], str] = {}
         for client in self.clients:
-            for partition in client.in_use:
-                other = owners.setdefault(partition, client.name)
-                assert other == client.name, f"{partition} is used by {other} and {client.name}"
+            for topic, partition in client.in_use:
+                other = owners.setdefault((client.topic_id(topic), partition), client.name)
+                assert other == client.name, (
+                    f"{topic}-{partition} is used by {other} and {client.name}"
+                )
 
     def check_shared_out(self) -> None:
         living = [client for client in self.clients if client.is_alive]
@@ -79,6 +82,10 @@ class NewClient(Client):
 
     must_say_all: bool = True
     must_say_owned: bool = False
+    topic_ids: dict[str, UUID] = field(default_factory=dict)  # of what it has been given
+
+    def topic_id(self, topic: str) -> UUID | None:
+        return self.topic_ids[topic]
 
     def subscribes_anew(self) -> None:
         self.must_say_all = True
@@ -86,12 +93,7 @@ class NewClient(Client):
     async def turn(self) -> float:
         world = self.world
         is_full = self.must_say_all or self.epoch == 0
-        image = world.broker.view.image
-        owned = frozenset(
-            TopicIdPartition(topic.topic_id, p)
-            for name, p in self.owned
-            if (topic := image.topic(name)) is not None
-        )
+        owned = frozenset(TopicIdPartition(self.topic_ids[name], p) for name, p in self.owned)
         sent_at = world.now
         answer = await self.send(
             self.epoch,
@@ -114,13 +116,17 @@ class NewClient(Client):
         assigned = {
             (names[p.topic_id], p.partition) for p in answer.assigned if p.topic_id in names
         }
-        if assigned == self.owned:
+        topic_ids = {names[p.topic_id]: p.topic_id for p in answer.assigned if p.topic_id in names}
+        # A topic that is gone and has been made anew is another one.
+        kept = {(t, p) for t, p in self.owned & assigned if topic_ids[t] == self.topic_ids[t]}
+        if kept == assigned == self.owned:
             return INTERVAL_S
-        if self.owned - assigned:
+        if self.owned - kept:
             await asyncio.sleep(world.random.uniform(0, 3))  # its last records, and its commit
             if world.now >= self.answered_at + SESSION_S:
                 return 0.0
-            self.use(self.owned & assigned)
+            self.use(kept)
+        self.topic_ids = topic_ids
         self.use(assigned)
         self.must_say_owned = True
         return 0.01
