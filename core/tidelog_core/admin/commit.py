@@ -39,6 +39,7 @@ from tidelog_core.metadata.store import (
 from tidelog_core.retention.deleted_topics import remove_partitions
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 _PARTITIONS_PER_COMMIT = COMMIT_WRITES_MAX - 1  # one place is for the topic item
 _LATE = "The time for the request was over before this topic was begun."
@@ -82,11 +83,15 @@ async def commit_topics(
     transaction is begun at any time.
     """
     narrow = {
-        key: _writes(plan.topic, plan.partitions)
-        for key, plan in plans.items()
-        if len(plan.partitions) <= _PARTITIONS_PER_COMMIT
+        key: plan for key, plan in plans.items() if len(plan.partitions) <= _PARTITIONS_PER_COMMIT
     }
-    failed = await _commit_together(store, narrow, is_late)
+    failed = await _commit_together(
+        store,
+        narrow,
+        lambda plan: _writes(plan.topic, plan.partitions),
+        write_count=lambda plan: len(plan.partitions) + 1,
+        is_late=is_late,
+    )
     is_begun = bool(narrow)
     for key, plan in plans.items():
         if key in narrow:
@@ -108,58 +113,70 @@ async def commit_deletions(
     is_late: Callable[[], bool] = lambda: False,
 ) -> dict[K, TidelogError]:
     """Replace the topics by their tombstones; return those that failed, as ``commit_topics``."""
-    writes = {
-        key: [records.delete(deletion.topic), records.put(deletion.tombstone)]
-        for key, deletion in deletions.items()
-    }
-    return await _commit_together(store, writes, is_late)
+    return await _commit_together(
+        store,
+        deletions,
+        lambda deletion: [records.delete(deletion.topic), records.put(deletion.tombstone)],
+        write_count=lambda _: 2,
+        is_late=is_late,
+    )
 
 
 async def _commit_together(
-    store: MetadataStore, writes: Mapping[K, Sequence[Write]], is_late: Callable[[], bool]
+    store: MetadataStore,
+    decided: Mapping[K, V],
+    writes_of: Callable[[V], Sequence[Write]],
+    *,
+    write_count: Callable[[V], int],
+    is_late: Callable[[], bool],
 ) -> dict[K, TidelogError]:
-    """Do the writes of each key or none of them, those of many keys in one transaction."""
+    """Do the writes of each key or none of them, those of many keys in one transaction.
+
+    They are made when it is their transaction's turn: those of thousands of topics take long.
+    """
     failed: dict[K, TidelogError] = {}
-    groups = deque(_pack(writes))
+    groups = _pack(decided, write_count)
+    again: deque[list[K]] = deque()  # parts of groups that failed as a whole
     is_begun = False
-    while groups:
-        keys = groups.popleft()
+    while keys := again.popleft() if again else next(groups, None):
         if is_begun and is_late():
             failed.update((key, RequestTimedOut(_LATE)) for key in keys)
             continue
         is_begun = True
+        writes = {key: writes_of(decided[key]) for key in keys}
         try:
             await store.commit([write for key in keys for write in writes[key]])
         except VersionConflict as conflict:
             lost = [key for key in keys if _touches(writes[key], conflict)] or keys
             failed.update((key, conflict) for key in lost)
             if len(lost) < len(keys):
-                groups.appendleft([key for key in keys if key not in failed])
+                again.appendleft([key for key in keys if key not in failed])
         except (CommitTooLarge, ItemTooLarge) as error:
             if len(keys) == 1:
                 failed[keys[0]] = error
             else:
                 middle = len(keys) // 2
-                groups.extendleft((keys[middle:], keys[:middle]))
+                again.extendleft((keys[middle:], keys[:middle]))
         except StoreUnavailable as error:
             # So it would be with the others, and each attempt takes its time.
-            failed.update((key, error) for some in (keys, *groups) for key in some)
+            failed.update((key, error) for some in (keys, *again, *groups) for key in some)
             break
         except TidelogError as error:
             failed.update((key, error) for key in keys)
     return failed
 
 
-def _pack(writes: Mapping[K, Sequence[Write]]) -> Iterator[list[K]]:
+def _pack(decided: Mapping[K, V], write_count: Callable[[V], int]) -> Iterator[list[K]]:
     """Yield the keys in order, as many at a time as a transaction takes the writes of."""
     keys: list[K] = []
-    count = 0
-    for key, some in writes.items():
-        if count + len(some) > COMMIT_WRITES_MAX:
+    total = 0
+    for key, one in decided.items():
+        count = write_count(one)
+        if total + count > COMMIT_WRITES_MAX:
             yield keys
-            keys, count = [], 0
+            keys, total = [], 0
         keys.append(key)
-        count += len(some)
+        total += count
     if keys:
         yield keys
 

@@ -33,6 +33,9 @@ from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Changes, Check, ClusterVersion, Write
 
+from tests.loop_turns import loop_turns
+
+TURN_SECONDS_MAX = 0.03  # on a busy machine; 10 ms are meant
 LARGE = {"retention.ms": " " * 200_000 + "1"}
 
 
@@ -276,6 +279,24 @@ def test_validation_writes_nothing_and_takes_turns_with_everyone_else(tmp_path: 
             assert all(map(is_created, outcomes.values()))
             assert made.store.commit_count == 0
             assert turns > 5
+
+    asyncio.run(main())
+
+
+def test_no_turn_of_the_loop_is_about_all_topics_of_a_request(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as made:
+            await made.admin.create_topics(some(3))  # what is loaded once
+            with loop_turns() as turns:
+                outcomes = await made.admin.create_topics(
+                    [NewTopic(name=f"u{number}", partition_count=2) for number in range(3_000)]
+                )
+                assert all(map(is_created, outcomes.values()))
+                ids = [topic.topic_id for topic in made.view.image.topics.values()]
+                await made.admin.delete_topics(ids)
+            assert not made.view.image.topics
+            print(f"the longest turn: {turns.longest_seconds * 1000:.1f} ms, {turns.longest}")
+            assert turns.longest_seconds < TURN_SECONDS_MAX
 
     asyncio.run(main())
 

@@ -1,0 +1,51 @@
+"""How long the turns of an event loop are: everybody else waits for each of them.
+
+By the processor's time, which other work on the machine changes little.
+
+    with loop_turns() as turns:
+        await work()
+    assert turns.longest_seconds < 0.02
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class LoopTurns:
+    """What has been seen so far."""
+
+    longest_seconds: float = 0.0
+    longest: str = ""  # what was called in it
+
+
+@contextmanager
+def loop_turns() -> Iterator[LoopTurns]:
+    """Measure the turns that begin from now on. No garbage is collected: the tests' own is much."""
+    turns = LoopTurns()
+    run = asyncio.Handle._run  # type: ignore[attr-defined]
+
+    def timed(handle: asyncio.Handle) -> None:
+        began = time.thread_time()
+        try:
+            run(handle)
+        finally:
+            seconds = time.thread_time() - began
+            if seconds > turns.longest_seconds:
+                turns.longest_seconds, turns.longest = seconds, repr(handle)
+
+    is_collecting = gc.isenabled()
+    gc.disable()
+    asyncio.Handle._run = timed  # type: ignore[attr-defined]
+    try:
+        yield turns
+    finally:
+        asyncio.Handle._run = run  # type: ignore[attr-defined]
+        if is_collecting:
+            gc.enable()
