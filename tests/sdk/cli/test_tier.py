@@ -21,18 +21,20 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tests.node.node_process import NodeProcess
 from tests.sdk.cli.command import Outcome, called, tidelog
 
-SEGMENTS_MIN = 4
+TOPICS = ("orders", "other")
 SMALL_SEGMENTS = {"remote.task.interval.ms": "50", "log.segment.bytes": "4096"}
 
 
 @pytest.fixture(scope="module")
 def tiered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory of a stopped node that has tiered two topics."""
+    """The data directory of a stopped node that has tiered two topics: no copy was under way."""
     data_dir = tmp_path_factory.mktemp("tiered") / "data"
     with NodeProcess(data_dir, config=SMALL_SEGMENTS) as node:
-        asyncio.run(produce_batches(node.address, ("orders", "other")))
+        asyncio.run(produce_batches(node.address, TOPICS))
+        sealed = {t: len(list((data_dir / f"{t}-0").glob("*.log"))) - 1 for t in TOPICS}
+        assert min(sealed.values()) >= 4
         deadline = time.monotonic() + 30
-        while min(row["segments"] for row in status_rows(data_dir)) < SEGMENTS_MIN:
+        while {row["topic"]: row["segments"] for row in status_rows(data_dir)} != sealed:
             assert time.monotonic() < deadline, node.log
     return data_dir
 
