@@ -57,6 +57,7 @@ class Kind(StrEnum):
     PARTIAL_COMMIT = "transaction committed in part"
     HANGING_TRANSACTION = "transaction left open after the faults ended"
     NOT_EXACTLY_ONCE = "input not processed exactly once"
+    LOST_POSITION = "position of a member gone from the log"
     NOT_SHARED = "record never delivered to the share group"
     SHARED_AGAIN = "record delivered again though it was accepted"
     DELIVERY_COUNT = "delivery count went back"
@@ -69,6 +70,7 @@ class Anomaly:
     kind: Kind
     where: str
     detail: str
+    inputs: tuple[PartitionKey, int] | None = None  # of a pipeline: where it read what is wrong
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.where}: {self.detail}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 UNKNOWN_OFFSET = -1
+STEPS_KEPT_MAX = 200_000  # of the pipeline; the oldest go
 PIPED = ">"  # between a value and what a pipeline adds to it
 
 
@@ -131,6 +133,29 @@ class Pipeline:
     target: str
 
 
+class Step(StrEnum):
+    """What a session of the pipeline does, and what the offsets of its places mean."""
+
+    ASSIGNED = "is assigned"  # the committed offset, negative where there is none
+    REVOKED = "gives back"
+    LOST = "has lost"
+    RESET = "has no position in"  # where it was
+    READ = "reads"  # the first offset read for a transaction
+    SENT = "commits"  # the offset that the transaction commits
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStep:
+    """One step of a session of the pipeline, to tell how an anomaly came about."""
+
+    session: str
+    at_s: float
+    step: Step
+    number: int  # of the session's transaction, -1 where it belongs to none
+    places: tuple[tuple[str, int, int], ...]  # topic, partition, offset
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class CommittedPoll:
     """What one poll handed out to a reader of what is committed, who began at the log's start."""
@@ -202,18 +227,27 @@ class Note:
     text: str
 
 
-Transactional = Transaction | Pipeline | CommittedPoll | CommittedLog
+Transactional = Transaction | Pipeline | PipelineStep | CommittedPoll | CommittedLog
 Sharing = Shared | Settled
 Event = Write | Positioned | Poll | FinalLog | Resent | Transactional | Sharing | Fault | Note
-_KINDS: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        *(Write, Positioned, Poll, FinalLog, Resent),
-        *(Transaction, Pipeline, CommittedPoll, CommittedLog),
-        *(Shared, Settled),
-        *(Fault, Note),
-    )
+# Where a history keeps the events of a kind, in the order in which they are saved.
+_LISTS: dict[type[Any], str] = {
+    Fault: "faults",
+    Note: "notes",
+    Write: "writes",
+    Poll: "readings",
+    Positioned: "readings",
+    FinalLog: "finals",
+    Resent: "resent",
+    Transaction: "transactions",
+    Pipeline: "pipelines",
+    PipelineStep: "steps",
+    CommittedPoll: "committed_polls",
+    CommittedLog: "committed_logs",
+    Shared: "shared",
+    Settled: "settled",
 }
+_KINDS = {cls.__name__: cls for cls in _LISTS}
 
 
 @dataclass(slots=True)
@@ -226,6 +260,7 @@ class History:
     resent: list[Resent] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     pipelines: list[Pipeline] = field(default_factory=list)
+    steps: deque[PipelineStep] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT_MAX))
     committed_polls: list[CommittedPoll] = field(default_factory=list)
     committed_logs: list[CommittedLog] = field(default_factory=list)
     shared: list[Shared] = field(default_factory=list)
@@ -235,46 +270,12 @@ class History:
 
     def add(self, event: Event) -> None:
         """Take one event. Safe from any thread."""
-        match event:
-            case Write():
-                self.writes.append(event)
-            case Poll() | Positioned():
-                self.readings.append(event)
-            case FinalLog():
-                self.finals.append(event)
-            case Resent():
-                self.resent.append(event)
-            case Transaction():
-                self.transactions.append(event)
-            case Pipeline():
-                self.pipelines.append(event)
-            case CommittedPoll():
-                self.committed_polls.append(event)
-            case CommittedLog():
-                self.committed_logs.append(event)
-            case Shared():
-                self.shared.append(event)
-            case Settled():
-                self.settled.append(event)
-            case Fault():
-                self.faults.append(event)
-            case Note():
-                self.notes.append(event)
+        getattr(self, _LISTS[type(event)]).append(event)
 
     def events(self) -> Iterable[Event]:
         """Yield every event, kind by kind."""
-        yield from self.faults
-        yield from self.notes
-        yield from self.writes
-        yield from self.readings
-        yield from self.finals
-        yield from self.resent
-        yield from self.transactions
-        yield from self.pipelines
-        yield from self.committed_polls
-        yield from self.committed_logs
-        yield from self.shared
-        yield from self.settled
+        for name in dict.fromkeys(_LISTS.values()):
+            yield from getattr(self, name)
 
 
 def encode(event: Event) -> str:
@@ -286,11 +287,13 @@ def encode(event: Event) -> str:
 def decode(line: str | bytes) -> Event:
     """Return the event of a line that ``encode`` made."""
     kind, fields = json.loads(line)
-    for name in ("records", "partitions", "values"):
+    for name in ("records", "partitions", "values", "places"):
         if name in fields:
             fields[name] = tuple(tuple(item) for item in fields[name])
     if "outcome" in fields:
         fields["outcome"] = Outcome(fields["outcome"])
+    if "step" in fields:
+        fields["step"] = Step(fields["step"])
     event: Event = _KINDS[kind](**fields)
     return event
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from tests.chaos.checker import Anomaly
 from tests.chaos.history import History, Outcome, PartitionKey, Poll, Write
+from tests.chaos.pipeline_steps import steps_about, tell_steps
 
 ANOMALIES_SHOWN_MAX = 40
+PARTITIONS_SHOWN_MAX = 4  # whose steps of the pipeline are told
 NOTES_SHOWN_MAX = 12
 
 
@@ -64,7 +66,22 @@ def summarize(
         shown[anomaly.kind] += 1
         if shown[anomaly.kind] <= ANOMALIES_SHOWN_MAX // 4:
             lines.append(f"  - {anomaly}")
+    lines += _steps(history, anomalies)
     return "\n".join(lines)
+
+
+def _steps(history: History, anomalies: Sequence[Anomaly]) -> list[str]:
+    """Tell how the pipeline came to the first anomaly of each partition."""
+    firsts: dict[PartitionKey, int] = {}
+    for anomaly in anomalies:
+        if anomaly.inputs is not None:
+            firsts.setdefault(*anomaly.inputs)
+    lines = []
+    for source, offset in list(firsts.items())[:PARTITIONS_SHOWN_MAX]:
+        lines += ["", f"steps of the pipeline about {source} {offset}"]
+        steps = steps_about(history.steps, source, offset)
+        lines += [f"  {line}" for line in tell_steps(steps, source)]
+    return lines
 
 
 def _operations(history: History) -> list[str]:

@@ -13,6 +13,8 @@ from tests.chaos.history import (
     History,
     Outcome,
     Pipeline,
+    PipelineStep,
+    Step,
     Transaction,
     load,
     save,
@@ -129,9 +131,19 @@ def test_what_stands_in_the_source_twice_is_made_twice() -> None:
     assert kinds(source, *rest) == [Kind.NOT_EXACTLY_ONCE]
 
 
+def step(what: Step, offset: int, number: int = -1, session: str = "p") -> PipelineStep:
+    return PipelineStep(session, float(number), what, number, (("source", 0, offset),))
+
+
+def test_a_member_whose_position_is_gone_from_the_log_is_told() -> None:
+    made = piped((0, "x>1"), (1, "y>1"))
+    assert kinds(*made, step(Step.ASSIGNED, 0), step(Step.REVOKED, -1)) == []
+    assert kinds(*made, step(Step.RESET, 2)) == [Kind.LOST_POSITION]
+
+
 def test_a_history_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     history = History()
-    for event in (*piped((0, "x>1"), (1, "y>1")), poll((0, "x>1"))):
+    for event in (*piped((0, "x>1"), (1, "y>1")), poll((0, "x>1")), step(Step.READ, 0, 1)):
         history.add(event)
     save(history, tmp_path / "history.jsonl")
     assert load(tmp_path / "history.jsonl") == history

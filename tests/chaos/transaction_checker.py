@@ -25,6 +25,8 @@ from tests.chaos.history import (
     Outcome,
     PartitionKey,
     Pipeline,
+    PipelineStep,
+    Step,
     Transaction,
 )
 
@@ -59,6 +61,8 @@ def check_transactions(history: History) -> list[Anomaly]:
     found += _positions(history.committed_polls, logs)
     for pipeline in history.pipelines:
         found += _pipeline(pipeline, history, logs)
+    for step in history.steps:
+        found += _resets(step)
     return found
 
 
@@ -169,7 +173,8 @@ def _pipeline(pipeline: Pipeline, history: History, logs: _Logs) -> Iterator[Ano
     for final in history.finals:
         if final.topic != pipeline.source:
             continue
-        where = f"{pipeline.source}-{final.partition} to {pipeline.target}"
+        source = PartitionKey(final.topic, final.partition)
+        where = f"{source} to {pipeline.target}"
         inputs: dict[str, list[int]] = defaultdict(list)  # more than one without idempotence
         for offset, value in final.records:
             inputs[value].append(offset)
@@ -179,16 +184,25 @@ def _pipeline(pipeline: Pipeline, history: History, logs: _Logs) -> Iterator[Ano
             if len(outputs) != len(offsets):
                 told = ", ".join(f"{name} {place} by {maker}" for name, place, maker in outputs)
                 detail = f"{value!r} at offsets {offsets} was made into {len(outputs)}: {told}"
-                yield Anomaly(Kind.NOT_EXACTLY_ONCE, where, detail)
+                yield Anomaly(Kind.NOT_EXACTLY_ONCE, where, detail, (source, offsets[0]))
                 continue
             name, place, _ = outputs[0]
             if place < lasts.get(name, -1):
                 detail = f"{value!r} of offset {offsets[0]} stands at {name} {place}, too early"
-                yield Anomaly(Kind.REORDERED, where, detail)
+                yield Anomaly(Kind.REORDERED, where, detail, (source, offsets[0]))
             lasts[name] = place
     for value, outputs in made.items():
         detail = f"{value!r} is not in the source, and was made into {len(outputs)}"
         yield Anomaly(Kind.NOT_EXACTLY_ONCE, pipeline.target, detail)
+
+
+def _resets(step: PipelineStep) -> Iterator[Anomaly]:
+    """What a member has come to stays in the log, on whichever leader."""
+    if step.step is Step.RESET:
+        for topic, partition, offset in step.places:
+            source = PartitionKey(topic, partition)
+            detail = f"{step.session} at {step.at_s:.3f} s, at {offset}: {step.detail}"
+            yield Anomaly(Kind.LOST_POSITION, str(source), detail, (source, offset))
 
 
 def _tell(transaction: Transaction) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from tidelog import Consumer, Producer, TidelogError, TopicPartition
+from tidelog import Consumer, Producer, RebalanceListener, TidelogError, TopicPartition
 from tidelog.errors import TransactionAborted
 
 from tests.chaos.attempts import (
@@ -23,7 +23,15 @@ from tests.chaos.attempts import (
     TRANSACTION_TIMEOUT_MS,
     Attempt,
 )
-from tests.chaos.history import CommittedLog, CommittedPoll, Outcome, PartitionKey
+from tests.chaos.history import (
+    UNKNOWN_OFFSET,
+    CommittedLog,
+    CommittedPoll,
+    Outcome,
+    PartitionKey,
+    Step,
+)
+from tests.chaos.pipeline_steps import StepNotes
 from tests.chaos.scene import Progress, Scene, pause
 
 SESSIONS_MAX = 10_000  # of one client
@@ -106,6 +114,25 @@ async def _write_session(
             await pause(count / rate_per_s, lambda: scene.is_writing)
 
 
+class _Noted(RebalanceListener):
+    """Notes which partitions a session has."""
+
+    def __init__(self, notes: StepNotes) -> None:
+        self._notes = notes
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._note(Step.ASSIGNED, partitions)
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._note(Step.REVOKED, partitions)
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._note(Step.LOST, partitions)
+
+    def _note(self, step: Step, partitions: Collection[TopicPartition]) -> None:
+        self._notes.note(step, [(*partition, UNKNOWN_OFFSET) for partition in partitions])
+
+
 class Processor:
     """Makes of every record of one topic one of the other, with our clients."""
 
@@ -143,8 +170,9 @@ class Processor:
         )
         # The producer first: what the session before has left open is ended before the
         # consumer asks what is committed.
+        notes = StepNotes(scene, session)
         async with producer, consumer:
-            consumer.subscribe(self._source)
+            consumer.subscribe(self._source, listener=_Noted(notes))
             number = 0
             while scene.is_reading and (scene.goal or scene.clock_s() < end_s):
                 records = await consumer.poll(timeout_ms=POLL_MS, max_records=100)
@@ -152,6 +180,7 @@ class Processor:
                     self._note(await consumer.committed(consumer.assignment()))
                     continue
                 attempt = Attempt.begin(scene, session, number)
+                notes.transaction(number, ((r.topic, r.partition, r.offset) for r in records))
                 number += 1
                 try:
                     async with producer.transaction() as transaction:
