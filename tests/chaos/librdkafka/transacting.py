@@ -18,10 +18,10 @@ from tests.chaos.attempts import (
 from tests.chaos.history import Outcome, PartitionKey
 from tests.chaos.librdkafka.common import POLL_MS, common, common_of_consumers
 from tests.chaos.librdkafka.link import Link, Order, Reached
+from tests.chaos.librdkafka.membership import CALL_SECONDS_MAX, NotAssigned, PipelineMember
 from tests.chaos.promises import ABRUPT_PART
 from tests.chaos.scene import Scene
 
-CALL_SECONDS_MAX = 15.0  # of librdkafka's blocking calls
 COMMIT_ATTEMPTS_MAX = 4
 
 
@@ -61,7 +61,7 @@ def process(scene: Scene, link: Link, order: Order) -> None:
     """Make of every record of one topic one of the other."""
     try:
         _process(scene, link, order)
-    except (BufferError, KafkaException) as error:
+    except (BufferError, KafkaException, NotAssigned) as error:
         scene.note(order.session, f"starts over: {error}")
 
 
@@ -73,19 +73,22 @@ def _process(scene: Scene, link: Link, order: Order) -> None:
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "partition.assignment.strategy": "range",
+        "auto.offset.reset": "error",
     }
     consumer = Consumer({**common_of_consumers(order), **settings})
+    member = PipelineMember(scene, link, order, consumer)
     reached = Reached(link)
     try:
-        consumer.subscribe([order.settings["source"]])
+        member.subscribe([order.settings["source"]])
         number = 0
         while scene.is_reading and scene.clock_s() < end_s:
             link.at("consume")
-            messages = [m for m in consumer.consume(100, POLL_MS / 1000) if m.error() is None]
+            messages = member.records(consumer.consume(100, POLL_MS / 1000))
             if not messages:
                 _note_committed(link, consumer, reached)
                 continue
             attempt = Attempt.begin(scene, order.session, number)
+            offsets = member.begin(number, messages)
             number += 1
             made = [
                 (
@@ -95,23 +98,18 @@ def _process(scene: Scene, link: Link, order: Order) -> None:
                 for message in messages
             ]
             _produce(link, producer, attempt, made)
-            positions = consumer.position(consumer.assignment())
             try:
                 # It asks for the group's coordinator a few times; when there is none yet, it
                 # waits for a change of a broker's state, for ever if none comes, whatever its
                 # time-out is (rd_kafka_coord_req_handle_FindCoordinator, seen in 2.16).
                 link.at("send_offsets_to_transaction")
-                producer.send_offsets_to_transaction(
-                    [position for position in positions if position.offset >= 0],
-                    consumer.consumer_group_metadata(),
-                    CALL_SECONDS_MAX,
-                )
+                producer.send_offsets_to_transaction(offsets, member.group, CALL_SECONDS_MAX)
             except KafkaException as error:
                 attempt.end(Outcome.FAIL, error)
                 raise
             if _end(link, producer, attempt, is_given_up=False) is not Outcome.OK:
                 return  # The next session reads again from what is committed.
-            _reach(reached, positions)
+            _reach(reached, offsets)
     finally:
         link.at("close")
         consumer.close()
