@@ -242,16 +242,37 @@ class TransactionalOffsets:
                 del found.pending[producer_id, each.group_id]
 
     async def unstable(self, group_id: str) -> frozenset[tuple[str, UUID, int]]:
-        """Return what of the group waits for a transaction's end: topic, its id, partition."""
+        """Return what of the group waits for a transaction's end: topic, its id, partition.
+
+        To be asked before the committed offsets are read: what ends in between is in them. A
+        coordinator of before may not have heard of the next one, whose groups' offsets became
+        pending without it, but are in the store that it would read committed offsets from. So
+        memory counts only if the store still has this coordinator's claim, and the claim is read
+        after memory: then nothing was pending elsewhere when it was read. What becomes pending
+        later does so while the caller waits. Nobody may go on from it who was in the group before,
+        since the generation that commits it is one that the caller's has replaced.
+
+        One consistent read of a small item, none before the cluster's first transaction. Raises
+        ``NotCoordinator``, ``CoordinatorNotAvailable``, ``StoreUnavailable``.
+        """
         if self._view.image.topic(TRANSACTION_STATE_TOPIC) is None:
             return frozenset()  # There has never been a transaction.
-        shard = await self._shard(self._groups.shard_index(group_id))
-        return frozenset(
-            (topic, topic_id, partition)
-            for pending in shard.of_group(group_id)
-            for (topic, topic_id), partitions in pending.offsets.items()
-            for partition in partitions
-        )
+        for _ in range(ATTEMPTS_MAX):
+            index = self._groups.shard_index(group_id)
+            shard = await self._shard(index)
+            found = frozenset(
+                (topic, topic_id, partition)
+                for pending in shard.of_group(group_id)
+                for (topic, topic_id), partitions in pending.offsets.items()
+                for partition in partitions
+            )
+            claim = await self._store.get(pending_offsets_claim_key(index))
+            if claim is not None and claim.version == shard.claim_version:
+                return found
+            self._forget(index, shard)
+            # By the newest image the shard is another node's, or ours to claim once more.
+            await self._view.refresh()
+        raise CoordinatorNotAvailable(f"group shard {index} keeps being claimed")
 
     async def _shard(self, index: int) -> _Shard:
         """Return the shard as it is in this reign; claimed and read if it was not."""
@@ -298,9 +319,13 @@ class TransactionalOffsets:
             return await work
         except (VersionConflict, OutcomeUnknown, asyncio.CancelledError):
             # Also where the request went away: what it has written is not known here.
-            if self._shards.get(index) is shard:
-                del self._shards[index]
+            self._forget(index, shard)
             raise
+
+    def _forget(self, index: int, shard: _Shard) -> None:
+        """Have the shard read again before it is used."""
+        if self._shards.get(index) is shard:
+            del self._shards[index]
 
 
 @asynccontextmanager

@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.groups import GroupAdmin
-from tidelog_core.errors import InvalidProducerEpoch
+from tidelog_core.errors import InvalidProducerEpoch, NotCoordinator
 from tidelog_core.log.values import TransactionCoordinatorFenced
 from tidelog_core.metadata.groups import CommittedOffset
-from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from tidelog_core.model import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
 
 from tests.node.coordinator.cluster import topic_id
@@ -34,6 +38,18 @@ class HeldVerifier:
         self.has_asked.set()
         await self.may_answer.wait()
         return answer
+
+
+class CountedStore:
+    """The real one; notes what is called."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._store, name)
 
 
 async def commit(offsets: TransactionalOffsets, client: Client, offset: int, **options: Any) -> Any:
@@ -90,6 +106,45 @@ def test_a_coordinator_that_takes_over_finds_what_is_pending(tmp_path: Path) -> 
             await world.settle()
             assert await world.node.offsets.unstable(GROUP) == frozenset()
             assert await world.offset() == 6
+
+    run(main())
+
+
+def test_a_coordinator_of_before_does_not_say_that_nothing_is_pending(tmp_path: Path) -> None:
+    """Its memory is from before, the offsets that it would answer with are not."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            before = world.node
+            assert await before.offsets.unstable(GROUP) == frozenset()
+            await world.take_over()
+            assert await client.commit_offset(5) is ErrorCode.none
+            with pytest.raises(NotCoordinator):
+                await before.offsets.unstable(GROUP)
+            # The one of before has taken nothing away from the one of now.
+            assert await world.node.offsets.unstable(GROUP) == {("t", topic_id("t"), 0)}
+            assert await client.end(is_commit=True) is ErrorCode.none
+
+    run(main())
+
+
+def test_what_is_pending_costs_one_read_and_nothing_before_the_first_transaction(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            offsets, view = world.node.offsets, world.node.view
+            await offsets.unstable(GROUP)  # The first time it claims the shard.
+            store: Any = CountedStore(offsets._store)
+            offsets._store = store
+            await offsets.unstable(GROUP)
+            assert store.calls == ["get"]
+            await world.delete_topic(TRANSACTION_STATE_TOPIC)
+            await view.refresh()
+            await offsets.unstable(GROUP)
+            assert store.calls == ["get"]
 
     run(main())
 

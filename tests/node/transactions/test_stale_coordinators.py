@@ -19,7 +19,16 @@ from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TidelogError
 from tidelog_core.metadata.store import Write
 
 from tests.node.coordinator.virtual_time import run
-from tests.node.transactions.world import PARTITIONS, TXN, Client, Node, Strike, World, a_world
+from tests.node.transactions.world import (
+    GROUP,
+    PARTITIONS,
+    TXN,
+    Client,
+    Node,
+    Strike,
+    World,
+    a_world,
+)
 
 TRANSACTIONS = 25
 MOVES_PART = 0.15  # of the requests come after another move
@@ -87,5 +96,42 @@ def test_no_answer_is_about_another_transaction(tmp_path: Path, seed: int, versi
             await world.settle()
             await asyncio.sleep(5)
             assert world.outcomes() == expected
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_node_tells_a_reader_offsets_of_before(tmp_path: Path, seed: int) -> None:
+    """Whichever node is asked: offsets are committed last, or told to wait for an end."""
+
+    async def main() -> None:
+        chance = random.Random(seed)
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            Wanderer(world, chance)
+            client = Client(world, version=2)
+            assert await client.init() is ErrorCode.none
+            answer_count, last = 0, None
+
+            async def read(*, is_pending: bool) -> None:
+                nonlocal answer_count
+                for node in chance.choices(world.nodes, k=5):
+                    try:
+                        unstable = await node.offsets.unstable(GROUP)
+                        found = await node.groups.fetch_offsets(GROUP, {"t": [0]})
+                    except TidelogError:
+                        continue  # Not its coordinator, as it has heard by now.
+                    answer_count += 1
+                    assert unstable or not is_pending, "what is pending is not told of"
+                    offsets = [offset.offset for offset in found.values()]
+                    assert unstable or offsets == ([] if last is None else [last])
+
+            for number in range(TRANSACTIONS):
+                assert await client.commit_offset(number) is ErrorCode.none
+                await read(is_pending=True)
+                is_commit = chance.random() < 0.7
+                assert await client.end(is_commit=is_commit) is ErrorCode.none
+                last = number if is_commit else last
+                await read(is_pending=False)
+            assert answer_count > TRANSACTIONS
 
     run(main())
