@@ -113,7 +113,7 @@ class LogReopener:
 
     async def look(self) -> None:
         """Try what is due."""
-        found = self._in_trouble()
+        found = self._replicas.in_trouble()
         self._given_up = {one for one in self._given_up.intersection(found) if self._is_last(one)}
         for replica in found:
             self._report(replica)
@@ -127,10 +127,7 @@ class LogReopener:
             elif self._is_ready(replica) and now >= trouble.not_before():
                 trouble.count, trouble.last_at = trouble.count + 1, now
                 await self._mend(replica)
-        self._end_reports(self._in_trouble())
-
-    def _in_trouble(self) -> list[Replica]:
-        return [replica for replica in self._replicas.replicas() if replica.is_in_trouble]
+        self._end_reports(self._replicas.in_trouble())
 
     def _note(self, _: Replica) -> None:
         self._stir.set()

@@ -78,6 +78,7 @@ class Replica:
         "_on_trouble",
         "_open_log",
         "_refusal",
+        "_troubled",
         "config",
         "followed",
         "follower_waiters",
@@ -105,6 +106,7 @@ class Replica:
         log_start_offset: int,
         open_log: Callable[[Replica], UnifiedLog],
         dirty: set[Replica],
+        troubled: set[Replica],
         disk: DataDisk,
         on_trouble: Callable[[Replica], None],
     ) -> None:
@@ -129,6 +131,7 @@ class Replica:
         self._log: UnifiedLog | None = None
         self._open_log = open_log
         self._dirty = dirty
+        self._troubled = troubled  # gets this one whenever ``is_in_trouble`` becomes true
         self._disk = disk
         self._on_trouble = on_trouble  # called with this one, once ``is_in_trouble``
         self._refusal: TidelogError | None = None  # why the log will not be opened any more
@@ -144,7 +147,8 @@ class Replica:
             with self.opening:
                 log = self._log
                 if log is None:
-                    log = self._log = self._opened()
+                    log = self._opened()
+                    self._set_log(log)
         return log
 
     def _opened(self) -> UnifiedLog:
@@ -154,7 +158,7 @@ class Replica:
             log = self._open_log(self)
         except CorruptLog as error:
             # To find it out takes a look at every batch, and nobody mends it meanwhile.
-            self._refusal = error
+            self._set_refusal(error)
             raise
         if self.role is None:
             # The ISR is this node alone: whatever the log holds is replicated.
@@ -171,6 +175,19 @@ class Replica:
     def opened_log(self) -> UnifiedLog | None:
         """The log if something has opened it already."""
         return self._log
+
+    def note_offline(self) -> None:
+        """Note that a log of this replica went offline, on whatever thread this is."""
+        self._troubled.add(self)
+
+    def _set_log(self, log: UnifiedLog) -> None:
+        self._log = log
+        if log.is_offline:
+            self.note_offline()
+
+    def _set_refusal(self, error: TidelogError) -> None:
+        self._refusal = error
+        self._troubled.add(self)
 
     @property
     def is_in_trouble(self) -> bool:
@@ -204,14 +221,15 @@ class Replica:
     def take(self, log: UnifiedLog) -> None:
         """Go on with the log that ``reopen`` has returned."""
         with self.opening:
-            self._log = log
+            self._set_log(log)
         if self.role is None:
             log.advance_high_watermark(log.log_end_offset)
 
     def give_up(self, damage: CorruptLog) -> None:
         """Never open the log again: it cannot be, whoever tries."""
         with self.opening:
-            self._log, self._refusal = None, damage
+            self._log = None
+            self._set_refusal(damage)
 
     def begin_anew(self) -> None:
         """Let a log be opened where the damaged one was; its files are set aside."""
@@ -332,7 +350,7 @@ class Replica:
     def refuse(self, error: TidelogError) -> None:
         """Never open the log (again); whoever wants it gets the error."""
         with self.opening:  # What is being opened just now is open then.
-            self._refusal = error
+            self._set_refusal(error)
 
     def close(self) -> None:
         """Close the log cleanly, if it is open."""
@@ -412,6 +430,7 @@ class ReplicaManager:
         self._removal = LogRemoval(executor, self._take_away)
         self._by_topic: dict[str, dict[int, Replica]] = {}
         self.dirty: set[Replica] = set()  # appended to since someone last emptied the set
+        self._troubled: set[Replica] = set()  # at least those in trouble
         # What this node leads, as the wire names it: by topic name and by topic id.
         self.led_by_name: dict[bytes, dict[int, Replica]] = {}
         self.led_by_id: dict[bytes, dict[int, Replica]] = {}
@@ -492,6 +511,18 @@ class ReplicaManager:
     def replicas(self) -> Iterator[Replica]:
         """Yield the replicas that hold records: all but those of the reserved topics."""
         return (replica for replica in self._all() if not replica.is_internal)
+
+    def in_trouble(self) -> list[Replica]:
+        """Return those of ``replicas`` that are in trouble. Costs nothing where there are none."""
+        found = []
+        for replica in tuple(self._troubled):
+            # Out first: another thread may bring it in again once this has looked at it.
+            self._troubled.discard(replica)
+            if replica.is_in_trouble and self.get(replica.partition) is replica:
+                self._troubled.add(replica)
+                if not replica.is_internal:
+                    found.append(replica)
+        return found
 
     def _all(self) -> list[Replica]:
         return [replica for held in self._by_topic.values() for replica in held.values()]
@@ -616,6 +647,7 @@ class ReplicaManager:
             log_start_offset=partition.log_start_offset,
             open_log=self._open,
             dirty=self.dirty,
+            troubled=self._troubled,
             disk=self.disk,
             on_trouble=self._tell_trouble,
         )
@@ -810,6 +842,7 @@ class ReplicaManager:
             log_start_offset=replica.log_start_offset,
             producer_id_expiration_ms=self._node_config().producer_id_expiration_ms,
             open_files=self.open_files,
+            on_offline=replica.note_offline,
         )
         if replica.role is None and replica.is_leader:
             log.assign_leader_epoch(replica.leader_epoch)

@@ -132,9 +132,8 @@ class LeaderWrites:
         """Leave the ISR, and the leadership, of what this node cannot serve any more."""
         image = self._view.image
         changes = []
-        for replica in self._replicas.replicas():
-            # Asked first: hardly any is, and there may be thousands.
-            partition = image.partition(replica.partition) if replica.is_in_trouble else None
+        for replica in self._replicas.in_trouble():
+            partition = image.partition(replica.partition)
             if partition is not None:
                 change = leave_isr(partition, self._broker_id)
                 if change is not None:

@@ -41,6 +41,7 @@ class LocalLog:
     __slots__ = (
         "_is_deleted",
         "_is_offline",
+        "_on_offline",
         "_open_files",
         "_open_sealed",
         "_rebuild",
@@ -62,7 +63,9 @@ class LocalLog:
         clock_ms: Callable[[], int],
         rebuild: Callable[[LocalLog, LogSegment], SegmentIndexes],
         open_files: OpenFiles | None = None,
+        on_offline: Callable[[], None] | None = None,
     ) -> None:
+        """``on_offline`` is called each time the log goes offline, on whatever thread that is."""
         self.directory = directory
         self.partition = partition
         self.config = config
@@ -73,6 +76,7 @@ class LocalLog:
         self._rebuild = rebuild
         self._open_files = open_files
         self._open_sealed: list[LogSegment] = []
+        self._on_offline = on_offline
         self._is_offline = False
         self._is_deleted = False
 
@@ -111,6 +115,8 @@ class LocalLog:
     def go_offline(self) -> None:
         """Refuse everything from now on: the disk has failed."""
         self._is_offline = True
+        if self._on_offline is not None:
+            self._on_offline()
 
     def go_away(self) -> None:
         """Refuse everything from now on: the log was deleted."""
@@ -126,7 +132,7 @@ class LocalLog:
             yield
         except OSError as error:
             if is_append and error.errno not in OUT_OF_ROOM:
-                self._is_offline = True
+                self.go_offline()
             raise self._storage_error(action, error) from error
 
     def new_segment(self, base_offset: int) -> LogSegment:
@@ -150,11 +156,13 @@ class LocalLog:
         try:
             active.append(content, batches, interval_bytes=self.config.index_interval_bytes)
         except OSError as error:
-            self._is_offline = error.errno not in OUT_OF_ROOM
             try:
                 active.cut_failed_write()
+                is_cut = True
             except OSError:
-                self._is_offline = True
+                is_cut = False
+            if not is_cut or error.errno not in OUT_OF_ROOM:
+                self.go_offline()
             raise self._storage_error("append", error) from error
 
     def should_roll(self, size_bytes: int, *, last_offset: int, max_timestamp_ms: int) -> bool:

@@ -124,6 +124,7 @@ def open_log(
     is_clean: bool,
     producer_id_expiration_ms: int,
     open_files: OpenFiles | None,
+    on_offline: Callable[[], None] | None,
 ) -> OpenedLog:
     """Open the log in ``directory``, which is made if it is not there.
 
@@ -141,6 +142,7 @@ def open_log(
         clock_ms=clock_ms,
         rebuild=rebuild,
         open_files=open_files,
+        on_offline=on_offline,
     )
     with local.storage_errors("opening"):
         is_new = not directory.exists()

@@ -141,14 +141,15 @@ class UnifiedLog:
         is_clean: bool = False,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         open_files: OpenFiles | None = None,
+        on_offline: Callable[[], None] | None = None,
     ) -> UnifiedLog:
         """Open the log, recovering it if it was not closed in order. Makes the directory.
 
         ``log_start_offset`` is what the metadata store knows; the greater of it and
         the local one holds. ``is_clean`` is the caller's word that no CRC need be
         checked. The high watermark starts at the local log start: the caller
-        advances it. Logs that share ``open_files`` share its limit. Raises ``CorruptLog``
-        or ``StorageError``.
+        advances it. Logs that share ``open_files`` share its limit. ``on_offline`` is
+        called whenever the log goes offline. Raises ``CorruptLog`` or ``StorageError``.
         """
         opened = open_log(
             directory,
@@ -159,6 +160,7 @@ class UnifiedLog:
             is_clean=is_clean,
             producer_id_expiration_ms=producer_id_expiration_ms,
             open_files=open_files,
+            on_offline=on_offline,
         )
         log = cls(opened, clock_ms=clock_ms, expiration_ms=producer_id_expiration_ms)
         # The start may have moved in the metadata store alone before a crash.
