@@ -75,6 +75,10 @@ class LedPartitions:
         )
         self._preferred_from_ms = 0.0
         self._given_up: dict[tuple[UUID, int, int], float] = {}  # when, by partition and epoch
+        # Of each topic its partitions, and those of them that this node leads for another one,
+        # as the image had it that was looked through last.
+        self._led_for_others: dict[UUID, tuple[tuple[Partition, ...], list[Partition]]] = {}
+        self._looked_through: ClusterImage | None = None
         self._stir = asyncio.Event()
 
     async def run(self) -> None:
@@ -217,8 +221,7 @@ class LedPartitions:
 
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
         changes = []
-        broker_id = self._membership.broker_id
-        for name, partition in self._led(image, passing_over=broker_id):
+        for name, partition in self._find_led_for_others(image):
             successor = self._membership.clerk.preferred_successor(
                 partition, self._membership.peers, now_ms=now_ms
             )
@@ -232,10 +235,33 @@ class LedPartitions:
                 )
         return changes
 
-    def _led(
-        self, image: ClusterImage, *, passing_over: int | None = None
-    ) -> Iterator[tuple[str, Partition]]:
-        """Yield what this node leads, but for partitions that the broker is to lead."""
+    def _find_led_for_others(self, image: ClusterImage) -> Iterator[tuple[str, Partition]]:
+        """Yield what this node leads and another broker is to lead.
+
+        Only topics that have changed since the last call are looked through.
+        """
+        broker_id, known = self._membership.broker_id, self._led_for_others
+        if image is not self._looked_through:
+            found = {}
+            for topic_id, partitions in image.partitions_by_topic.items():
+                before = known.get(topic_id)
+                if before is None or before[0] is not partitions:
+                    for_others = [
+                        partition
+                        for partition in partitions
+                        if partition.leader == broker_id and partition.replicas[0] != broker_id
+                    ]
+                    before = (partitions, for_others)
+                found[topic_id] = before
+            self._led_for_others, self._looked_through = found, image
+        for topic_id, (_, for_others) in self._led_for_others.items():
+            name = image.topic_names.get(topic_id) if for_others else None
+            for partition in for_others:
+                if name is not None and self._membership.leads(partition):
+                    yield name, partition
+
+    def _led(self, image: ClusterImage) -> Iterator[tuple[str, Partition]]:
+        """Yield what this node leads."""
         broker_id = self._membership.broker_id
         for topic_id, partitions in image.partitions_by_topic.items():
             name = image.topic_names.get(topic_id)
@@ -243,7 +269,6 @@ class LedPartitions:
                 if (
                     name is not None
                     and partition.leader == broker_id
-                    and partition.replicas[0] != passing_over
                     and self._membership.leads(partition)
                 ):
                     yield name, partition
