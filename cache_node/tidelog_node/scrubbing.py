@@ -6,6 +6,9 @@ other, and then begins again; it remembers nothing over a restart. A thread of i
 steps, at ``log.scrub.bytes.per.second`` and never with more than a twentieth of a core. Index
 files are not scrubbed: their CRCs are checked at every use, and a damaged one is rebuilt.
 
+Logs are visited slowly too, so that the cost of a second does not grow with their number: a round
+takes longer instead. Small segments count for more bytes than they have.
+
 An error of one log is reported like any error of the disk, and the round goes on with the next.
 """
 
@@ -33,6 +36,8 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS = 5.0  # between one round and the next
 CORE_SHARE_MAX = 20  # of a core: for a second of work as many of waiting
 STEP_BYTES = 262_144  # after which the thread waits
+SEGMENT_BYTES_MIN = 131_072  # what a smaller segment counts for: its file has to be opened
+LOGS_PER_SECOND_MAX = 100
 
 
 class Mender(Protocol):
@@ -60,6 +65,9 @@ class Scrubber:
         self._node_config = node_config
         self._mender = mender
         self._stop = Event()
+        # Of the scrubber's thread, since it has waited last.
+        self._due_bytes = 0
+        self._worked_s = 0.0
         self.checked_bytes = 0
 
     async def run(self) -> None:
@@ -76,8 +84,11 @@ class Scrubber:
     async def check_all(self, executor: Executor) -> None:
         """Check every sealed segment once; those that are sealed meanwhile, too."""
         turn = Turn()
-        for replica in sorted(self._replicas.replicas(), key=lambda one: one.partition):
+        held = sorted(self._replicas.replicas(), key=lambda one: one.partition)
+        for index, replica in enumerate(held, start=1):
             await turn.step()
+            if index % LOGS_PER_SECOND_MAX == 0:
+                await asyncio.sleep(1.0)
             try:
                 await self._check_log(replica, executor)
             except (StorageError, OSError) as error:
@@ -109,25 +120,28 @@ class Scrubber:
 
     def _check(self, sealed: SealedSegment, rate: int) -> SegmentDamage | None:
         """Read the segment, in the scrubber's thread. Raises ``_Stopped``."""
-        due_bytes, worked_from = 0, time.monotonic()
+        worked_from = time.monotonic()
 
         def throttle(size_bytes: int) -> None:
-            nonlocal due_bytes, worked_from
-            due_bytes += size_bytes
-            if due_bytes < STEP_BYTES:
-                return
-            worked_s = time.monotonic() - worked_from
-            if self._stop.wait(max(due_bytes / rate, CORE_SHARE_MAX * worked_s)):
-                raise _Stopped
-            due_bytes, worked_from = 0, time.monotonic()
+            nonlocal worked_from
+            self._due_bytes += size_bytes
+            self._worked_s += time.monotonic() - worked_from
+            if self._due_bytes >= STEP_BYTES:
+                wait_s = max(self._due_bytes / rate, CORE_SHARE_MAX * self._worked_s)
+                self._due_bytes, self._worked_s = 0, 0.0
+                if self._stop.wait(wait_s):
+                    raise _Stopped
+            worked_from = time.monotonic()
 
-        return check_segment(
+        damage = check_segment(
             sealed.path,
             base_offset=sealed.base_offset,
             end_offset=sealed.end_offset,
             size_bytes=sealed.size_bytes,
             throttle=throttle,
         )
+        throttle(max(0, SEGMENT_BYTES_MIN - sealed.size_bytes))
+        return damage
 
 
 def _next_sealed(replica: Replica, after: int) -> SealedSegment | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.model import TopicPartition
-from tidelog_node.scrubbing import Scrubber
+from tidelog_node import scrubbing
+from tidelog_node.scrubbing import SEGMENT_BYTES_MIN, Scrubber
 
 from tests.node.replication.led_node import led_node
 from tests.node.wire_client import a_batch
@@ -88,3 +89,40 @@ def test_a_segment_that_the_disk_does_not_give_does_not_end_the_scrubbing(
 
     asyncio.run(run())
     assert "tidelog_node.scrubbing" not in {record.name for record in caplog.records}
+
+
+def test_small_segments_are_read_slowly_too(tmp_path: Path) -> None:
+    """To open a file costs more than to read it."""
+    counted_bytes = SEGMENT_COUNT * SEGMENT_BYTES_MIN
+
+    async def run() -> float:
+        async with led_node(tmp_path) as node:
+            replica = await node.create_topic()
+            for _ in range(SEGMENT_COUNT):
+                replica.append(bytearray(a_batch(b"x")))
+                replica.log.roll()
+            config = NodeConfig(log_scrub_bytes_per_second=counted_bytes)
+            scrubber = Scrubber(replicas=node.replicas, node_config=lambda: config, mender=Told())
+            with ThreadPoolExecutor(1) as executor:
+                started = time.monotonic()
+                await scrubber.check_all(executor)
+                return time.monotonic() - started
+
+    assert asyncio.run(run()) >= 0.9
+
+
+def test_so_many_logs_are_visited_in_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "LOGS_PER_SECOND_MAX", 2)
+
+    async def run() -> float:
+        async with led_node(tmp_path) as node:
+            await node.create_topic(partition_count=4)
+            scrubber = Scrubber(replicas=node.replicas, node_config=NodeConfig, mender=Told())
+            with ThreadPoolExecutor(1) as executor:
+                started = time.monotonic()
+                await scrubber.check_all(executor)
+                return time.monotonic() - started
+
+    assert asyncio.run(run()) >= 1.9

@@ -114,18 +114,29 @@ class LedNode:
     # -- the cluster
 
     async def create_topic(
-        self, *, leader: int = 1, replicas: tuple[int, ...] = (1, 2, 3), **configs: str
+        self,
+        *,
+        leader: int = 1,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        partition_count: int = 1,
+        **configs: str,
     ) -> Replica:
-        topic = Topic(name=TOPIC, topic_id=uuid4(), partition_count=1, configs=configs)
-        partition = Partition(
-            topic_id=topic.topic_id,
-            partition=0,
-            replicas=replicas,
-            leader=leader,
-            leader_epoch=0,
-            isr=replicas,
+        """Create the topic and return its first partition's replica."""
+        topic = Topic(
+            name=TOPIC, topic_id=uuid4(), partition_count=partition_count, configs=configs
         )
-        await self.store.commit([records.put(partition), records.put(topic)])
+        partitions = [
+            Partition(
+                topic_id=topic.topic_id,
+                partition=number,
+                replicas=replicas,
+                leader=leader,
+                leader_epoch=0,
+                isr=replicas,
+            )
+            for number in range(partition_count)
+        ]
+        await self.store.commit([*map(records.put, partitions), records.put(topic)])
         await self.view.refresh()
         return self.replica()
 
