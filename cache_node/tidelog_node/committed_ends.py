@@ -36,7 +36,7 @@ class LedReplica(Protocol):
     def log(self) -> UnifiedLog:
         """The log, opened if it was not."""
 
-    def note_unflushed(self) -> None:
+    def note_changed(self) -> None:
         """Have what was rolled flushed soon: only then is it copied, or counts as erased."""
 
 
@@ -62,7 +62,7 @@ class CommittedEnds:
         seen = self._seen.get(request)
         if seen is None or seen[:2] != (version, epoch):
             log.roll()
-            replica.note_unflushed()
+            replica.note_changed()
             seen = self._seen[request] = version, epoch, log.active_segment_base_offset
         end_offset = seen[2]
         if log.high_watermark < end_offset:

@@ -4,36 +4,48 @@ A topic may ask for a flush after so many records (``flush.messages``; whoever a
 them waits for it before acknowledging) or after so much time (``flush.ms``). Sealed
 segments are flushed soon after the roll in any case, and segments are rolled when they
 are old enough. The fsync runs in the executor, one at a time per partition.
+
+Logs are looked at when they have changed (``LogChanges``) and when something is due by the wall
+clock: the roll of an active segment, the end of idle producers. What is due can come earlier only
+by a change of the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import StorageError
+from tidelog_core.log.unified_log import UnifiedLog
 
+from tidelog_node.due_queue import DueQueue
 from tidelog_node.replicas import Replica, ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 1.0  # how soon a sealed segment is flushed
-ROLL_EVERY_SWEEPS = 10  # how often segments are checked for their age
-EXPIRE_EVERY_SWEEPS = 600  # how often idle producers are forgotten
+SWEEP_SECONDS = 1.0  # between two looks at what is due
+ROLL_RETRY_MS = 10_000  # before a segment that could not be rolled is tried again
+EXPIRE_MS_MIN = 600_000  # between two looks through one log's producers
 FLUSHES_FOR_ROOM_MAX = 100  # logs in a sweep, so that their files may be let go of
 
 
 class Flusher:
     """Flushes the logs of one node. For the node's event loop only."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        """``clock_ms`` is the clock of the logs."""
+        self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
         self._executor = executor
         self._timers: dict[Replica, asyncio.TimerHandle] = {}
         self._running: dict[Replica, asyncio.Task[None]] = {}
         self._next: dict[Replica, asyncio.Future[None]] = {}  # asked for during a flush
+        self._to_roll: DueQueue[Replica] = DueQueue()  # by ``clock_ms``
+        self._to_expire: DueQueue[Replica] = DueQueue()  # producers; by ``clock_ms``
         self._room_from = 0  # at which replica the next flushes for room begin
 
     def appended(self, replica: Replica) -> list[asyncio.Future[None]]:
@@ -56,25 +68,62 @@ class Flusher:
             waiting = self._next[replica] = self._loop.create_future()
         return waiting
 
+    def on_changed(self, replicas: Collection[Replica]) -> None:
+        """Flush what is sealed, and note when the logs are to be looked at again."""
+        for replica in replicas:
+            log = _online_log(replica)
+            if log is None:
+                self._to_roll.discard(replica)
+                self._to_expire.discard(replica)
+                continue
+            if log.needs_flush:
+                self.flush(replica)
+            due_ms = log.roll_due_ms
+            if due_ms is None:
+                self._to_roll.discard(replica)
+            else:
+                self._to_roll.put(replica, due_ms)
+            if log.producer_count and replica not in self._to_expire:
+                self._expire_next(replica, log)
+
     async def run(self, replicas: ReplicaManager) -> None:
-        """Flush sealed segments and roll old ones, until cancelled."""
-        sweep_index = 0
+        """Do what is due, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            sweep_index += 1
-            # One by one: a log that is being opened on another thread may be added meanwhile.
-            dirty = tuple(replicas.dirty.pop() for _ in range(len(replicas.dirty)))
-            if sweep_index % ROLL_EVERY_SWEEPS == 0:
-                dirty = (*dirty, *_roll_old(replicas))
-            for replica in dirty:
-                log = replica.opened_log
-                if log is not None and not log.is_offline and log.needs_flush:
-                    self.flush(replica)
+            self.sweep()
             self._make_room(replicas)
-            if sweep_index % EXPIRE_EVERY_SWEEPS == 0:
-                for replica in replicas.replicas():
-                    if replica.opened_log is not None:
-                        replica.opened_log.expire_producers()
+
+    def sweep(self) -> None:
+        """Roll the segments that are old enough, and forget idle producers."""
+        now_ms = self._clock_ms()
+        for replica in self._to_roll.take(now_ms):
+            log = _online_log(replica)
+            if log is not None:
+                self._roll(replica, log)
+        for replica in self._to_expire.take(now_ms):
+            log = _online_log(replica)
+            if log is not None:
+                log.expire_producers()
+                self._expire_next(replica, log)
+
+    def _roll(self, replica: Replica, log: UnifiedLog) -> None:
+        try:
+            if log.maybe_roll():
+                replica.note_changed()
+                self.flush(replica)
+                return
+        except StorageError as error:
+            if not replica.note_failure(error):
+                what = {"partition": str(replica.partition), "reason": str(error)}
+                logger.error("roll failed", extra=what)
+        due_ms = log.roll_due_ms
+        if due_ms is not None:
+            self._to_roll.put(replica, max(due_ms, self._clock_ms() + ROLL_RETRY_MS))
+
+    def _expire_next(self, replica: Replica, log: UnifiedLog) -> None:
+        due_ms = log.next_producer_expiry_ms
+        if due_ms is not None:
+            self._to_expire.put(replica, max(due_ms, self._clock_ms() + EXPIRE_MS_MIN))
 
     def _make_room(self, replicas: ReplicaManager) -> None:
         """Flush some logs where many files are kept open because of what is not flushed.
@@ -127,6 +176,7 @@ class Flusher:
             log.fail_flush(pending)
             raise
         log.finish_flush(pending)
+        replica.note_changed()  # What is flushed may be copied, and compacted.
 
     def _on_flushed(self, replica: Replica, done: asyncio.Future[None]) -> None:
         del self._running[replica]
@@ -140,27 +190,16 @@ class Flusher:
             else:
                 if not is_known:
                     logger.error("flush failed, will retry", extra=what)
-                replica.note_unflushed()
+                replica.note_changed()
         waiting = self._next.pop(replica, None)
         if waiting is not None:
             self._start(replica).add_done_callback(lambda after: _pass_on(after, waiting))
 
 
-def _roll_old(replicas: ReplicaManager) -> list[Replica]:
-    """Seal the active segments that are old enough; return whose they were."""
-    rolled = []
-    for replica in replicas.replicas():
-        log = replica.opened_log
-        if log is None:
-            continue
-        try:
-            if log.maybe_roll():
-                rolled.append(replica)
-        except StorageError as error:
-            if not replica.note_failure(error):
-                what = {"partition": str(replica.partition), "reason": str(error)}
-                logger.error("roll failed", extra=what)
-    return rolled
+def _online_log(replica: Replica) -> UnifiedLog | None:
+    """Return the log if it is open and of use."""
+    log = replica.opened_log
+    return None if log is None or log.is_offline or replica.is_dropped else log
 
 
 def _pass_on(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:

@@ -14,6 +14,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_node.data_disk import DiskWatch
 from tidelog_node.flushing import Flusher
 from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.log_changes import LogChanges
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.node_health import NodeHealth
@@ -46,6 +47,7 @@ class DataParts:
     """The logs, and what looks after them."""
 
     replicas: ReplicaManager
+    changes: LogChanges
     flusher: Flusher
     tier: TierService
     executor: Executor  # for what waits for the disk

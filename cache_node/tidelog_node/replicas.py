@@ -72,7 +72,7 @@ class Replica:
     """This node's copy of one partition. For the node's event loop only, but for ``open``."""
 
     __slots__ = (
-        "_dirty",
+        "_changed",
         "_disk",
         "_log",
         "_on_trouble",
@@ -84,6 +84,7 @@ class Replica:
         "follower_waiters",
         "has_flush_policy",
         "held_since",
+        "is_dropped",
         "is_internal",
         "is_leader",
         "leader_epoch",
@@ -105,7 +106,7 @@ class Replica:
         config: TopicConfig,
         log_start_offset: int,
         open_log: Callable[[Replica], UnifiedLog],
-        dirty: set[Replica],
+        changed: set[Replica],
         troubled: set[Replica],
         disk: DataDisk,
         on_trouble: Callable[[Replica], None],
@@ -120,6 +121,7 @@ class Replica:
         self.followed: Partition | None = None  # the record that all this is from
         self.log_start_offset = log_start_offset  # as the metadata store has it
         self.is_leader = False
+        self.is_dropped = False  # deleted, or moved elsewhere: nobody needs to look after it
         self.is_internal = partition.topic in RESERVED_TOPICS
         self.role: ReplicaRole | None = None  # None: there is no other replica
         self.settled_epoch = -1  # the last in which the log could be led from
@@ -130,7 +132,7 @@ class Replica:
         self.opening = RLock()
         self._log: UnifiedLog | None = None
         self._open_log = open_log
-        self._dirty = dirty
+        self._changed = changed  # gets this one whenever something about its log changes
         self._troubled = troubled  # gets this one whenever ``is_in_trouble`` becomes true
         self._disk = disk
         self._on_trouble = on_trouble  # called with this one, once ``is_in_trouble``
@@ -163,8 +165,7 @@ class Replica:
         if self.role is None:
             # The ISR is this node alone: whatever the log holds is replicated.
             log.advance_high_watermark(log.log_end_offset)
-        if log.needs_flush:
-            self._dirty.add(self)  # A crash came between the roll and the flush.
+        self._changed.add(self)
         return log
 
     def open(self) -> None:
@@ -224,6 +225,7 @@ class Replica:
             self._set_log(log)
         if self.role is None:
             log.advance_high_watermark(log.log_end_offset)
+        self._changed.add(self)
 
     def give_up(self, damage: CorruptLog) -> None:
         """Never open the log again: it cannot be, whoever tries."""
@@ -236,9 +238,12 @@ class Replica:
         with self.opening:
             self._log = self._refusal = None
 
-    def note_unflushed(self) -> None:
-        """Ask for a look at whether the log is to be flushed."""
-        self._dirty.add(self)
+    def note_changed(self) -> None:
+        """Have everyone look at the log again who works on logs, see ``LogChanges``.
+
+        For any thread.
+        """
+        self._changed.add(self)
 
     def append(
         self,
@@ -266,7 +271,7 @@ class Replica:
         if disk.left_bytes < 0:
             disk.note_low()
         if not info.is_duplicate:
-            self._dirty.add(self)
+            self._changed.add(self)
             if self.role is not None:
                 self._append_replicated(log, info, self.role)
                 return info
@@ -294,17 +299,18 @@ class Replica:
         disk.left_bytes -= info.size_bytes
         if disk.left_bytes < 0:
             disk.note_low()
-        self._dirty.add(self)
+        self._changed.add(self)
         return info
 
     def follow_leader(self, *, high_watermark: int, log_start_offset: int) -> None:
         """Take over what the leader says is committed, and where its log starts."""
         log = self.log
-        if log.advance_high_watermark(high_watermark) and self.waiters:
+        if log.advance_high_watermark(high_watermark):
             self.wake_readers(WAKE_BYTES)  # How much it is would have to be looked up.
         log_start_offset = min(log_start_offset, log.high_watermark)
         if log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(log_start_offset)
+            self._changed.add(self)
 
     def keep_back_deleted(self) -> None:
         """Begin where the metadata store says that the partition begins, to lead from there.
@@ -335,6 +341,7 @@ class Replica:
 
     def wake_readers(self, size_bytes: int) -> None:
         """Tell those who wait for committed records that there may be so many bytes more."""
+        self._changed.add(self)
         for waiter in tuple(self.waiters):
             waiter.on_append(size_bytes)
 
@@ -345,6 +352,7 @@ class Replica:
 
     def drop(self) -> None:
         """Never open the log again: its directory may soon be another topic's."""
+        self.is_dropped = True
         self.refuse(UnknownTopicOrPartition(f"{self.partition} was deleted"))
 
     def refuse(self, error: TidelogError) -> None:
@@ -429,7 +437,7 @@ class ReplicaManager:
         self._opening = LogOpening(executor, self._on_opened)
         self._removal = LogRemoval(executor, self._take_away)
         self._by_topic: dict[str, dict[int, Replica]] = {}
-        self.dirty: set[Replica] = set()  # appended to since someone last emptied the set
+        self._changed: set[Replica] = set()  # since they were last taken
         self._troubled: set[Replica] = set()  # at least those in trouble
         # What this node leads, as the wire names it: by topic name and by topic id.
         self.led_by_name: dict[bytes, dict[int, Replica]] = {}
@@ -511,6 +519,16 @@ class ReplicaManager:
     def replicas(self) -> Iterator[Replica]:
         """Yield the replicas that hold records: all but those of the reserved topics."""
         return (replica for replica in self._all() if not replica.is_internal)
+
+    def take_changed(self) -> set[Replica]:
+        """Return the replicas about whose logs something has changed since the last call.
+
+        See ``LogChanges``. Those that were dropped are among them.
+        """
+        changed = self._changed
+        # One by one: a log that is being opened on another thread may be added meanwhile.
+        taken = {changed.pop() for _ in range(len(changed))}
+        return {replica for replica in taken if not replica.is_internal}
 
     def in_trouble(self) -> list[Replica]:
         """Return those of ``replicas`` that are in trouble. Costs nothing where there are none."""
@@ -646,7 +664,7 @@ class ReplicaManager:
             config=config,
             log_start_offset=partition.log_start_offset,
             open_log=self._open,
-            dirty=self.dirty,
+            changed=self._changed,
             troubled=self._troubled,
             disk=self.disk,
             on_trouble=self._tell_trouble,
@@ -668,6 +686,7 @@ class ReplicaManager:
             if replica.opened_log is not None:
                 replica.opened_log.update_config(config)
         replica.log_start_offset = partition.log_start_offset
+        replica.note_changed()
         has_others = len(partition.replicas) > 1 and not replica.is_internal
         replica.followed = partition
         if replica.role is None and not has_others:
@@ -815,7 +834,7 @@ class ReplicaManager:
             self._opening.discard(replica)
             replica.drop()
             replica.wake()
-            self.dirty.discard(replica)
+            replica.note_changed()
             self._removal.add(replica.partition, replica)
 
     def _take_away(self, replica: Replica) -> Path | None:

@@ -326,7 +326,7 @@ class SegmentMender:
                 raise _Waits
             await put_in_place(log, source, CleanedSegment(seal, (old,)), self._executor)
             log.count_as_cut()  # The leader may have what was erased here.
-        replica.note_unflushed()
+        replica.note_changed()
 
     async def _fetch(
         self,

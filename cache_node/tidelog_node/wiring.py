@@ -39,6 +39,7 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
 from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.log_changes import LogChanges
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.log_reopening import LogReopener
 from tidelog_node.membership.lease_thread import LeaseThread
@@ -172,6 +173,7 @@ async def _start(
     tasks = Background(stop)
     stack.push_async_callback(tasks.close)
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
+    tasks.add(data.changes.run())
     tasks.add(data.flusher.run(data.replicas))
     tasks.add(data.disk_watch.run())
     await _start_rewriting(settings, cluster, data, tasks)
@@ -280,7 +282,9 @@ async def _open_logs(
     stack.push_async_callback(replicas.close)
     inspector = BatchInspector()
     stack.push_async_callback(inspector.close)
+    changes = LogChanges(replicas)
     flusher = Flusher(executor)
+    changes.subscribe(flusher.on_changed)
     stack.push_async_callback(flusher.close)
     clock = ClockWatch(
         wall_ms=wall_clock_ms,
@@ -312,7 +316,9 @@ async def _open_logs(
     )
     await tier.start()
     stack.push_async_callback(tier.close)
-    return DataParts(replicas, flusher, tier, executor, health, disk_watch, may_expire, inspector)
+    return DataParts(
+        replicas, changes, flusher, tier, executor, health, disk_watch, may_expire, inspector
+    )
 
 
 def _open_files_max(config: NodeConfig) -> int:

@@ -11,10 +11,9 @@ import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import CorruptLog
-from tidelog_core.metadata import records
 from tidelog_node.replicas import Replica
 
-from tests.node.replication.led_node import LedNode, led_node
+from tests.node.replication.led_node import led_node
 from tests.node.wire_client import a_batch
 
 
@@ -85,17 +84,11 @@ def test_a_deleted_partition_is_not_in_trouble(tmp_path: Path) -> None:
         async with led_node(tmp_path) as node:
             replica = await node.create_topic(replicas=(1,))
             replica.append(bytearray(a_batch(b"x")))
-            await delete(node)
+            await node.delete_topic()
             assert replica.is_in_trouble
             assert node.replicas.in_trouble() == []
 
     asyncio.run(run())
-
-
-async def delete(node: LedNode) -> None:
-    topic = node.view.image.topics["t"]
-    await node.store.commit([records.delete(topic)])
-    await node.view.refresh()
 
 
 def test_a_log_that_opens_offline_is_in_trouble(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ class KeyEraser:
             log.roll()
         segments = log.segments_to_erase(request.up_to)
         if segments is None:
-            replica.note_unflushed()
+            replica.note_changed()
             return
         if replica in self._busy:
             return
@@ -303,7 +303,7 @@ class KeyEraser:
         async with self._tier.holding_copies(replica):
             self._require_current(replica, log)
             await put_in_place(log, source, cleaned, self._executor)
-            replica.note_unflushed()
+            replica.note_changed()
 
     def _require_current(self, replica: Replica, log: UnifiedLog) -> None:
         is_same = self._replicas.get(replica.partition) is replica and replica.opened_log is log

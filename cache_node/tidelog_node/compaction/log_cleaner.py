@@ -257,7 +257,7 @@ class LogCleaner:
             self._require_current(run)
             if group.cleaned is not None:
                 await put_in_place(run.log, run.source, group.cleaned, self._executor)
-                run.replica.note_unflushed()
+                run.replica.note_changed()
 
     def _require_current(self, run: _Run) -> None:
         """Raise ``SegmentsChanged`` where the run has lost its reason."""

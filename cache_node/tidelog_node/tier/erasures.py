@@ -113,7 +113,7 @@ class Erasures:
         roll_to = max(request.up_to, request.roll_to if replica.is_leader else 0)
         if log.active_segment_base_offset < roll_to:
             log.roll()
-            replica.note_unflushed()
+            replica.note_changed()
         await self._evict(request, log)
 
     async def _take_up(self, request: LocalErasure, replica: TieredReplica) -> None:

@@ -152,7 +152,7 @@ class Retention:
         start = await self._log_start(led, log, limits)
         if await self._is_active_expired(led, limits, start):
             log.roll()
-            led.replica.note_unflushed()  # Nobody may append to it again.
+            led.replica.note_changed()  # Nobody may append to it again.
             start = await self._log_start(led, log, limits)
         known = self._view.image.partition(led.replica.partition)
         stored = 0 if known is None else known.log_start_offset

@@ -214,6 +214,16 @@ class ProducerState:
             del self._producers[producer_id]
         return len(expired)
 
+    @property
+    def next_expiry_ms(self) -> int | None:
+        """When the first producer has been idle for too long, except in transactions."""
+        seen_ms = [
+            entry.last_seen_ms
+            for entry in self._producers.values()
+            if entry.transaction_first_offset == NO_OFFSET
+        ]
+        return min(seen_ms) + self._expiration_ms if seen_ms else None
+
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
         """Whether the producer has written, in this epoch, to a transaction that is open."""
         entry = self._producers.get(producer_id)

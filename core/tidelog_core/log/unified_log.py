@@ -391,6 +391,11 @@ class UnifiedLog:
         """Forget the producers that have been idle for too long. Returns how many."""
         return self._producers.expire(self._clock_ms())
 
+    @property
+    def next_producer_expiry_ms(self) -> int | None:
+        """When the next producer is to be forgotten, ``None`` for none. Looks at all of them."""
+        return self._producers.next_expiry_ms
+
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
         """Whether the producer has written, in this epoch, to a transaction that is open."""
         return self._producers.has_ongoing_transaction(producer_id, epoch)
@@ -549,6 +554,15 @@ class UnifiedLog:
             return False
         self.roll()
         return True
+
+    @property
+    def roll_due_ms(self) -> int | None:
+        """When ``maybe_roll`` is to be called, by this log's clock; ``None`` while it is empty."""
+        local = self._local
+        active = local.active
+        if local.is_offline or active.size_bytes == 0:
+            return None
+        return active.created_ms + local.segment_ms(active) + 1
 
     def sealed_segments(self) -> list[SealedSegment]:
         """Return all segments but the active one, oldest first.

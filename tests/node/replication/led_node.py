@@ -140,6 +140,15 @@ class LedNode:
         await self.view.refresh()
         return self.replica()
 
+    async def configure(self, **configs: str) -> None:
+        topic = self.view.image.topics[TOPIC]
+        await self.store.commit([records.put(dataclasses.replace(topic, configs=configs))])
+        await self.view.refresh()
+
+    async def delete_topic(self) -> None:
+        await self.store.commit([records.delete(self.view.image.topics[TOPIC])])
+        await self.view.refresh()
+
     def replica(self) -> Replica:
         found = self.replicas.get(TopicPartition(TOPIC, 0))
         assert found is not None

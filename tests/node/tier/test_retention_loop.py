@@ -27,6 +27,7 @@ from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.retention.deletion import start_deletions
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_node.flushing import Flusher
+from tidelog_node.log_changes import LogChanges
 from tidelog_node.replicas import Replica
 from tidelog_node.tier.retention_loop import CLOCK_RETRY_SECONDS
 
@@ -269,17 +270,15 @@ def test_an_active_segment_that_expires_is_flushed_without_another_append(tmp_pa
         async with running_node(tmp_path) as node, asyncio.TaskGroup() as tasks:
             replica = await node.create_topic(configs={"retention.ms": "100000"})
             node.produce(replica, 1)
-            flusher = Flusher(node.executor)
-            running = tasks.create_task(flusher.run(node.replicas))
-
-            async def has_swept() -> bool:
-                return not node.replicas.dirty
+            flusher, changes = Flusher(node.executor), LogChanges(node.replicas)
+            changes.subscribe(flusher.on_changed)
 
             async def is_durable() -> bool:
                 return replica.log.recovery_point == replica.log.log_end_offset
 
-            await eventually(has_swept)
+            changes.tell()
             assert not await is_durable()  # The active segment may wait.
+            running = tasks.create_task(changes.run())
             node.clock.now_ms = START_MS + 200_000
             await node.tier.apply_retention()
             assert replica.log.active_segment_base_offset == replica.log.log_end_offset == 10

@@ -1,0 +1,80 @@
+"""What is due when: a task that works on thousands of things looks at the ones that are due.
+
+A heap with entries that are out of date: a key that is put again, or discarded, leaves its old
+entry where it is. Such an entry is dropped when it comes to the top, or all of them once they
+are more than half of the heap. So every call takes O(log n), and asking costs nothing while
+nothing is due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+STALE_ENTRIES_MIN = 64  # fewer stay where they are
+
+
+class DueQueue(Generic[K]):
+    """Keys by the time at which each is due, whatever clock the caller goes by."""
+
+    def __init__(self) -> None:
+        # When, how often anything had been put by then, and the key. The second keeps keys of one
+        # time in order.
+        self._heap: list[tuple[float, int, K]] = []
+        self._entries: dict[K, tuple[float, int, K]] = {}  # those that are up to date
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def put(self, key: K, due: float) -> None:
+        """Make the key due at that time, and no other."""
+        known = self._entries.get(key)
+        if known is not None and known[0] == due:
+            return
+        self._count += 1
+        entry = self._entries[key] = (due, self._count, key)
+        heapq.heappush(self._heap, entry)
+        self._drop_stale()
+
+    def put_earlier(self, key: K, due: float) -> None:
+        """Make the key due at that time, unless it is due earlier."""
+        known = self._entries.get(key)
+        if known is None or due < known[0]:
+            self.put(key, due)
+
+    def discard(self, key: K) -> None:
+        """Forget the key."""
+        self._entries.pop(key, None)
+        self._drop_stale()
+
+    def take(self, now: float) -> list[K]:
+        """Return the keys that are due at ``now`` and forget them, the earliest first."""
+        taken = []
+        while (first := self.first_due) is not None and first <= now:
+            key = heapq.heappop(self._heap)[2]
+            del self._entries[key]
+            taken.append(key)
+        return taken
+
+    @property
+    def first_due(self) -> float | None:
+        """When the first key is due, ``None`` where there is no key."""
+        heap = self._heap
+        while heap:
+            entry = heap[0]
+            if self._entries.get(entry[2]) is entry:
+                return entry[0]
+            heapq.heappop(heap)
+        return None
+
+    def _drop_stale(self) -> None:
+        if len(self._heap) > 2 * len(self._entries) + STALE_ENTRIES_MIN:
+            self._heap = list(self._entries.values())
+            heapq.heapify(self._heap)

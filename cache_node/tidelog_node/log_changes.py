@@ -1,0 +1,61 @@
+"""Tells which logs have changed, so that what works on logs need not look at all of them.
+
+A log has changed when it was opened or dropped, when its records, segments, settings or
+leadership are others, and when more of it is committed or flushed. ``Replica.note_changed`` is
+called for each of these, on whatever thread. What has changed within a second is told together.
+
+What a subscriber does later, it puts into a ``DueQueue`` when it is told. So that nothing rests on
+every place that changes a log, a few logs are also told in turn without a change: a change that
+nobody has noted is late, not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+
+from tidelog_node.replicas import Replica, ReplicaManager
+
+TELL_SECONDS = 1.0
+TOLD_IN_TURN_COUNT = 4  # logs that are told each time without a change
+
+Subscriber = Callable[[Collection[Replica]], None]
+
+
+class LogChanges:
+    """For the node's event loop; ``run`` is one task."""
+
+    def __init__(self, replicas: ReplicaManager, *, interval_s: float = TELL_SECONDS) -> None:
+        self._replicas = replicas
+        self._interval_s = interval_s
+        self._subscribers: list[Subscriber] = []
+        self._turn: Iterator[Replica] = iter(())
+
+    def subscribe(self, callback: Subscriber) -> None:
+        """Call back with replicas that may have changed since the last call."""
+        self._subscribers.append(callback)
+
+    async def run(self) -> None:
+        """Tell, until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell what has changed, and the next few logs."""
+        told = self._replicas.take_changed()
+        told.update(self._next_in_turn())
+        if told:
+            for subscriber in self._subscribers:
+                subscriber(told)
+
+    def _next_in_turn(self) -> Iterator[Replica]:
+        for index in range(TOLD_IN_TURN_COUNT):
+            replica = next(self._turn, None)
+            if replica is None:
+                if index:
+                    return  # No log twice, where there are few.
+                self._turn = iter(tuple(self._replicas.replicas()))
+                replica = next(self._turn, None)
+            if replica is not None:
+                yield replica

@@ -1,0 +1,164 @@
+"""When logs are rolled and producers forgotten, and which logs are looked at for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tidelog_core.clock import wall_clock_ms
+from tidelog_core.config import NodeConfig
+from tidelog_node.flushing import ROLL_RETRY_MS, Flusher
+from tidelog_node.log_changes import TOLD_IN_TURN_COUNT, LogChanges
+from tidelog_node.replicas import Replica
+
+from tests.node.replication.led_node import LedNode, led_node
+from tests.node.wire_client import a_batch
+
+HOUR_MS = 3_600_000
+PRODUCER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+
+
+class Flushing:
+    """A node whose flusher is told by hand, at a time that a test sets."""
+
+    def __init__(self, node: LedNode) -> None:
+        self.node = node
+        self.now_ms = wall_clock_ms()
+        self.flusher = Flusher(node.executor, clock_ms=lambda: self.now_ms)
+        self.changes = LogChanges(node.replicas)
+        self.changes.subscribe(self.flusher.on_changed)
+
+    async def create(self, *, partition_count: int = 1, **configs: str) -> Replica:
+        replica = await self.node.create_topic(
+            replicas=(1,), partition_count=partition_count, **configs
+        )
+        for one in self.node.replicas.replicas():
+            one.log._clock_ms = one.log._local.clock_ms = lambda: self.now_ms
+        return replica
+
+    def sweep(self, *, after_ms: int) -> None:
+        self.now_ms += after_ms
+        self.flusher.sweep()
+
+
+@asynccontextmanager
+async def flushing(folder: Path, config: NodeConfig | None = None) -> AsyncIterator[Flushing]:
+    async with led_node(folder, config) as node:
+        one = Flushing(node)
+        yield one
+        await one.flusher.close()
+
+
+def test_a_segment_is_rolled_when_it_is_old_enough_without_another_append(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create(**{"segment.ms": str(HOUR_MS)})
+            replica.append(bytearray(a_batch(b"x")))
+            one.changes.tell()
+            one.sweep(after_ms=HOUR_MS)
+            assert replica.log.active_segment_base_offset == 0
+            one.sweep(after_ms=1)
+            assert replica.log.active_segment_base_offset == 1
+            await one.flusher.flush(replica)
+            assert replica.log.recovery_point == 1
+            assert replica in one.node.replicas.take_changed()  # for who copies and compacts
+
+    asyncio.run(run())
+
+
+def test_a_shorter_age_of_segments_holds_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create()
+            replica.append(bytearray(a_batch(b"x")))
+            one.changes.tell()
+            one.sweep(after_ms=HOUR_MS)
+            await one.node.configure(**{"segment.ms": str(HOUR_MS - 1)})
+            one.changes.tell()
+            one.sweep(after_ms=0)
+            assert replica.log.active_segment_base_offset == 1
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_was_put_back_delays_a_roll_and_does_not_lose_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create(**{"segment.ms": str(HOUR_MS)})
+            replica.append(bytearray(a_batch(b"x")))
+            one.changes.tell()
+            one.sweep(after_ms=-HOUR_MS)
+            one.sweep(after_ms=2 * HOUR_MS)
+            assert replica.log.active_segment_base_offset == 0
+            one.sweep(after_ms=1)
+            assert replica.log.active_segment_base_offset == 1
+
+    asyncio.run(run())
+
+
+def test_a_roll_that_finds_no_room_is_tried_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create(**{"segment.ms": str(HOUR_MS)})
+            replica.append(bytearray(a_batch(b"x")))
+            one.changes.tell()
+            snapshot = replica.log.directory / "00000000000000000001.snapshot"
+            snapshot.symlink_to("/dev/full")
+            one.sweep(after_ms=HOUR_MS + 1)
+            assert replica.log.active_segment_base_offset == 0
+            snapshot.unlink()
+            one.sweep(after_ms=ROLL_RETRY_MS)
+            assert replica.log.active_segment_base_offset == 1
+
+    asyncio.run(run())
+
+
+def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = NodeConfig(producer_id_expiration_ms=24 * HOUR_MS)
+        async with flushing(tmp_path, config) as one:
+            replica = await one.create()
+            replica.append(bytearray(a_batch(b"x", **PRODUCER)))
+            one.changes.tell()
+            one.sweep(after_ms=24 * HOUR_MS - 1)
+            assert replica.log.producer_count == 1
+            one.sweep(after_ms=1)
+            assert replica.log.producer_count == 0
+            assert replica not in one.flusher._to_expire
+
+    asyncio.run(run())
+
+
+def test_a_dropped_log_is_not_kept_in_mind(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create()
+            replica.append(bytearray(a_batch(b"x", **PRODUCER)))
+            one.changes.tell()
+            assert replica in one.flusher._to_roll
+            assert replica in one.flusher._to_expire
+            await one.node.delete_topic()
+            one.changes.tell()
+            assert replica not in one.flusher._to_roll
+            assert replica not in one.flusher._to_expire
+
+    asyncio.run(run())
+
+
+def test_logs_that_have_not_changed_are_told_a_few_at_a_time(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            count = 10 * TOLD_IN_TURN_COUNT
+            await one.create(partition_count=count)
+            told: list[Replica] = []
+            one.changes.tell()
+            one.changes.subscribe(told.extend)
+            one.changes.tell()
+            assert len(told) == TOLD_IN_TURN_COUNT
+            for _ in range(10):
+                one.changes.tell()
+            assert set(told) == set(one.node.replicas.replicas())
+
+    asyncio.run(run())
