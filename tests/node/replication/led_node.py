@@ -181,6 +181,7 @@ class LedNode:
         last_fetched_epoch: int = -1,
         max_wait_ms: int = 0,
         rack: bytes = b"",
+        isolation_level: int = 0,
     ) -> Any:
         """Fetch the partition; return its answer, or the future of it."""
         wanted = FetchPartition(0, leader_epoch, offset, last_fetched_epoch, 0, 1 << 20)
@@ -191,7 +192,7 @@ class LedNode:
             max_wait_ms,
             1,
             1 << 20,
-            0,
+            isolation_level,
             0,
             -1,
             [(TOPIC.encode(), [wanted])],

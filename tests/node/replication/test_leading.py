@@ -20,6 +20,7 @@ from tidelog_node.routes import RequestContext
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
 
 LATEST, EARLIEST = -1, -2
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 def on_a_node(folder: Path, body: Callable[[LedNode], Awaitable[None]]) -> None:
@@ -255,6 +256,40 @@ def test_a_new_leader_does_not_tell_the_end_before_it_knows_it(tmp_path: Path) -
             await node.stop()
 
     asyncio.run(again())
+
+
+def test_a_new_leader_has_readers_wait_at_what_it_does_not_know_to_be_committed(
+    tmp_path: Path,
+) -> None:
+    """Out of range would send them back to where their reset policy begins."""
+
+    async def before(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", b"b", b"c", acks=1)
+        node.read(3, replica_id=2)
+        node.read(3, replica_id=3)
+        assert node.read(3).high_watermark == 3
+
+    async def after() -> None:
+        node = LedNode(tmp_path, NodeConfig())
+        await node.start()
+        try:
+            assert node.read(0).high_watermark < 3
+            for isolation_level in (READ_UNCOMMITTED, READ_COMMITTED):
+                for offset in range(4):
+                    answer = node.read(offset, isolation_level=isolation_level)
+                    assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
+                beyond = node.read(4, isolation_level=isolation_level)
+                assert beyond.error_code is ErrorCode.offset_out_of_range
+            held = node.read(2, max_wait_ms=10_000, isolation_level=READ_COMMITTED)
+            node.read(3, replica_id=2)
+            node.read(3, replica_id=3)
+            assert (await asyncio.wait_for(held, 1)).records
+        finally:
+            await node.stop()
+
+    on_a_node(tmp_path, before)
+    asyncio.run(after())
 
 
 def test_consumers_are_sent_to_the_replica_of_their_rack(tmp_path: Path) -> None:
