@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench bench-peers soak chaos attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench bench-peers scaling soak chaos attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -92,6 +92,9 @@ bench: $(STAMP) $(TOOLS)  ## what a node costs in every way, and the goals besid
 
 bench-peers: $(STAMP) $(TOOLS)  ## Tidelog beside Apache Kafka and Tansu in 25 minutes: tables, CSV, plots; PEERS_FLAGS='--only latency'
 	$(BIN)/python -m bench.peers $(PEERS_FLAGS)
+
+scaling: $(STAMP)  ## how costs grow with what lies idle beside them, and whether they may: SCALING_FLAGS='--only topics --quick'
+	$(BIN)/python -m bench.scaling $(SCALING_FLAGS)
 
 soak: $(STAMP)  ## one node under load for half an hour, then whether it is as it was: SOAK_FLAGS='--seconds 600 ...'
 	$(BIN)/python -m bench.soak $(SOAK_FLAGS)

@@ -204,7 +204,7 @@ async def join_all(port: int, crowd: Crowd, ramp_seconds: float, seconds_max: fl
     count = min(CONNECTIONS_MAX, len(crowd.members))
     tasks = [
         asyncio.create_task(
-            _converse(port, crowd, crowd.members[n::count], now + ramp_seconds * n / count)
+            converse(port, crowd, crowd.members[n::count], now + ramp_seconds * n / count)
         )
         for n in range(count)
     ]
@@ -225,7 +225,7 @@ async def join_all(port: int, crowd: Crowd, ramp_seconds: float, seconds_max: fl
         print(f"{len(failures)} connections failed, the first with {failures[0]!r}")
 
 
-async def _converse(port: int, crowd: Crowd, members: list[Member], begins_at: float) -> None:
+async def converse(port: int, crowd: Crowd, members: list[Member], begins_at: float) -> None:
     """Send the heartbeats of some members over one connection, one at a time."""
     await asyncio.sleep(max(0.0, begins_at - time.monotonic()))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,0 +1,75 @@
+"""One thing of which there can be many, and what one more of it may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from bench.scaling.cluster import Cluster
+from bench.scaling.fit import Noise
+from bench.scaling.workload import ProduceAndFetch, Workload
+
+
+class Measure(Enum):
+    """What is measured at every step, as it is called in the table."""
+
+    IDLE_CPU = "idle CPU, ms a second"
+    WORK_CPU = "workload, CPU µs an operation"
+    WORK_P99 = "workload, p99 ms"
+    MEMORY = "memory, MB"
+    START_CPU = "start, CPU s"
+    READ_UNITS = "store, read units a second"
+    WRITE_UNITS = "store, write units a second"
+    WORK_UNITS = "store, units of both an operation"
+
+
+JUDGED: Mapping[Measure, Noise] = {
+    Measure.IDLE_CPU: Noise(2.5, 0.15),
+    Measure.WORK_CPU: Noise(30.0, 0.2),  # a busy machine takes caches away
+    Measure.MEMORY: Noise(3.0, 0.05),
+    Measure.START_CPU: Noise(0.25, 0.15),
+    Measure.READ_UNITS: Noise(2.0, 0.2),  # a busy machine polls late
+    Measure.WRITE_UNITS: Noise(1.0, 0.1),
+    Measure.WORK_UNITS: Noise(0.5, 0.1),
+}
+"""What fails where it is too steep, and what two runs differ by. p99 is information: it is time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What one more may cost, in the measure's unit, and the reason."""
+
+    per_unit: float
+    why: str
+
+
+class Grown(Protocol):
+    """Those of a dimension that there are on one cluster."""
+
+    def grow(self, cluster: Cluster, count: int) -> None:
+        """Bring them to ``count``, which is more than before."""
+
+    def close(self) -> None:
+        """Let go of what is held on this side: connections, threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """What there can be many of. What is not in ``may_grow`` must stay as it is."""
+
+    name: str
+    what: str
+    """What a unit is, and beside what it is measured."""
+    steps: Sequence[int]
+    make: Callable[[], Grown]
+    may_grow: Mapping[Measure, Growth]
+    nodes: int = 1
+    is_kept: bool = True
+    """Whether they outlive a restart, so that a start is measured with each step."""
+    hot_settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the topic that the workload goes to."""
+    workload: Callable[[Grown], Workload] = lambda _: ProduceAndFetch()
+    can_be_kafka: bool = True
+    """Whether Kafka can be given the same."""

@@ -1,0 +1,77 @@
+"""One consumer of very many partitions, which it names in every fetch: it has no session."""
+
+from __future__ import annotations
+
+import struct
+
+from bench.peers.topics import PRODUCE
+from bench.scaling.cluster import Cluster
+from bench.scaling.workload import FETCH, RECORD, Latencies, produced, repeat
+from tests.node.wire_client import a_batch, frame, produce_body
+
+POLL_MS = 30_000
+_SIZE_BYTES_MAX = 50 << 20
+_PARTITION_BYTES_MAX = 1 << 20
+
+
+class PolledPartitions:
+    """Partitions of one consumer, in topics of their own.
+
+    They are their own workload: a long poll over all, a record for one, its delivery.
+    """
+
+    name = "delivery of a record to a long poll over all"
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def grow(self, cluster: Cluster, count: int) -> None:
+        """Create a topic with those that are missing."""
+        name = f"polled-{count:06}"
+        size = count - sum(self._sizes.values())
+        cluster.create_topics({name: size})
+        self._sizes[name] = size
+        with cluster.client() as client:
+            for partition in range(size):
+                # A fetch of one that nobody leads yet would not wait.
+                while client.fetch(name, 0, partition=partition).error_code:
+                    pass
+
+    def close(self) -> None:
+        """Nothing is held here."""
+
+    def run(self, cluster: Cluster, count: int) -> Latencies:
+        """Deliver records to the first partition of the newest topic, one after the other."""
+        hot = list(self._sizes)[-1]
+        produce = frame(*PRODUCE, 1, produce_body(hot, a_batch(RECORD)), tags=b"")
+        with cluster.client() as producer, cluster.client() as consumer:
+            at = produced(producer, produce, hot) + 1
+
+            def once() -> None:
+                nonlocal at
+                body = _fetch_body(self._sizes, {hot: at})
+                consumer.send(frame(*FETCH, 1, body, tags=b""))
+                produced(producer, produce, hot)
+                answer = consumer.receive()
+                if RECORD not in answer:
+                    raise RuntimeError("a long poll was answered without the record")
+                at += 1
+
+            return repeat(once, count)
+
+
+def _fetch_body(sizes: dict[str, int], offsets: dict[str, int]) -> bytes:
+    """Return the body of a Fetch request of version 11 that names all partitions.
+
+    Offsets are 0 but for the first partition of those topics that ``offsets`` has.
+    """
+    parts = [struct.pack(">iiiibii", -1, POLL_MS, 1, _SIZE_BYTES_MAX, 0, 0, -1)]
+    parts.append(struct.pack(">i", len(sizes)))
+    for name, size in sizes.items():
+        parts.append(struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", size))
+        first = offsets.get(name, 0)
+        parts += [
+            struct.pack(">iiqqi", n, -1, 0 if n else first, -1, _PARTITION_BYTES_MAX)
+            for n in range(size)
+        ]
+    return b"".join([*parts, struct.pack(">ih", 0, 0)])

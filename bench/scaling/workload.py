@@ -1,0 +1,161 @@
+"""The fixed small workloads that are measured beside what there is many of."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from kio.schema.offset_commit.v8 import request as offset_commit
+from tidelog_core.wire_messages import build
+
+from bench.peers.topics import PRODUCE
+from bench.scaling.cluster import HOT, Cluster
+from tests.node.wire_client import (
+    WireClient,
+    a_batch,
+    encode,
+    fetch_body,
+    frame,
+    produce_body,
+)
+
+RECORD = b"v" * 100
+COMMITTER = "committer"
+WORK_SECONDS_MAX = 20.0
+IN_FLIGHT = 5
+# Of a Produce answer behind correlation id, topic and partition: error code, base offset.
+_PRODUCED, _PRODUCED_AT = struct.Struct(">hq"), 4 + 4 + 2 + 4 + 4
+FETCH, _OFFSET_COMMIT = (1, 11), (8, 8)
+
+
+Latencies = list[float]
+"""How long each operation took, seconds; there is one at least."""
+
+
+def p99(latencies: Latencies) -> float:
+    """Return the latency that one operation in a hundred exceeds."""
+    return sorted(latencies)[len(latencies) * 99 // 100]
+
+
+class Workload(Protocol):
+    """A number of operations, one after the other."""
+
+    name: str
+
+    def run(self, cluster: Cluster, count: int) -> Latencies:
+        """Carry them out; fewer where they take too long. Raises ``RuntimeError`` on any error."""
+
+
+class ProduceAndFetch:
+    """Records of 100 bytes with acks=all, five requests in flight, then the fetches of each.
+
+    With one in flight half of the cost would be falling asleep and waking up, which depends
+    on the machine's mood.
+    """
+
+    name = "produce with acks=all, and fetch, a record"
+
+    def run(self, cluster: Cluster, count: int) -> Latencies:
+        """Carry them out on one connection."""
+        produce = frame(*PRODUCE, 1, produce_body(HOT, a_batch(RECORD), acks=-1), tags=b"")
+        with cluster.client(cluster.await_record()) as client:
+
+            def some() -> None:
+                client.send(produce * IN_FLIGHT)
+                offsets = [produced_offset(client.receive(), HOT) for _ in range(IN_FLIGHT)]
+                bodies = [fetch_body(HOT, at, partition_max_bytes=1) for at in offsets]
+                client.send(b"".join(frame(*FETCH, 1, body, tags=b"") for body in bodies))
+                for _ in offsets:
+                    require_records(client.receive())
+
+            return repeat(some, count, at_once=IN_FLIGHT)
+
+
+class Commit:
+    """A commit of one offset by a group that has no members."""
+
+    name = "commit of one offset"
+
+    def run(self, cluster: Cluster, count: int) -> Latencies:
+        """Commit over and over, one commit in flight."""
+        cluster.await_coordinator(COMMITTER)
+        request = commit_frame(COMMITTER, HOT)
+        with cluster.client() as client:
+            return repeat(lambda: require_committed(client, request, HOT), count)
+
+
+def repeat(some: Callable[[], object], count: int, *, at_once: int = 1) -> Latencies:
+    """Carry out as many operations as that, or as there is time for: ``at_once`` at least.
+
+    ``some`` carries out ``at_once``; each of them takes as long as all.
+    """
+    latencies: Latencies = []
+    deadline = time.monotonic() + WORK_SECONDS_MAX
+    while len(latencies) < count and (not latencies or time.monotonic() < deadline):
+        started = time.perf_counter()
+        some()
+        latencies += [time.perf_counter() - started] * at_once
+    return latencies
+
+
+def commit_frame(group: str, topic: str) -> bytes:
+    """Return the request that commits an offset of the topic's first partition."""
+    partition = build(
+        offset_commit.OffsetCommitRequestPartition,
+        partition_index=0,
+        committed_offset=7,
+        committed_leader_epoch=-1,
+        committed_metadata="",
+    )
+    topics = (build(offset_commit.OffsetCommitRequestTopic, name=topic, partitions=(partition,)),)
+    request = build(
+        offset_commit.OffsetCommitRequest,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        topics=topics,
+    )
+    body = encode(offset_commit.OffsetCommitRequest, request)
+    return frame(*_OFFSET_COMMIT, 1, body, tags=b"\x00")
+
+
+def require_committed(client: WireClient, request: bytes, topic: str) -> None:
+    """Send the commit and take its answer. Raises ``RuntimeError`` where it is refused."""
+    client.send(request)
+    check_committed(client.receive(), topic)
+
+
+def check_committed(answer: bytes, topic: str) -> None:
+    """Raise ``RuntimeError`` where a commit of one partition was refused."""
+    # correlation id, tags, throttle time, one topic: name; one partition: index, error code
+    (error,) = struct.unpack_from(">h", answer, 4 + 1 + 4 + 1 + 1 + len(topic) + 1 + 4)
+    if error:
+        raise RuntimeError(f"a commit was answered with error code {error}")
+
+
+def produced(client: WireClient, request: bytes, topic: str) -> int:
+    """Send one batch to one partition; return its offset. Raises ``RuntimeError`` if refused."""
+    client.send(request)
+    return produced_offset(client.receive(), topic)
+
+
+def produced_offset(answer: bytes, topic: str) -> int:
+    """Return the offset that a Produce answer has for one partition. Raises ``RuntimeError``."""
+    if error := produce_error(answer, topic):
+        raise RuntimeError(f"a produce request was answered with error code {error}")
+    return int(_PRODUCED.unpack_from(answer, _PRODUCED_AT + len(topic))[1])
+
+
+def produce_error(answer: bytes, topic: str) -> int:
+    """Return the error code that a Produce answer has for one partition."""
+    return int(_PRODUCED.unpack_from(answer, _PRODUCED_AT + len(topic))[0])
+
+
+def require_records(answer: bytes) -> None:
+    """Raise ``RuntimeError`` where a fetch of one partition has brought an error or nothing."""
+    # correlation id, throttle time, error code, session id, one topic: name; one partition:
+    # index, error code, three offsets, no aborted transactions, preferred replica, records
+    (error,) = struct.unpack_from(">h", answer, 8)
+    if error or RECORD not in answer:
+        raise RuntimeError(f"a fetch brought no record, error code {error}")
