@@ -44,7 +44,7 @@ from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
-from tidelog_core.objects.location import parse_object_location
+from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.rewriting.choice import compacted_end
 from tidelog_core.tier.planning import finished_segments
@@ -104,6 +104,7 @@ class TierService:
         self._node_config = node_config
         self._broker_id = broker_id
         self._holds_files = holds_files
+        self._objects_url = objects_url
         config = node_config()
         self._copy_interval_s = config.remote_task_interval_ms / 1000
         self._retention_interval_s = config.log_retention_check_interval_ms / 1000
@@ -163,6 +164,7 @@ class TierService:
 
     async def start(self) -> None:
         """Start the loops. The worker starts when it is first needed."""
+        self._executor.submit(_make_folder, self._objects_url)
         self.client.start()
         self._unsubscribe = self._view.subscribe(self._on_image)
         self._unwatch = [
@@ -634,6 +636,13 @@ class TierService:
         delay_s = min(RETRY_DELAY_S_MIN * 2**led.failure_count, RETRY_DELAY_S_MAX)
         led.failure_count = min(led.failure_count + 1, 16)
         led.not_before = asyncio.get_running_loop().time() + delay_s
+
+
+def _make_folder(objects_url: str) -> None:
+    try:
+        make_local_folder(objects_url)
+    except OSError as error:
+        logger.error("the tier's folder cannot be made", extra={"problem": str(error)})
 
 
 def _log_read(replica: TieredReplica, found: RemoteRead) -> LogRead:

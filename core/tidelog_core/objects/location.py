@@ -53,6 +53,16 @@ def parse_object_location(url: str) -> ObjectLocation:
     )
 
 
+def make_local_folder(url: str) -> None:
+    """Make the folder of a store on this machine; nothing for any other. Raises ``OSError``.
+
+    Tools take a folder that is not there for a wrong path: what is put first may come late.
+    """
+    location = parse_object_location(url)
+    if location.scheme == "file":
+        Path(location.name).mkdir(parents=True, exist_ok=True)
+
+
 def open_object_store(
     url: str, *, multipart_threshold: int = MULTIPART_THRESHOLD_BYTES
 ) -> ObjectStore:

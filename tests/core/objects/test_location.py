@@ -10,6 +10,7 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.location import (
     ObjectLocation,
+    make_local_folder,
     open_object_store,
     parse_object_location,
 )
@@ -24,6 +25,13 @@ def test_each_scheme_opens_its_store(tmp_path: Path) -> None:
     assert isinstance(open_object_store("memory:"), MemoryObjectStore)
     assert isinstance(open_object_store("s3://bucket/some/prefix"), S3ObjectStore)
     asyncio.run(folder.close())
+
+
+def test_the_folder_of_a_local_store_can_be_made_before_anything_is_put(tmp_path: Path) -> None:
+    make_local_folder(f"file://{tmp_path}/with%20blank/below")
+    assert (tmp_path / "with blank" / "below").is_dir()
+    make_local_folder("memory:")
+    make_local_folder("s3://bucket/some/prefix")
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,11 @@ def test_a_key_is_gone_from_a_disk_that_has_no_tier(tmp_path: Path, policy: str)
         create(node, "t", cleanup_policy=policy, segment_bytes="3000")
         produce(node.address, "t", 0, 60)
         before = dict(consume(node.address, "t"))
-        receipt = tidelog(
-            "erase", "--data-dir", node.data_dir, "--topic", "t", "--key", SECRET.decode()
-        ).document
+        stores = (  # It is there, though nothing has ever been put.
+            *("--metadata", f"sqlite://{node.data_dir}/metadata.db"),
+            *("--objects", f"file://{node.data_dir}/objects"),
+        )
+        receipt = tidelog("erase", *stores, "--topic", "t", "--key", SECRET.decode()).document
         assert receipt["is_done"]
         assert receipt["key_sha256"] == hashlib.sha256(SECRET).hexdigest()
         (partition,) = receipt["partitions"]
