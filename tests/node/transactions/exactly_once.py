@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import select
 import sys
+import time
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 GROUP = "copiers"
 BATCH_COUNT = 20
@@ -24,13 +25,16 @@ def main(addresses: str, source: str, target: str, transactional_id: str) -> Non
             "bootstrap.servers": addresses,
             "group.id": GROUP,
             "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "error",  # Nothing that was read is ever gone.
             "isolation.level": "read_committed",
             "session.timeout.ms": 6000,
             "reconnect.backoff.max.ms": 300,
         }
     )
-    consumer.subscribe([source])
+    consumer.subscribe(
+        [source],
+        on_assign=lambda _, partitions: consumer.assign(_committed(consumer, partitions)),
+    )
     producer = _producer(addresses, transactional_id)
     while not select.select([sys.stdin], [], [], 0)[0]:
         messages = [m for m in consumer.consume(BATCH_COUNT, timeout=0.2) if m.error() is None]
@@ -39,11 +43,13 @@ def main(addresses: str, source: str, target: str, transactional_id: str) -> Non
         try:
             producer.begin_transaction()
             for message in messages:
-                producer.produce(target, message.value(), partition=message.partition())
+                producer.produce(target, message.value(), partition=message.partition() or 0)
                 producer.poll(0)
-            positions = consumer.position(consumer.assignment())
+            nexts = {m.partition() or 0: (m.offset() or 0) + 1 for m in messages}
             producer.send_offsets_to_transaction(
-                [p for p in positions if p.offset >= 0], consumer.consumer_group_metadata(), 30
+                [TopicPartition(source, *place) for place in nexts.items()],
+                consumer.consumer_group_metadata(),
+                30,
             )
             _commit(producer)
             print("committed", len(messages), flush=True)
@@ -54,10 +60,24 @@ def main(addresses: str, source: str, target: str, transactional_id: str) -> Non
             else:
                 producer = _producer(addresses, transactional_id)
             # What was read and not committed is read again.
-            for committed in consumer.committed(consumer.assignment(), 30):
-                committed.offset = max(committed.offset, 0)
-                consumer.seek(committed)
+            for place in _committed(consumer, consumer.assignment()):
+                consumer.seek(place)
     consumer.close()
+
+
+def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """Return where to begin. librdkafka's own way loses it, see ``chaos.librdkafka.membership``."""
+    while partitions:
+        try:
+            places = consumer.committed(partitions, 30)
+        except KafkaException as error:
+            print("asks again", error, file=sys.stderr, flush=True)
+            time.sleep(0.1)
+            continue
+        for place in places:
+            place.offset = max(place.offset, 0)
+        return places
+    return []
 
 
 def _commit(producer: Producer) -> None:
