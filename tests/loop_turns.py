@@ -21,6 +21,7 @@ from dataclasses import dataclass
 class LoopTurns:
     """What has been seen so far."""
 
+    total_seconds: float = 0.0
     longest_seconds: float = 0.0
     longest: str = ""  # what was called in it
 
@@ -37,6 +38,7 @@ def loop_turns() -> Iterator[LoopTurns]:
             run(handle)
         finally:
             seconds = time.thread_time() - began
+            turns.total_seconds += seconds
             if seconds > turns.longest_seconds:
                 turns.longest_seconds, turns.longest = seconds, repr(handle)
 

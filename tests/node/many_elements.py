@@ -19,6 +19,12 @@ TOPIC = "t"
 
 
 def requests_with(count: int, api_key: int, version: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the frames of ``messages_with``."""
+    for name, message in messages_with(count, api_key, version):
+        yield name, _framed(message, api_key)
+
+
+def messages_with(count: int, api_key: int, version: int) -> Iterator[tuple[str, Any]]:
     """Yield requests with so many elements in a list, or in a list of one element of it.
 
     With each comes the list's name. The elements differ by names and numbers, else they are
@@ -26,14 +32,13 @@ def requests_with(count: int, api_key: int, version: int) -> Iterator[tuple[str,
     """
     schema: Any = load_request_schema(api_key, version)
     for name, kind in _lists_of(schema):
-        yield name, _framed(build(schema, **{name: _elements(kind, count)}), api_key)
+        yield name, build(schema, **{name: _elements(kind, count)})
         if dataclasses.is_dataclass(kind):
             for inner_name, inner_kind in _lists_of(kind):
                 inner = {inner_name: _elements(inner_kind, count)}
                 fields = {each.name for each in dataclasses.fields(kind)}
                 inner |= {each: TOPIC for each in _TOPIC_FIELDS if each in fields}
-                request = build(schema, **{name: (build(kind, **inner),)})
-                yield f"{name}.{inner_name}", _framed(request, api_key)
+                yield f"{name}.{inner_name}", build(schema, **{name: (build(kind, **inner),)})
 
 
 def _framed(request: Any, api_key: int) -> bytes:

@@ -177,19 +177,20 @@ class ConfigHandlers:
         self, request: incremental_request.IncrementalAlterConfigsRequest, _: RequestContext
     ) -> incremental_response.IncrementalAlterConfigsResponse:
         """Answer IncrementalAlterConfigs: what is not given stays as it was."""
+        turn = RequestTurn()
 
         async def alter(resource: incremental_request.AlterConfigsResource) -> None:
             check_names(config.name for config in resource.configs)
             missing = [
                 config.name
-                for config in resource.configs
+                async for config in turn.each(resource.configs)
                 if config.value is None and int(config.config_operation) != AlterOperation.DELETE
             ]
             if missing:
                 raise InvalidRequest(f"Null value not supported for : {', '.join(missing)}")
             alterations = [
                 Alteration(config.name, _operation(config.config_operation), config.value)
-                for config in resource.configs
+                async for config in turn.each(resource.configs)
             ]
             name, validate_only = resource.resource_name, request.validate_only
             match self._resource_type(resource):
@@ -201,7 +202,6 @@ class ConfigHandlers:
                     node = self._node_of(resource)
                     await self._admin.alter_node(node, alterations, validate_only=validate_only)
 
-        turn = RequestTurn()
         altered = await _alter_each(request.resources, alter, turn)
         responses = [
             build(

@@ -45,11 +45,13 @@ class LogDirsHandler:
         While the disk or a log on it has failed the directory has KAFKA_STORAGE_ERROR; unlike
         Kafka's, it tells of the partitions all the same: most can still be read.
         """
+        turn = RequestTurn()
         wanted: dict[str, set[int]] | None = None
         if request.topics is not None:
-            wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
+            wanted = {
+                topic.topic: set(topic.partitions) async for topic in turn.each(request.topics)
+            }
         by_topic: dict[str, list[log_dirs_response.DescribeLogDirsPartition]] = defaultdict(list)
-        turn = RequestTurn()
         for replica in tuple(self._replicas.replicas()):
             topic, index = replica.partition
             if wanted is None or index in wanted.get(topic, ()):

@@ -10,8 +10,10 @@ Source: ``KafkaApis.handleTopicMetadataRequest`` and ``DescribeTopicPartitionsRe
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -49,6 +51,7 @@ logger = logging.getLogger(__name__)
 DESCRIBE_TOPIC_PARTITIONS_KEY = 75
 CACHED_RESPONSES_SIZE_BYTES_MAX = 32 * 1024 * 1024
 DESCRIBED_PARTITIONS_MAX = 2000  # max.request.partition.size.limit of Kafka
+SORTED_AT_ONCE = 2_000  # names
 
 MetadataRequest: TypeAlias = "request_v10.MetadataRequest | request_v13.MetadataRequest"
 # What decides how an encoded response looks, besides the image: the API version, the
@@ -131,26 +134,27 @@ class MetadataHandlers:
         """Answer DescribeTopicPartitions: topics in order, from the cursor, up to the limit."""
         turn = RequestTurn()
         cursor = request.cursor
-        named = {topic.name for topic in request.topics}
+        named = {topic.name async for topic in turn.each(request.topics)}
         image = self._view.image
         if not named or not named <= image.topics.keys():
             image = await self._refreshed()
         start = "" if cursor is None else cursor.topic_name
-        names = sorted(name for name in (named or image.topics) if name >= start)
-        if cursor is not None and (cursor.partition_index < 0 or (named and start not in names)):
+        is_misplaced = cursor is not None and named and start not in named
+        if cursor is not None and (cursor.partition_index < 0 or is_misplaced):
             return build(
                 describe_response.DescribeTopicPartitionsResponse,
                 topics=tuple(
                     [
                         _undescribed(ErrorCode.invalid_request, name)
-                        async for name in turn.each(sorted(named))
+                        async for name in turn.each(await _in_order(named, turn))
                     ]
                 ),
             )
         limit = max(1, min(DESCRIBED_PARTITIONS_MAX, request.response_partition_limit))
         answers: list[describe_response.DescribeTopicPartitionsResponseTopic] = []
         next_cursor: describe_response.Cursor | None = None
-        async for name in turn.each(names):
+        wanted = [name async for name in turn.each(named or image.topics) if name >= start]
+        async for name in turn.each(await _in_order(wanted, turn)):
             topic = image.topic(name)
             if topic is None:
                 if named:
@@ -379,6 +383,16 @@ def controller_id(brokers: Mapping[int, Broker], broker_id: int) -> int:
     if broker_id in brokers:
         return broker_id
     return min(brokers, default=NO_LEADER)
+
+
+async def _in_order(names: Collection[str], turn: RequestTurn) -> Iterator[str]:
+    """Return the names in order; to sort very many at once would keep everyone waiting."""
+    left = iter(names)
+    runs: list[list[str]] = []
+    while run := sorted(islice(left, SORTED_AT_ONCE)):
+        runs.append(run)
+        await turn.step()
+    return heapq.merge(*runs)
 
 
 async def _named(

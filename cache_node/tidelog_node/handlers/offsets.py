@@ -135,7 +135,7 @@ class OffsetHandlers:
             )
             async for topic in turn.each(request.topics)
         ]
-        await self._store(request, context, commits)
+        await self._store(request, context, commits, turn)
         return build(
             commit_response.OffsetCommitResponse,
             topics=tuple(
@@ -170,7 +170,7 @@ class OffsetHandlers:
             )
             async for topic in turn.each(topics)
         ]
-        await self._store(request, context, commits)
+        await self._store(request, context, commits, turn)
         return build(
             commit_response_v9.OffsetCommitResponse,
             topics=tuple(
@@ -224,9 +224,10 @@ class OffsetHandlers:
         | commit_request.OffsetCommitRequest,
         context: RequestContext,
         commits: Iterable[_TopicCommit],
+        turn: RequestTurn,
     ) -> None:
         """Store what can be stored and note the outcome in the commits."""
-        offsets = _accepted(commits)
+        offsets = await _accepted(commits, turn)
         if not offsets and any(commit.errors for commit in commits):
             return
         try:
@@ -240,7 +241,7 @@ class OffsetHandlers:
             )
         except TidelogError as problem:
             error = offset_commit_error_code(problem)
-        for commit in commits:
+        async for commit in turn.each(commits):
             commit.errors.update(dict.fromkeys(commit.offsets, error))
 
     # TxnOffsetCommit.
@@ -259,7 +260,7 @@ class OffsetHandlers:
             )
             async for topic in turn.each(request.topics)
         ]
-        offsets = _accepted(commits)
+        offsets = await _accepted(commits, turn)
         if offsets:
             try:
                 error = await self._transactional.commit(
@@ -277,7 +278,7 @@ class OffsetHandlers:
                 error = offset_commit_error_code(problem)
             if error is ErrorCode.coordinator_load_in_progress and context.api_version < 2:
                 error = ErrorCode.coordinator_not_available
-            for commit in commits:
+            async for commit in turn.each(commits):
                 commit.errors.update(dict.fromkeys(commit.offsets, error))
         return build(
             txn_response.TxnOffsetCommitResponse,
@@ -515,7 +516,7 @@ class OffsetHandlers:
         wanted: dict[str, list[int]] = {}
         results: list[tuple[str, int, ErrorCode]] = []
         turn = RequestTurn()
-        for asked in request.topics:
+        async for asked in turn.each(request.topics):
             topic = self._view.image.topic(asked.name)
             async for partition in turn.each(asked.partitions):
                 index = partition.partition_index
@@ -543,21 +544,23 @@ class OffsetHandlers:
         return build(
             delete_response.OffsetDeleteResponse,
             topics=tuple(
-                build(
-                    delete_response.OffsetDeleteResponseTopic,
-                    name=name,
-                    partitions=tuple(partitions),
-                )
-                for name, partitions in topics.items()
+                [
+                    build(
+                        delete_response.OffsetDeleteResponseTopic,
+                        name=name,
+                        partitions=tuple(partitions),
+                    )
+                    async for name, partitions in turn.each(topics.items())
+                ]
             ),
         )
 
 
-def _accepted(
-    commits: Iterable[_TopicCommit],
+async def _accepted(
+    commits: Iterable[_TopicCommit], turn: RequestTurn
 ) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
     offsets: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
-    for commit in commits:
+    async for commit in turn.each(commits):
         if commit.topic is not None and commit.offsets:
             key = (commit.topic.name, commit.topic.topic_id)
             offsets.setdefault(key, {}).update(commit.offsets)

@@ -6,7 +6,6 @@ Source: ``ControllerApis`` and ``ReplicationControlManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import TypeVar
 from uuid import UUID
@@ -88,8 +87,8 @@ class TopicHandlers:
         self, request: create_request.CreateTopicsRequest, context: RequestContext
     ) -> bytes:
         """Answer CreateTopics, encoded."""
-        repeated = _repeated(topic.name for topic in request.topics)
         turn = RequestTurn()
+        repeated = await _repeated(turn, (topic.name for topic in request.topics))
         wanted = [
             _new_topic(topic)
             async for topic in turn.each(request.topics)
@@ -99,7 +98,7 @@ class TopicHandlers:
             context.api_version,
             NodeLayers.of(self._static_config, self._view.image, self._broker_id),
         )
-        for twice in repeated:
+        async for twice in turn.each(repeated):
             answer.add_refused(twice, InvalidRequest("Duplicate topic name."))
         try:
             outcomes = await self._admin.create_topics(
@@ -108,7 +107,7 @@ class TopicHandlers:
                 seconds_max=request.timeout.total_seconds(),
             )
         except PolicyViolation as error:
-            outcomes = {new.name: error for new in wanted}
+            outcomes = {new.name: error async for new in turn.each(wanted)}
         async for name, outcome in turn.each(outcomes.items()):
             if isinstance(outcome, TidelogError):
                 answer.add_refused(name, outcome)
@@ -173,14 +172,22 @@ class TopicHandlers:
         self, request: partitions_request.CreatePartitionsRequest, _: RequestContext
     ) -> partitions_response.CreatePartitionsResponse:
         """Answer CreatePartitions."""
-        repeated = _repeated(topic.name for topic in request.topics)
-        results = [_widened(name, InvalidRequest("Duplicate topic name.")) for name in repeated]
+        turn = RequestTurn()
+        repeated = await _repeated(turn, (topic.name for topic in request.topics))
+        results = [
+            _widened(name, InvalidRequest("Duplicate topic name."))
+            async for name in turn.each(repeated)
+        ]
         outcomes = await self._admin.widen_topics(
-            [_wider_topic(topic) for topic in request.topics if topic.name not in repeated],
+            [
+                _wider_topic(topic)
+                async for topic in turn.each(request.topics)
+                if topic.name not in repeated
+            ],
             validate_only=request.validate_only,
             seconds_max=request.timeout.total_seconds(),
         )
-        async for widened, outcome in RequestTurn().each(outcomes.items()):
+        async for widened, outcome in turn.each(outcomes.items()):
             error = outcome if isinstance(outcome, TidelogError) else None
             results.append(_widened(widened, error))
         return build(partitions_response.CreatePartitionsResponse, results=tuple(results))
@@ -190,7 +197,7 @@ class TopicHandlers:
     ) -> delete_response.DeleteTopicsResponse:
         turn = RequestTurn()
         names, ids = list(names), list(ids)
-        repeated_names, repeated_ids = _repeated(names), _repeated(ids)
+        repeated_names, repeated_ids = await _repeated(turn, names), await _repeated(turn, ids)
         results = [
             _refused_deletion("Duplicate topic name.", name, None)
             async for name in turn.each(repeated_names)
@@ -221,7 +228,7 @@ class TopicHandlers:
                 results.append(_undeleted(unknown.code, str(unknown), topic_id=topic_id))
             else:
                 by_id[topic_id] = name
-        named = [name for name in names if name not in repeated_names]
+        named = [name async for name in turn.each(names) if name not in repeated_names]
         results += await self._resolve_names(image, turn.each(named), by_id)
         outcomes = await self._admin.delete_topics(by_id, seconds_max=seconds_max)
         async for topic_id, outcome in turn.each(outcomes.items()):
@@ -269,9 +276,15 @@ def _wider_topic(topic: partitions_request.CreatePartitionsTopic) -> WiderTopic:
     return WiderTopic(topic.name, topic.count, assignments)
 
 
-def _repeated(values: Iterable[T]) -> dict[T, None]:
+async def _repeated(turn: RequestTurn, values: Iterable[T]) -> dict[T, None]:
     """Return what comes more than once, in order."""
-    return {value: None for value, count in Counter(values).items() if count > 1}
+    seen: set[T] = set()
+    repeated: dict[T, None] = {}
+    async for value in turn.each(values):
+        if value in seen:
+            repeated[value] = None
+        seen.add(value)
+    return repeated
 
 
 def _widened(

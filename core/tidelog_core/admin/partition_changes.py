@@ -37,8 +37,8 @@ async def change_partitions(
 
     Where someone else was first, the partition is decided anew.
     """
-    results: dict[TopicPartition, TidelogError | None] = dict.fromkeys(wanted)
-    left = dict(wanted)
+    results: dict[TopicPartition, TidelogError | None] = {}
+    left = wanted
     turn = Turn()
     for attempt in range(ATTEMPTS_MAX):
         if attempt:

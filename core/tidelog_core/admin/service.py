@@ -13,6 +13,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import TypeVar
 from uuid import UUID, uuid4
 
@@ -56,6 +57,7 @@ from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import NodeConfigOverrides, Topic
 from tidelog_core.metadata.store import ABSENT, MetadataStore
+from tidelog_core.turns import Turn
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -116,7 +118,8 @@ class ClusterAdmin:
         were not begun in time. Raises ``PolicyViolation`` where they are too many.
         """
         node = self._node_config()
-        check_new_partition_count(sum(wanted_partition_count(new, node) for new in wanted))
+        for total in accumulate(wanted_partition_count(new, node) for new in wanted):
+            check_new_partition_count(total)  # far before the last, where they are very many
         return await self._create(wanted, validate_only=validate_only, seconds_max=seconds_max)
 
     async def ensure_topic(self, name: str) -> Topic:
@@ -137,7 +140,11 @@ class ClusterAdmin:
         All that is asked for while others are being created is created together. Too many
         partitions of one call fail with ``PolicyViolation``.
         """
-        missing = [name for name in names if self._view.image.topic(name) is None]
+        missing, turn = [], Turn()
+        for name in names:
+            await turn.step()
+            if self._view.image.topic(name) is None:
+                missing.append(name)
         if not missing:
             return {}
         try:

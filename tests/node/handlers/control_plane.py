@@ -64,16 +64,23 @@ class Node:
             for version in range(route.min_version, route.max_version + 1)
         }
 
+    async def handle(self, api_key: int, version: int, request: object) -> object:
+        """Have a request of the newest class handled, as if it were of this version."""
+        context = RequestContext(api_key, version, 7, "test", "127.0.0.1", "127.0.0.1")
+        return await self.route(api_key, version).handle(request, context)
+
+    def route(self, api_key: int, version: int) -> Route:
+        """Return the route of this version."""
+        return self._routes[api_key, version]
+
     async def ask(self, api_key: int, version: int, **fields: object) -> Any:
         """Send a request of this version through the wire formats; return the answer's."""
         request_class: Any = load_request_schema(api_key, version)
         buffer = io.BytesIO()
         entity_writer(request_class)(buffer, make(request_class, fields))
-        route = self._routes[api_key, version]
-        newest = load_request_schema(api_key, route.max_version)
+        newest = load_request_schema(api_key, self.route(api_key, version).max_version)
         request = read_request(api_key, version, buffer.getvalue(), newest=newest)
-        context = RequestContext(api_key, version, 7, "test", "127.0.0.1", "127.0.0.1")
-        response = await route.handle(request, context)
+        response: Any = await self.handle(api_key, version, request)
         data = (
             response if isinstance(response, bytes) else write_response(api_key, version, response)
         )

@@ -1,0 +1,47 @@
+"""Handlers of requests about very many things never keep the loop for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tidelog_core import turns as core_turns
+from tidelog_core.config import NodeConfig
+from tidelog_node import request_turns
+
+from tests.loop_turns import loop_turns
+from tests.node.handlers.control_plane import cluster
+from tests.node.many_elements import messages_with
+
+COUNT = 4_000
+LONGEST_SHARE_MAX = 0.03  # of the time that all turns take
+LISTS = [  # API, version, list
+    (19, 7, "topics"),
+    (37, 3, "topics"),
+    (45, 1, "topics.partitions"),
+    (75, 0, "topics"),
+]
+
+
+@pytest.mark.parametrize(("api_key", "version", "name"), LISTS)
+def test_no_turn_of_the_loop_is_about_all_elements_of_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api_key: int, version: int, name: str
+) -> None:
+    # Turns are as short as they can be, so few elements show what is not cut into turns.
+    for module in (request_turns, core_turns):
+        monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(request_turns, "REST_SECONDS", 0.0)
+
+    async def main() -> None:
+        static = NodeConfig(auto_create_topics_enable=False)
+        async with cluster(tmp_path, static=static) as (node,):
+            few, many = (dict(messages_with(n, api_key, version))[name] for n in (10, COUNT))
+            await node.handle(api_key, version, few)  # what is loaded once
+            with loop_turns() as turns:
+                await node.handle(api_key, version, many)
+            share = turns.longest_seconds / turns.total_seconds
+            print(f"{turns.longest_seconds * 1000:.1f} ms, {share:.2%}")
+            assert share < LONGEST_SHARE_MAX, turns.longest
+
+    asyncio.run(main())
