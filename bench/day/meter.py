@@ -13,12 +13,14 @@ from pathlib import Path
 
 from tidelog_core.metadata import dynamodb_items as items
 from tidelog_core.metadata.store import (
+    ALL_KEYS,
     ANY_VERSION,
     Changes,
     Check,
     ClusterVersion,
     Item,
     ItemKey,
+    KeyRange,
     MetadataStore,
     Write,
 )
@@ -71,9 +73,11 @@ class MeteredStore:
             self.usage.count_read(item_id.collection, units.read_units(size_bytes))
         return found
 
-    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
         """Pass on; a query is rounded up once, not item by item."""
-        found = await self._store.list(collection, prefix=prefix)
+        found = await self._store.list(collection, prefix=prefix, keys=keys)
         size_bytes = sum(map(units.item_size_bytes, found))
         self.usage.count_read(collection, units.read_units(size_bytes))
         return found

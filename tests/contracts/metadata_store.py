@@ -17,6 +17,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.store import (
     ABSENT,
+    ALL_KEYS,
     ANY_VERSION,
     COMMIT_WRITES_MAX,
     UNREADABLE_VERSION,
@@ -24,6 +25,7 @@ from tidelog_core.metadata.store import (
     ClusterVersion,
     Item,
     ItemKey,
+    KeyRange,
     MetadataStore,
     Write,
 )
@@ -180,6 +182,51 @@ class MetadataStoreContract:
             assert [item.id for item in await store.list("numbers")] == keys
 
         self.run(open, body)
+
+    @pytest.mark.parametrize("prefix", ["", "a", "a/", "c"])
+    def test_a_listing_of_a_range_has_those_and_no_others(self, open: Open, prefix: str) -> None:
+        stored = sorted(["a", "a/", "a/1", "a/2", "a0", "b", "c\U0001f40d", "é", "☃"])
+        bounds = ["", "a", "a/", "a/1", "a/15", "b", "c", "z", "☃"]
+        ranges = [
+            KeyRange(start, end, limit, is_descending)
+            for start in bounds
+            for end in (*bounds[1:], None)
+            for limit in (1, 3, None)
+            for is_descending in (False, True)
+        ]
+        sampled = random.Random(prefix).sample(ranges, 40)
+
+        def expected(keys: KeyRange) -> list[str]:
+            found = [key for key in stored if key.startswith(prefix) and key >= keys.start]
+            found = [key for key in found if keys.end is None or key < keys.end]
+            return (found[::-1] if keys.is_descending else found)[: keys.limit]
+
+        async def body(store: MetadataStore) -> None:
+            await store.commit([create(ItemKey("x", key), is_logged=False) for key in stored])
+            await store.commit([create(ItemKey("xy", "a/1")), create(ItemKey("w", "a/1"))])
+            for keys in [ALL_KEYS, *sampled]:
+                found = await store.list("x", prefix=prefix, keys=keys)
+                assert [item.id.key for item in found] == expected(keys), keys
+
+        self.run(open, body)
+
+    def test_a_listing_with_a_limit_goes_on_over_pages(self, open: Open) -> None:
+        keys = numbered(160)
+
+        async def body(store: MetadataStore) -> None:
+            for start in range(0, len(keys), 40):
+                some = keys[start : start + 40]
+                await store.commit([Write(key, {"pad": "x" * 10_000}, ABSENT) for key in some])
+            found = await store.list("numbers", keys=KeyRange(keys[5].key, limit=130))
+            assert [item.id for item in found] == keys[5:135]
+            found = await store.list("numbers", keys=KeyRange(limit=130, is_descending=True))
+            assert [item.id for item in found] == keys[:29:-1]
+
+        self.run(open, body)
+
+    def test_a_listing_of_nothing_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="at most 0 items"):
+            KeyRange(limit=0)
 
     # -- transactions --------------------------------------------------------------------
 

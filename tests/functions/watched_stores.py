@@ -16,11 +16,13 @@ from tidelog_core.errors import ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
 from tidelog_core.metadata.store import (
+    ALL_KEYS,
     Changes,
     Check,
     ClusterVersion,
     Item,
     ItemKey,
+    KeyRange,
     MetadataStore,
     Write,
 )
@@ -176,10 +178,12 @@ class WatchedMetadata:
         self._process.after(number)
         return found
 
-    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
         number = self._process.operation_count
         self._process.before(is_write=False)
-        found = await self._store.list(collection, prefix=prefix)
+        found = await self._store.list(collection, prefix=prefix, keys=keys)
         self._process.after(number)
         return found
 

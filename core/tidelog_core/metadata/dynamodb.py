@@ -43,12 +43,14 @@ from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
 from tidelog_core.metadata.dynamodb_failures import Failure, Outcome, classify
 from tidelog_core.metadata.store import (
     ABSENT,
+    ALL_KEYS,
     Changes,
     Check,
     ClusterVersion,
     HeardTime,
     Item,
     ItemKey,
+    KeyRange,
     Write,
 )
 
@@ -119,13 +121,17 @@ class DynamoDbMetadataStore:
                 found.update(answer)
         return found
 
-    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
         """Return the collection's items whose key starts with ``prefix``, in key order."""
-        condition, values = "pk = :pk", {":pk": {"S": collection}}
-        if prefix:
-            condition += " AND begins_with(sk, :prefix)"
-            values[":prefix"] = {"S": prefix}
-        return [items.parse_item(found).item async for found in self._query(condition, values)]
+        query = items.listing_query(collection, prefix, keys)
+        if query is None:
+            return []
+        listed = [items.parse_item(found).item async for found in self._query(query, keys.limit)]
+        if listed and listed[-1].id.key == keys.end:
+            listed.pop()
+        return listed
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
         """Do all the writes or none. A caller that is cancelled does not know which."""
@@ -146,14 +152,10 @@ class DynamoDbMetadataStore:
             return Changes(newest, frozenset())
         if not newest - self._changelog_length <= version < newest:
             return Changes(newest, None)
-        values = {
-            ":pk": {"S": items.CHANGELOG_COLLECTION},
-            ":first": {"S": items.changelog_key(version + 1).key},
-            ":last": {"S": items.changelog_key(newest).key},
-        }
+        query = items.changelog_query(version + 1, newest)
         keys: set[ItemKey] = set()
         count = 0
-        async for entry in self._query("pk = :pk AND sk BETWEEN :first AND :last", values):
+        async for entry in self._query(query):
             try:
                 keys.update(items.parse_changelog(entry))
             except CorruptItem as error:
@@ -359,20 +361,21 @@ class DynamoDbMetadataStore:
         return found
 
     async def _query(
-        self, condition: str, values: dict[str, Any]
+        self, query: Mapping[str, Any], limit: int | None = None
     ) -> AsyncIterator[items.Attributes]:
-        request: dict[str, Any] = {
-            "TableName": self._table,
-            "KeyConditionExpression": condition,
-            "ExpressionAttributeValues": values,
-            "ConsistentRead": True,
-        }
-        while True:
+        """Yield what the query finds, page after page, at most ``limit`` items."""
+        request: dict[str, Any] = {"TableName": self._table, "ConsistentRead": True, **query}
+        left = limit
+        while left is None or left > 0:
+            if left is not None:
+                request["Limit"] = left
             answer = await self._read("query", request)
             for found in answer["Items"]:
                 yield found
             if "LastEvaluatedKey" not in answer:
                 return
+            if left is not None:
+                left -= len(answer["Items"])
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
     async def _read(self, operation: str, request: Mapping[str, Any]) -> Any:

@@ -26,12 +26,14 @@ from tidelog_core.metadata.body import decode_body, encode_body
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
+    LAST_KEY,
     UNREADABLE_VERSION,
     Body,
     Check,
     ClusterVersion,
     Item,
     ItemKey,
+    KeyRange,
     Write,
 )
 
@@ -95,6 +97,41 @@ def parse_changelog(attributes: Attributes) -> tuple[ItemKey, ...]:
     except (KeyError, TypeError, ValueError) as error:
         key = (attributes["pk"]["S"], attributes["sk"]["S"])
         raise CorruptItem(key, f"attributes: {error!r}") from error
+
+
+def listing_query(collection: str, prefix: str, keys: KeyRange) -> dict[str, Any] | None:
+    """Return the arguments of ``Query`` for a listing, ``None`` where no key can be in it.
+
+    The upper bound is exclusive, and DynamoDB has one condition for both bounds, which includes
+    it: going up, the caller leaves out an item whose key is the end; going down, the query
+    starts below that key.
+    """
+    start, end = keys.bounds(prefix)
+    if end is not None and start >= end:
+        return None
+    if end is not None and start and not keys.is_descending:
+        is_prefix = (start, end) == (prefix, prefix + LAST_KEY)
+        return _prefix_query(collection, prefix) if is_prefix else _between(collection, start, end)
+    query: dict[str, Any] = {
+        "KeyConditionExpression": "pk = :pk",
+        "ExpressionAttributeValues": {":pk": {"S": collection}},
+    }
+    if start:
+        query["KeyConditionExpression"] += " AND sk >= :start"
+        query["ExpressionAttributeValues"][":start"] = {"S": start}
+    elif end is not None and not keys.is_descending:
+        query["KeyConditionExpression"] += " AND sk < :end"
+        query["ExpressionAttributeValues"][":end"] = {"S": end}
+    if keys.is_descending:
+        query["ScanIndexForward"] = False
+        if end is not None:
+            query["ExclusiveStartKey"] = key_of(ItemKey(collection, end))
+    return query
+
+
+def changelog_query(first: int, last: int) -> dict[str, Any]:
+    """Return the arguments of ``Query`` for the changelog of the versions, both included."""
+    return _between(CHANGELOG_COLLECTION, changelog_key(first).key, changelog_key(last).key)
 
 
 def batch_get_request(table: str, ids: Iterable[ItemKey]) -> dict[str, Any]:
@@ -199,6 +236,24 @@ def logging_actions(
         oldest = key_of(changelog_key(version - changelog_length))
         actions.append({"Delete": {"TableName": table, "Key": oldest}})
     return actions
+
+
+def _between(collection: str, first: str, last: str) -> dict[str, Any]:
+    return {
+        "KeyConditionExpression": "pk = :pk AND sk BETWEEN :first AND :last",
+        "ExpressionAttributeValues": {
+            ":pk": {"S": collection},
+            ":first": {"S": first},
+            ":last": {"S": last},
+        },
+    }
+
+
+def _prefix_query(collection: str, prefix: str) -> dict[str, Any]:
+    return {
+        "KeyConditionExpression": "pk = :pk AND begins_with(sk, :prefix)",
+        "ExpressionAttributeValues": {":pk": {"S": collection}, ":prefix": {"S": prefix}},
+    }
 
 
 def _split(id: ItemKey, body: Body) -> tuple[str, int | None]:

@@ -32,13 +32,16 @@ from tidelog_core.metadata.body import decode_body, encode_body
 from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
 from tidelog_core.metadata.store import (
     ABSENT,
+    ALL_KEYS,
     ANY_VERSION,
+    LAST_KEY,
     UNREADABLE_VERSION,
     Changes,
     Check,
     ClusterVersion,
     Item,
     ItemKey,
+    KeyRange,
     Write,
 )
 
@@ -48,9 +51,9 @@ T = TypeVar("T")
 FORMAT_VERSION = 1  # PRAGMA user_version
 OPEN_RETRY_INTERVAL = 0.01  # seconds
 BUSY_TIMEOUT = 10.0  # seconds a writer waits for its turn
+NO_LIMIT = -1  # as SQLite has it
 GET_AT_ONCE = 500  # items that one turn on the thread reads, in some milliseconds
 FILE_SUFFIXES = ("", "-wal", "-shm")  # while a connection is open all three are there
-LAST_KEY = "\U0010ffff"  # sorts after every key that starts with a prefix
 
 LOST = "its file was deleted or replaced"
 
@@ -117,9 +120,11 @@ class SqliteMetadataStore:
             found.update(await self._run(_get_many, wanted[start : start + GET_AT_ONCE]))
         return found
 
-    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
         """Return the collection's items whose key starts with ``prefix``, in key order."""
-        return await self._run(_list, collection, prefix)
+        return await self._run(_list, collection, prefix, keys)
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
         """Do all the writes or none.
@@ -283,11 +288,20 @@ def _get_many(connection: sqlite3.Connection, ids: Iterable[ItemKey]) -> dict[It
     return {item.id: item for item in items if item is not None}
 
 
-def _list(connection: sqlite3.Connection, collection: str, prefix: str) -> list[Item]:
+def _list(
+    connection: sqlite3.Connection, collection: str, prefix: str, keys: KeyRange
+) -> list[Item]:
+    start, end = keys.bounds(prefix)
     rows = connection.execute(
         f"SELECT key, {ITEM_COLUMNS} FROM items"
-        " WHERE collection = ? AND key >= ? AND key < ? ORDER BY key",
-        (collection, prefix, prefix + LAST_KEY),
+        " WHERE collection = ? AND key >= ? AND key < ?"
+        f" ORDER BY key {'DESC' if keys.is_descending else 'ASC'} LIMIT ?",
+        (
+            collection,
+            start,
+            LAST_KEY if end is None else end,
+            NO_LIMIT if keys.limit is None else keys.limit,
+        ),
     ).fetchall()
     return [_item(ItemKey(collection, key), *columns) for key, *columns in rows]
 

@@ -27,6 +27,7 @@ ANY_VERSION = -1  # write whatever is there
 # Of an item whose version nobody can tell, and of a record that stands in for an item that
 # cannot be read: a write or check that expects it always loses.
 UNREADABLE_VERSION = -2
+LAST_KEY = "\U0010ffff"  # no key has it; with a prefix before it, it sorts after all that do
 COMMIT_WRITES_MAX = 90  # DynamoDB takes 100 per transaction; the changelog needs a few
 
 
@@ -60,6 +61,33 @@ class Write:
     body: Body | None
     expected_version: int
     is_logged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The part of a collection that a listing returns: keys in ``[start, end)``, in order.
+
+    Of those the first ``limit``, or with ``is_descending`` the last ones, the greatest first.
+    """
+
+    start: str = ""
+    end: str | None = None  # None: no bound
+    limit: int | None = None  # None: all; at least 1
+    is_descending: bool = False
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"a listing of at most {self.limit} items lists nothing")
+
+    def bounds(self, prefix: str) -> tuple[str, str | None]:
+        """Return start and end of the keys of the range that start with ``prefix``."""
+        if not prefix:
+            return self.start, self.end
+        end = prefix + LAST_KEY
+        return max(prefix, self.start), end if self.end is None else min(end, self.end)
+
+
+ALL_KEYS = KeyRange()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +141,13 @@ class MetadataStore(Protocol):
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
         """Return those of the items that are there. Any number; each is read by itself."""
 
-    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
-        """Return the collection's items whose key starts with ``prefix``, in key order."""
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
+        """Return the collection's items whose key starts with ``prefix``, in key order.
+
+        Of those only the ones in ``keys``; what lies outside is not read and costs nothing.
+        """
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
         """Do all the writes or none.

@@ -32,7 +32,7 @@ from tidelog_core.metadata.records import (
     put,
 )
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import ItemKey, Write
+from tidelog_core.metadata.store import ALL_KEYS, ItemKey, KeyRange, Write
 from tidelog_core.model import TopicPartition
 
 
@@ -174,9 +174,11 @@ def test_partitions_past_the_count_are_not_there_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("partition_count", [2, LIST_FROM_KEYS + 2])
 def test_a_topic_deleted_while_it_is_read_is_left_out(tmp_path: Path, partition_count: int) -> None:
     class DeletesWhileReading(SqliteMetadataStore):
-        async def list(self, collection: str, *, prefix: str = "") -> list[records.Item]:
+        async def list(
+            self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+        ) -> list[records.Item]:
             await self._delete(collection)
-            return await super().list(collection, prefix=prefix)
+            return await super().list(collection, prefix=prefix, keys=keys)
 
         async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, records.Item]:
             await self._delete(next(iter(ids)).collection)
@@ -350,9 +352,11 @@ def test_new_topics_are_read_together_and_not_one_by_one(tmp_path: Path, topic_c
             self.calls += 1
             return await super().get_many(ids)
 
-        async def list(self, collection: str, *, prefix: str = "") -> list[records.Item]:
+        async def list(
+            self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+        ) -> list[records.Item]:
             self.calls += 1
-            return await super().list(collection, prefix=prefix)
+            return await super().list(collection, prefix=prefix, keys=keys)
 
     async def main() -> None:
         store = Counting(tmp_path / "metadata.db")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from tidelog_core.metadata.store import (
+    ALL_KEYS,
     ANY_VERSION,
     COMMIT_WRITES_MAX,
     Changes,
@@ -15,6 +16,7 @@ from tidelog_core.metadata.store import (
     ClusterVersion,
     Item,
     ItemKey,
+    KeyRange,
     Write,
 )
 
@@ -41,10 +43,16 @@ class MemoryMetadataStore:
         found = {item_id: self._item(item_id) for item_id in ids}
         return {item_id: item for item_id, item in found.items() if item is not None}
 
-    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
         await self._call()
-        keys = [k for k in self._items if k.collection == collection and k.key.startswith(prefix)]
-        return [item for key in sorted(keys) if (item := self._item(key)) is not None]
+        start, end = keys.bounds(prefix)
+        found = [k for k in self._items if k.collection == collection and k.key >= start]
+        found = sorted(k for k in found if end is None or k.key < end)
+        if keys.is_descending:
+            found.reverse()
+        return [item for key in found[: keys.limit] if (item := self._item(key)) is not None]
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
         assert len(writes) + len(checks) <= COMMIT_WRITES_MAX

@@ -26,7 +26,16 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic, put
-from tidelog_core.metadata.store import Changes, Check, ClusterVersion, Item, ItemKey, Write
+from tidelog_core.metadata.store import (
+    ALL_KEYS,
+    Changes,
+    Check,
+    ClusterVersion,
+    Item,
+    ItemKey,
+    KeyRange,
+    Write,
+)
 from tidelog_core.model import TopicPartition
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.registration import register_broker
@@ -53,9 +62,11 @@ class Link:
         await self._pass()
         return await self._store.get_many(ids)
 
-    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
         await self._pass()
-        return await self._store.list(collection, prefix=prefix)
+        return await self._store.list(collection, prefix=prefix, keys=keys)
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
         await self._pass()
