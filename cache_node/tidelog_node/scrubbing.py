@@ -149,4 +149,4 @@ def _next_sealed(replica: Replica, after: int) -> SealedSegment | None:
     log = replica.opened_log
     if log is None or log.is_offline:
         return None
-    return next((s for s in log.sealed_segments() if s.base_offset > after), None)
+    return next((s for s in log.sealed_above(after) if s.base_offset > after), None)

@@ -162,8 +162,10 @@ class Copier:
         log = replica.log
         if self._evictable(replica, log.high_watermark) is None:
             return
-        metas = await self._catalog.segments_of(replica.topic_id, replica.partition.partition)
-        tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
+        # What is below the local start was in the tier when it was evicted.
+        known_end = max(log.tiered_up_to, log.local_log_start_offset)
+        number = replica.partition.partition
+        tiered_end = await self._catalog.tiered_end(replica.topic_id, number, known_end)
         if replica.is_follower and not log.is_offline:
             # What is not committed as far as this node knows stays, wherever else it is.
             log.set_tiered_up_to(min(tiered_end, log.high_watermark))
@@ -177,17 +179,16 @@ class Copier:
     def _evictable(self, replica: TieredReplica, tiered_end: int) -> int | None:
         """Return the offset below which local segments may go, ``None`` for none."""
         log, config = replica.log, replica.config
-        sealed = log.sealed_segments()
-        if not config.remote_storage_enable or not sealed:
+        if not config.remote_storage_enable:
             return None
         limits = local_limits(config)
         if limits.retention_ms != UNLIMITED and not self._may_expire():
             limits = limits.without_time()
         return eviction_end_offset(
-            sealed,
+            log.sealed_above(log.local_log_start_offset),
             limits,
             tiered_end=tiered_end,
-            active_size_bytes=log.size_bytes - sum(s.size_bytes for s in sealed),
+            size_bytes=0 if limits.retention_bytes == UNLIMITED else log.size_bytes,
             now_ms=self._clock_ms(),
         )
 
@@ -210,10 +211,9 @@ class Copier:
         led.deleting.pop(doomed.segment_id, None)
 
     async def _next(self, led: LedPartition, log: UnifiedLog) -> SealedSegment | None:
-        finished = await led.remote.segments()
-        tiered_end = tiered_end_offset(finished, log.log_start_offset)
+        tiered_end = (await led.remote.segments()).tiered_end(log.log_start_offset)
         settled = min(log.high_watermark, log.last_stable_offset, log.recovery_point)
-        due = select_copies(log.sealed_segments(), tiered_end=tiered_end, up_to=settled)
+        due = select_copies(log.sealed_above(tiered_end), tiered_end=tiered_end, up_to=settled)
         led.copied_up_to = tiered_end
         return due[0] if due else None
 
@@ -255,7 +255,7 @@ class Copier:
         led.remote.add(finished)
         log = led.replica.log
         tiered = await led.remote.segments()
-        log.set_tiered_up_to(tiered_end_offset(tiered, log.log_start_offset))
+        log.set_tiered_up_to(tiered.tiered_end(log.log_start_offset))
         self.copied_count += 1
         logger.info(
             "segment copied",
@@ -324,8 +324,8 @@ class Copier:
         )
 
     async def _previous_hash(self, led: LedPartition, base_offset: int) -> bytes:
-        before = [s for s in await led.remote.segments() if s.base_offset < base_offset]
-        return bytes.fromhex(before[-1].chained_hash) if before else NO_HASH
+        before = (await led.remote.segments()).before(base_offset)
+        return NO_HASH if before is None else bytes.fromhex(before.chained_hash)
 
     def _keys(self, led: LedPartition, segment: SegmentMeta) -> SegmentKeys:
         topic = led.replica.partition.topic

@@ -24,7 +24,6 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
-from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 
 from tidelog_node.committed_ends import CommittedEnds
 from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica
@@ -130,8 +129,10 @@ class Erasures:
         doomed = [s for s in log.sealed_segments() if s.base_offset < request.up_to]
         if doomed:
             end_offset = doomed[-1].end_offset
-            metas = await self._catalog.segments_of(request.topic_id, request.partition)
-            tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
+            known_end = max(log.tiered_up_to, log.local_log_start_offset)
+            tiered_end = await self._catalog.tiered_end(
+                request.topic_id, request.partition, known_end
+            )
             if tiered_end < end_offset:
                 if end_offset > request.roll_to:
                     await self._write(dataclasses.replace(request, roll_to=end_offset))

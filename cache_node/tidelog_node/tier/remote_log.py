@@ -30,7 +30,8 @@ from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import FileSlice, ReadableFile, TopicPartition
 from tidelog_core.tier.index_file import BatchRow, BatchTable, IndexFile
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
-from tidelog_core.tier.planning import finished_segments, locate, next_segment
+from tidelog_core.tier.planning import finished_segments
+from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_core.tier.time_search import find_tiered_offset
 
 from tidelog_node.inspection.inspector import BatchInspector
@@ -127,15 +128,15 @@ class RemoteLog:
         self._reader = reader
         self._topic_id = topic_id
         self._partition = partition
-        self._segments: list[SegmentMeta] | None = None
+        self._segments: TieredSegments | None = None
         self._loading = asyncio.Lock()
         self._invalidations = 0  # so far
         # Where each sequential reader goes on, least used first: in the middle of which
         # chunk and with which row, None where a chunk begins.
         self._cursors: OrderedDict[int, tuple[ByteRange, int] | None] = OrderedDict()
 
-    async def segments(self) -> list[SegmentMeta]:
-        """Return the segments that may be read, by base offset; from memory once loaded."""
+    async def segments(self) -> TieredSegments:
+        """Return the segments that may be read; from memory once loaded."""
         async with self._loading:
             while self._segments is None:
                 number = self._invalidations
@@ -143,15 +144,27 @@ class RemoteLog:
                     self._topic_id, self._partition.partition
                 )
                 if number == self._invalidations:  # Else they may have been read too early.
-                    self._segments = finished_segments(metas)
-            return list(self._segments)
+                    self._segments = TieredSegments(metas)
+            return self._segments
+
+    async def _newer_segments(self) -> TieredSegments:
+        """Return the same with those that were copied since behind the last one."""
+        known = await self.segments()
+        number = self._invalidations
+        metas = await self._reader.catalog.segments_from(
+            self._topic_id, self._partition.partition, known.end_offset
+        )
+        for meta in finished_segments(metas):
+            if number == self._invalidations and meta.base_offset >= known.end_offset:
+                known.add(meta)
+        return known
 
     def add(self, segment: SegmentMeta) -> None:
         """Note a segment whose copy has finished."""
         if self._segments is None:
             self.invalidate()  # Who reads them at this moment may have been too early.
         else:
-            self._segments = finished_segments([*self._segments, segment])
+            self._segments.add(segment)
 
     def remove(self, segment: SegmentMeta) -> None:
         """Note that a segment is no longer read."""
@@ -159,8 +172,7 @@ class RemoteLog:
         if self._segments is None:
             self.invalidate()
         else:
-            kept = [s for s in self._segments if s.segment_id != segment.segment_id]
-            self._segments = kept
+            self._segments.remove(segment)
 
     def invalidate(self) -> None:
         """Read the segments' metadata again before the next use."""
@@ -173,7 +185,7 @@ class RemoteLog:
         What is cached of those that are no longer read goes. Raises what the store and the
         client raise, once readers begin anew.
         """
-        known = self._segments or []
+        known = tuple(self._segments or ())
         self.invalidate()
         self._cursors.clear()
         metas = await self._reader.catalog.segments_of(self._topic_id, self._partition.partition)
@@ -225,7 +237,7 @@ class RemoteLog:
 
     async def has(self, offset: int) -> bool:
         """Whether a segment has the offset, be it that compaction has taken its record."""
-        return locate(await self.segments(), offset) is not None
+        return (await self.segments()).locate(offset) is not None
 
     async def _attempt(self, read: Callable[[], Awaitable[T]]) -> T:
         """Return what ``read`` does; again with other segments where an object is not there."""
@@ -308,18 +320,19 @@ class RemoteLog:
 
     async def max_timestamp(self, *, start_offset: int) -> tuple[int, int] | None:
         """Return the greatest tiered timestamp and the first record that has it, if any."""
-        segments = [s for s in await self.segments() if s.end_offset > start_offset]
-        newest = max(segments, key=lambda segment: segment.max_timestamp_ms, default=None)
+        newest = (await self.segments()).newest(start_offset=start_offset)
         if newest is None or newest.max_timestamp_ms < 0:
             return None
         return await self.offset_for_timestamp(newest.max_timestamp_ms, start_offset=start_offset)
 
     async def _find(self, offset: int) -> tuple[SegmentMeta, IndexFile, int]:
-        segment = locate(await self.segments(), offset)
+        segment = (await self.segments()).locate(offset)
         if segment is None:
-            # Another leader may have finished it since these were read, be it just now.
+            # Another node may have finished it since these were read, be it just now.
+            segment = (await self._newer_segments()).locate(offset)
+        if segment is None:
             self.invalidate()
-            segment = locate(await self.segments(), offset)
+            segment = (await self.segments()).locate(offset)
         while segment is not None:
             index = await self._index(segment)
             row = index.batches.row_of_offset(offset)
@@ -327,13 +340,13 @@ class RemoteLog:
                 return segment, index, row
             # Compaction has removed all from the offset to the segment's end.
             offset = segment.end_offset
-            segment = next_segment(await self.segments(), segment)
+            segment = (await self.segments()).next_after(segment)
         segments = await self.segments()
         raise OffsetOutOfRange(
             self._partition,
             offset,
-            start=segments[0].base_offset if segments else 0,
-            end=segments[-1].end_offset if segments else 0,
+            start=0 if segments.first is None else segments.first.base_offset,
+            end=segments.end_offset,
         )
 
     async def _index(self, segment: SegmentMeta) -> IndexFile:
@@ -352,7 +365,7 @@ class RemoteLog:
         chunk_bytes = self._reader.chunk_bytes
         ranges = list(islice(_ranges_from(index, self._keys(segment).log, row, chunk_bytes), count))
         while len(ranges) < count:
-            following = next_segment(await self.segments(), segment)
+            following = (await self.segments()).next_after(segment)
             if following is None:
                 break
             keys = self._keys(following)

@@ -34,11 +34,12 @@ from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
-from tidelog_core.retention.deletion import below_log_start, next_deletable_ms, select_deletable
+from tidelog_core.retention.deletion import next_deletable_ms, select_deletable
 from tidelog_core.retention.selection import (
     Limits,
     log_start_after_retention,
     retained_segments,
+    retained_size_bytes,
     total_limits,
 )
 from tidelog_core.tier.keys import deletion_key, topic_prefix
@@ -101,7 +102,7 @@ class Retention:
         self._copier.evict(led)
         # DeleteRecords may move the log on meanwhile: no more goes now than the bucket is told.
         start = min(stored, log.log_start_offset)
-        doomed = below_log_start(await led.remote.segments(), start)
+        doomed = (await led.remote.segments()).below(start)
         if not doomed and stored <= max(led.told_log_start, self._restored_log_start(led)):
             return await self._delete(led, ())
         if doomed or self._client.may_answer:
@@ -166,12 +167,17 @@ class Retention:
         return 0 if known is None else known.restored_log_start
 
     async def _log_start(self, led: LedPartition, log: UnifiedLog, limits: Limits) -> int:
-        sealed = log.sealed_segments()
+        begin, tiered = log.log_start_offset, await led.remote.segments()
+        size_bytes = 0
+        if limits.retention_bytes != UNLIMITED:
+            sealed = log.sealed_above(tiered.end_offset)
+            size_bytes = retained_size_bytes(tiered, sealed, log_start_offset=begin)
+            size_bytes += log.active_segment_size_bytes
         start = log_start_after_retention(
-            retained_segments(await led.remote.segments(), sealed),
+            retained_segments(tiered, log.sealed_above(tiered.end_offset), log_start_offset=begin),
             limits,
-            log_start_offset=log.log_start_offset,
-            active_size_bytes=log.size_bytes - sum(segment.size_bytes for segment in sealed),
+            log_start_offset=begin,
+            size_bytes=size_bytes,
             now_ms=self._clock_ms(),
         )
         return min(start, log.high_watermark)

@@ -19,11 +19,13 @@ from uuid import UUID
 
 from tidelog_core.errors import NotLeaderOrFollower, OutcomeUnknown, VersionConflict
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
-from tidelog_core.metadata.store import Item, MetadataStore, Write
+from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, segment_key_from
+from tidelog_core.metadata.store import Item, KeyRange, MetadataStore, Write
 from tidelog_core.retention.deletion import as_doomed, drop_segments, read_segments
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 CONFLICT_RETRIES_MAX = 10
+OVERLAPPING_COUNT_MAX = 8  # segments below an offset that are looked at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,28 @@ class SegmentCatalog:
     async def segments_of(self, topic_id: UUID, partition: int) -> list[SegmentMeta]:
         """Return all of the partition's segments in any state, by base offset."""
         return await read_segments(self._store, topic_id, partition)
+
+    async def segments_from(self, topic_id: UUID, partition: int, offset: int) -> list[SegmentMeta]:
+        """Return those of the partition's segments that begin at or above the offset."""
+        keys = KeyRange(segment_key_from(offset))
+        return await read_segments(self._store, topic_id, partition, keys=keys)
+
+    async def tiered_end(self, topic_id: UUID, partition: int, offset: int) -> int:
+        """Return the offset up to which every record from ``offset`` on is in the tier.
+
+        Reads what was copied since ``offset`` was the tier's end, and a few segments before,
+        since the first that another leader has copied may begin below it. Where that leaves a
+        gap, all segments are read.
+        """
+        keys = KeyRange(
+            end=segment_key_from(offset), limit=OVERLAPPING_COUNT_MAX, is_descending=True
+        )
+        before = await read_segments(self._store, topic_id, partition, keys=keys)
+        tiered = TieredSegments([*before, *await self.segments_from(topic_id, partition, offset)])
+        end = tiered.tiered_end(offset)
+        if tiered.last is not None and tiered.last.base_offset > end:
+            return TieredSegments(await self.segments_of(topic_id, partition)).tiered_end(offset)
+        return end
 
     async def require_leads(self, leadership: Leadership) -> None:
         """Return where nobody else can have changed the segments until now.

@@ -9,14 +9,14 @@ segments go, so that a removal that a crash cuts short is finished by the next o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import DISK_FULL, write_checkpoint
 from tidelog_core.log.leader_epochs import LeaderEpochs
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import START_OFFSET_FILE
-from tidelog_core.log.producer_snapshots import remove_snapshots
+from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.sealed import describe_sealed, make_files_whole
 from tidelog_core.log.values import SealedSegment
@@ -34,18 +34,20 @@ class LogStart:
         self.offset = offset  # the first that may be read, here or from the tier
         self.tiered_up_to = 0  # everything below is durable in the tier
 
-    def sealed_segments(self) -> list[SealedSegment]:
-        """Return all segments but the active one, oldest first."""
+    def sealed_above(self, offset: int) -> Iterator[SealedSegment]:
+        """Yield the segments but the active one that reach above the offset, oldest first."""
         local = self._local
-        sealed = []
-        for segment in local.segments[:-1]:
+        segments = local.segments
+        for index in range(local.floor_index(offset), len(segments) - 1):
+            segment = segments[index]
+            if segment.end_offset <= offset:
+                continue
             known = self._sealed.get(segment.base_offset)
             if known is None:
                 with local.storage_errors("reading of a sealed segment"):
                     known = describe_sealed(local, segment, self._epochs)
                 self._sealed[segment.base_offset] = known
-            sealed.append(known)
-        return sealed
+            yield known
 
     def make_whole(
         self, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
@@ -76,16 +78,24 @@ class LogStart:
         start_offset = local.segments[count].base_offset
         # Written first: if a crash leaves some of the files, the next open removes them.
         self._write_to_remove(count, self.offset, start_offset)
-        for segment in local.segments[:count]:
-            self._sealed.pop(segment.base_offset, None)
+        base_offsets = [segment.base_offset for segment in local.segments[:count]]
+        for base_offset in base_offsets:
+            self._sealed.pop(base_offset, None)
         freed_bytes = local.remove_first(count)
         with local.storage_errors("removal of segments"):
-            remove_snapshots(local.directory, below=start_offset)
+            # By name, for the directory may list thousands. The one that a close may have left
+            # within a segment goes when the log is opened.
+            for base_offset in base_offsets:
+                snapshot_path(local.directory, base_offset).unlink(missing_ok=True)
         return freed_bytes
 
     def _count_below(self, offset: int) -> int:
         """Return how many segments are sealed and wholly below the offset."""
-        return sum(segment.end_offset <= offset for segment in self._local.segments[:-1])
+        segments = self._local.segments
+        count = min(self._local.floor_index(offset), len(segments) - 1)
+        if count < len(segments) - 1 and segments[count].end_offset <= offset:
+            count += 1
+        return count
 
     def _write_to_remove(self, count: int, log_start_offset: int, local_start_offset: int) -> None:
         """Write where the log starts once the first segments are gone."""

@@ -37,10 +37,10 @@ def write_snapshot(directory: Path, state: ProducerState) -> Path:
     return path
 
 
-def remove_snapshots(directory: Path, *, below: int = 0, above: int | None = None) -> None:
-    """Remove the snapshots at offsets smaller than ``below`` or greater than ``above``."""
+def remove_snapshots(directory: Path, *, above: int) -> None:
+    """Remove the snapshots at offsets greater than ``above``."""
     for offset in list(_snapshot_offsets(directory)):
-        if offset < below or (above is not None and offset > above):
+        if offset > above:
             snapshot_path(directory, offset).unlink(missing_ok=True)
 
 

@@ -228,6 +228,11 @@ class UnifiedLog:
         return self._local.size_bytes
 
     @property
+    def active_segment_size_bytes(self) -> int:
+        """The bytes of the segment that is appended to."""
+        return self._local.active.size_bytes
+
+    @property
     def active_segment_base_offset(self) -> int:
         """The base offset of the segment that is appended to."""
         return self._local.active.base_offset
@@ -570,8 +575,15 @@ class UnifiedLog:
         Cheap: their index files are looked at only by ``make_whole``. Raises
         ``StorageError``.
         """
+        return list(self.sealed_above(self._local.start_offset))
+
+    def sealed_above(self, offset: int) -> Iterator[SealedSegment]:
+        """Yield the same, from the first that holds records at or above the offset on.
+
+        For callers that need few of many, and that leave the log alone meanwhile.
+        """
         self._local.check_online()
-        return self._start.sealed_segments()
+        return self._start.sealed_above(offset)
 
     def make_whole(self, sealed: SealedSegment) -> None:
         """See that all files of a sealed segment are there and right; mend what is not.
@@ -696,7 +708,7 @@ class UnifiedLog:
             self._cleaning.forget_above(min(local.start_offset, offset))
             segment = local.new_segment(offset)
             local.remove_last(len(local.segments))
-            remove_snapshots(local.directory, below=2**63)
+            remove_snapshots(local.directory, above=-1)
             write_snapshot(local.directory, producers)
             write_checkpoint(local.directory / LEADER_EPOCH_FILE, epochs)
             write_checkpoint(local.directory / START_OFFSET_FILE, [[log_start_offset, offset]])

@@ -383,7 +383,7 @@ class SegmentMeta:
     @property
     def item_id(self) -> ItemKey:
         """Where the item lies."""
-        key = f"{self.base_offset:020d}-{self.segment_id}"
+        key = f"{segment_key_from(self.base_offset)}-{self.segment_id}"
         return ItemKey(segment_collection(self.topic_id, self.partition), key)
 
     def to_body(self) -> Body:
@@ -603,6 +603,11 @@ def partition_key(topic_id: UUID, partition: int) -> ItemKey:
 def segment_collection(topic_id: UUID, partition: int) -> str:
     """Return the collection of a partition's tiered segments."""
     return f"{SEGMENT_COLLECTION_PREFIX}{topic_id}:{partition}"
+
+
+def segment_key_from(offset: int) -> str:
+    """Return the key in a segment collection from which on the segments begin at or above it."""
+    return f"{offset:020d}"
 
 
 def deleted_topic_key(topic_id: UUID) -> ItemKey:

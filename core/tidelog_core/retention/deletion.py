@@ -34,7 +34,13 @@ from uuid import UUID
 from tidelog_core.errors import VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore, Write
+from tidelog_core.metadata.store import (
+    ALL_KEYS,
+    COMMIT_WRITES_MAX,
+    KeyRange,
+    MetadataStore,
+    Write,
+)
 
 AT_ONCE = 0  # as deletable_ms: nobody was ever pointed at the objects
 
@@ -72,9 +78,11 @@ def as_doomed(segment: SegmentMeta, *, deletable_ms: int) -> SegmentMeta:
     )
 
 
-async def read_segments(store: MetadataStore, topic_id: UUID, partition: int) -> list[SegmentMeta]:
+async def read_segments(
+    store: MetadataStore, topic_id: UUID, partition: int, *, keys: KeyRange = ALL_KEYS
+) -> list[SegmentMeta]:
     """Return the partition's segments in any state, by base offset. Raises ``CorruptItem``."""
-    items = await store.list(records.segment_collection(topic_id, partition))
+    items = await store.list(records.segment_collection(topic_id, partition), keys=keys)
     return [SegmentMeta.from_item(item) for item in items]
 
 

@@ -38,7 +38,7 @@ from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.metadata.store import Item
 from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.tier.keys import SegmentKey, SegmentKeys, parse_log_start_key, parse_segment_key
-from tidelog_core.tier.planning import finished_segments, locate
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 
 class TopicState(Enum):
@@ -88,7 +88,7 @@ def judge_unnamed(
     before the first object, so an object without one is of no copy that may still end.
     """
     named = {meta.segment_id for meta in metas}
-    finished = finished_segments(metas)
+    finished = TieredSegments(metas)
     candidates, unexplained = [], []
     for found in objects:
         key = parse_segment_key(found.key)
@@ -108,9 +108,9 @@ def judge_unnamed(
     return Judgement(tuple(candidates), tuple(unexplained))
 
 
-def is_accounted_for(key: SegmentKey, finished: Sequence[SegmentMeta]) -> bool:
+def is_accounted_for(key: SegmentKey, finished: TieredSegments) -> bool:
     """Whether the first record of an object that no item names is in a finished segment too."""
-    return locate(finished, key.base_offset) is not None
+    return finished.locate(key.base_offset) is not None
 
 
 def named_segments(items: Iterable[Item]) -> set[UUID]:

@@ -6,13 +6,13 @@ Source: Kafka's log retention; KIP-405 for local and remote retention.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tidelog_core.config import LOCAL_AS_TOTAL, UNLIMITED, TopicConfig
 from tidelog_core.log.values import SealedSegment
-from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import NO_TIMESTAMP
+from tidelog_core.tier.tiered_segments import TieredSegments, bytes_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,128 +58,121 @@ def local_limits(config: TopicConfig) -> Limits:
 
 
 def retained_segments(
-    tiered: Sequence[SegmentMeta], local: Sequence[SealedSegment]
-) -> list[RetainedSegment]:
-    """Return the partition's sealed segments in order, each stretch of offsets once.
+    tiered: TieredSegments, local: Iterable[SealedSegment], *, log_start_offset: int = 0
+) -> Iterator[RetainedSegment]:
+    """Yield the sealed segments that reach above the log start, each stretch of offsets once.
 
-    Segments overlap where another leader has rolled elsewhere. What the tier has counts there,
-    and of its segments the one that begins first: it goes first, and the log then starts where
-    it ends. Of the next one only the rest counts, with the part of its bytes that this is of
-    its offsets: where in it the rest begins only its index knows.
+    ``local`` are in order. Segments overlap where another leader has rolled elsewhere. What the
+    tier has counts there, and of its segments the one that begins first: it goes first, and the
+    log then starts where it ends. Of the next one only the rest counts.
     """
-    in_tier = [
-        RetainedSegment(
-            meta.base_offset,
+    for meta, start in tiered.parts_above(log_start_offset):
+        yield RetainedSegment(
+            start,
             meta.end_offset,
-            meta.size_bytes,
+            bytes_from(meta, start),
             meta.created_ms if meta.max_timestamp_ms == NO_TIMESTAMP else meta.max_timestamp_ms,
         )
-        for meta in sorted(tiered, key=lambda meta: (meta.base_offset, meta.end_offset))
-    ]
-    on_disk = map(_of_local, sorted(local, key=lambda segment: segment.base_offset))
-    found: list[RetainedSegment] = []
-    end = 0
-    for segment in (*in_tier, *on_disk):
-        if segment.end_offset > end:
-            found.append(_from(segment, end))
-            end = segment.end_offset
-    return found
+    yield from _beyond_tier(tiered, local, log_start_offset)
 
 
-def select_expired(
-    segments: Sequence[RetainedSegment], *, now_ms: int, retention_ms: int
-) -> list[RetainedSegment]:
-    """Return the oldest segments whose newest record is older than the retention.
+def retained_size_bytes(
+    tiered: TieredSegments, local: Iterable[SealedSegment], *, log_start_offset: int = 0
+) -> int:
+    """Return the bytes of what ``retained_segments`` yields."""
+    beyond = _beyond_tier(tiered, local, log_start_offset)
+    return tiered.bytes_above(log_start_offset) + sum(segment.size_bytes for segment in beyond)
 
-    Stops at the first segment to keep, so offsets stay contiguous.
+
+def select_unretained(
+    segments: Iterable[RetainedSegment], limits: Limits, *, size_bytes: int, now_ms: int
+) -> Iterator[RetainedSegment]:
+    """Yield the oldest segments that are past a limit, up to the first that is to be kept.
+
+    Those are the ones whose newest record is older than the retention, and those without which
+    the partition still has the bytes it may keep. ``size_bytes`` is all that it has, with the
+    active segment, which is never removed; it counts where there is a limit of bytes.
     """
-    expired: list[RetainedSegment] = []
-    if retention_ms == UNLIMITED:
-        return expired
+    is_expired = limits.retention_ms != UNLIMITED
+    is_excess = limits.retention_bytes != UNLIMITED
     for segment in segments:
-        if now_ms - segment.newest_ms <= retention_ms:
-            break
-        expired.append(segment)
-    return expired
-
-
-def select_excess(
-    segments: Sequence[RetainedSegment], *, active_size_bytes: int, retention_bytes: int
-) -> list[RetainedSegment]:
-    """Return the oldest segments without which the partition still has the bytes it may keep.
-
-    ``active_size_bytes`` counts, but the active segment is never removed.
-    """
-    excess: list[RetainedSegment] = []
-    if retention_bytes == UNLIMITED:
-        return excess
-    total = active_size_bytes + sum(segment.size_bytes for segment in segments)
-    for segment in segments:
-        total -= segment.size_bytes
-        if total < retention_bytes:
-            break
-        excess.append(segment)
-    return excess
+        size_bytes -= segment.size_bytes
+        is_expired = is_expired and now_ms - segment.newest_ms > limits.retention_ms
+        is_excess = is_excess and size_bytes >= limits.retention_bytes
+        if not is_expired and not is_excess:
+            return
+        yield segment
 
 
 def log_start_after_retention(
-    segments: Sequence[RetainedSegment],
+    segments: Iterable[RetainedSegment],
     limits: Limits,
     *,
     log_start_offset: int,
-    active_size_bytes: int,
+    size_bytes: int,
     now_ms: int,
 ) -> int:
-    """Return where the log starts once everything past its limits is gone; never goes back."""
-    # What lies below the log start is gone already, and its bytes no longer count.
-    kept = [segment for segment in segments if segment.end_offset > log_start_offset]
-    expired = select_expired(kept, now_ms=now_ms, retention_ms=limits.retention_ms)
-    excess = select_excess(
-        kept, active_size_bytes=active_size_bytes, retention_bytes=limits.retention_bytes
-    )
-    ends = (segment.end_offset for segment in (*expired, *excess))
-    return max(ends, default=log_start_offset)
+    """Return where the log starts once everything past its limits is gone; never goes back.
+
+    ``segments`` and ``size_bytes`` are of what reaches above the log start: what lies below is
+    gone already.
+    """
+    end = log_start_offset
+    for segment in select_unretained(segments, limits, size_bytes=size_bytes, now_ms=now_ms):
+        end = max(end, segment.end_offset)
+    return end
 
 
 def log_start_after_tier_retention(
-    finished: Sequence[SegmentMeta], limits: Limits, *, log_start_offset: int, now_ms: int
+    tiered: TieredSegments, limits: Limits, *, log_start_offset: int, now_ms: int
 ) -> int:
     """Return the same for who knows the tier alone, and not what lies on the leader's disk.
 
     Never further than the leader itself would go: what is not tiered yet only adds to the
     bytes that are kept, and nothing is removed behind a gap, whose records may be on a disk.
     """
-    end, known = log_start_offset, []
-    for segment in retained_segments(finished, ()):
-        if segment.base_offset > end:
-            break
-        known.append(segment)
-        end = max(end, segment.end_offset)
-    return log_start_after_retention(
-        known, limits, log_start_offset=log_start_offset, active_size_bytes=0, now_ms=now_ms
+    end = tiered.tiered_end(log_start_offset)
+    start = log_start_after_retention(
+        retained_segments(tiered, (), log_start_offset=log_start_offset),
+        limits,
+        log_start_offset=log_start_offset,
+        # What lies behind a gap must not make what lies before it seem too much.
+        size_bytes=tiered.bytes_above(log_start_offset) - tiered.bytes_above(end),
+        now_ms=now_ms,
     )
+    return min(start, end)
 
 
 def eviction_end_offset(
-    local: Sequence[SealedSegment],
+    local: Iterable[SealedSegment],
     limits: Limits,
     *,
     tiered_end: int,
-    active_size_bytes: int,
+    size_bytes: int,
     now_ms: int,
 ) -> int | None:
     """Return the offset below which the node drops its local segments, ``None`` for none.
 
-    Only segments that are wholly in the tier are dropped, oldest first.
+    Only segments that are wholly in the tier are dropped, oldest first. ``local`` are in order,
+    ``size_bytes`` is all of the log.
     """
-    ordered = [_of_local(s) for s in sorted(local, key=lambda segment: segment.base_offset)]
-    expired = select_expired(ordered, now_ms=now_ms, retention_ms=limits.retention_ms)
-    excess = select_excess(
-        ordered, active_size_bytes=active_size_bytes, retention_bytes=limits.retention_bytes
-    )
-    chosen = expired if len(expired) > len(excess) else excess
-    ends = [segment.end_offset for segment in chosen if segment.end_offset <= tiered_end]
-    return max(ends, default=None)
+    end = None
+    retained = map(_of_local, local)
+    for segment in select_unretained(retained, limits, size_bytes=size_bytes, now_ms=now_ms):
+        if segment.end_offset > tiered_end:
+            break
+        end = segment.end_offset
+    return end
+
+
+def _beyond_tier(
+    tiered: TieredSegments, local: Iterable[SealedSegment], log_start_offset: int
+) -> Iterator[RetainedSegment]:
+    end = tiered.end_offset
+    for sealed in local:
+        if sealed.end_offset > max(end, log_start_offset):
+            yield _from(_of_local(sealed), end)
+            end = sealed.end_offset
 
 
 def _from(segment: RetainedSegment, offset: int) -> RetainedSegment:

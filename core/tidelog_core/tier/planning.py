@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from tidelog_core.log.values import SealedSegment
@@ -38,21 +38,6 @@ def select_copies(
     """
     found = [s for s in sealed if s.end_offset > tiered_end and s.end_offset <= up_to]
     return sorted(found, key=lambda segment: segment.base_offset)
-
-
-def locate(finished: Sequence[SegmentMeta], offset: int) -> SegmentMeta | None:
-    """Return the segment to read ``offset`` from, or ``None`` where none holds it.
-
-    Where several do, the one with the greatest base offset: later ones follow it
-    without going back.
-    """
-    holding = (m for m in finished if m.base_offset <= offset < m.end_offset)
-    return max(holding, key=lambda meta: meta.base_offset, default=None)
-
-
-def next_segment(finished: Sequence[SegmentMeta], after: SegmentMeta) -> SegmentMeta | None:
-    """Return the segment that continues where ``after`` ends, or ``None``."""
-    return locate(finished, after.end_offset)
 
 
 def select_leftovers(

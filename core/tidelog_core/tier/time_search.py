@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.tier.index_file import BatchRow, IndexFile
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 IndexOf = Callable[[SegmentMeta], Awaitable[IndexFile]]
 SearchBatch = Callable[[SegmentMeta, IndexFile, int], Awaitable[tuple[int, int] | None]]
@@ -14,7 +15,7 @@ SearchBatch = Callable[[SegmentMeta, IndexFile, int], Awaitable[tuple[int, int] 
 
 
 async def find_tiered_offset(
-    segments: Sequence[SegmentMeta],
+    segments: TieredSegments,
     timestamp_ms: int,
     *,
     start_offset: int,
@@ -23,11 +24,9 @@ async def find_tiered_offset(
 ) -> tuple[int, int] | None:
     """Return timestamp and offset of the first tiered record at or after both, if any.
 
-    ``segments`` are the finished ones by base offset. What the callables raise goes through.
+    What the callables raise goes through.
     """
-    for segment in segments:
-        if segment.end_offset <= start_offset or segment.max_timestamp_ms < timestamp_ms:
-            continue
+    for segment in segments.since(timestamp_ms, start_offset=start_offset):
         index = await index_of(segment)
         first = index.row_of_timestamp(timestamp_ms)
         if first is None:

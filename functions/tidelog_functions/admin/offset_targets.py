@@ -17,7 +17,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import find_record
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
-from tidelog_core.tier.planning import finished_segments, tiered_end_offset
+from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_core.tier.time_search import find_tiered_offset, parse_index_of
 
 from tidelog_functions.admin.cluster import AdminCluster
@@ -78,8 +78,8 @@ async def find_offset(
         return FoundOffset(start, is_verified=True)
     if target.kind == "latest":
         raise _only_leader(cluster, name, partition, "where the log ends")
-    segments = finished_segments(await cluster.segments(partition))
-    tiered_end = tiered_end_offset(segments, start)
+    segments = TieredSegments(await cluster.segments(partition))
+    tiered_end = segments.tiered_end(start)
     if target.kind == "offset":
         if target.number < start:
             raise BelowLogStart(
@@ -105,7 +105,7 @@ class _TierReader:
     timestamp_ms: int
     start_offset: int
 
-    async def find(self, segments: list[SegmentMeta]) -> int | None:
+    async def find(self, segments: TieredSegments) -> int | None:
         found = await find_tiered_offset(
             segments,
             self.timestamp_ms,

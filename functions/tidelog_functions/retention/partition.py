@@ -45,7 +45,7 @@ from tidelog_core.retention.deletion import (
 from tidelog_core.retention.selection import log_start_after_tier_retention, total_limits
 from tidelog_core.tier.keys import deletion_key, log_start_key, segment_keys, topic_prefix
 from tidelog_core.tier.manifest import deletion_object, log_start_object
-from tidelog_core.tier.planning import finished_segments
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tidelog_functions.invocation import TimeLimit
 
@@ -144,7 +144,7 @@ class PartitionRetention:
         config = self.topic_config(topic, partition.leader)
         limits = total_limits(config)
         start = log_start_after_tier_retention(
-            finished_segments(metas),
+            TieredSegments(metas),
             limits if self.may_expire() else limits.without_time(),
             log_start_offset=partition.log_start_offset,
             now_ms=self.clock_ms(),

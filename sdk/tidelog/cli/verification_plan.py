@@ -39,6 +39,7 @@ from tidelog_core.retention.orphans import (
 from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObjects
 from tidelog_core.tier.keys import SegmentKeys, log_start_key
 from tidelog_core.tier.planning import finished_segments
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tidelog.cli.segment_check import Problem
 from tidelog.cli.verification import PartitionPlan
@@ -141,7 +142,7 @@ class MetadataPlan:
         problems = []
         for number, segments in sorted(topic.partitions.items()):
             name = TopicPartition(self._names[topic.topic_id], number)
-            finished = self._finished.get((topic.topic_id, number), ())
+            finished = TieredSegments(self._finished.get((topic.topic_id, number), ()))
             for segment in segments:
                 if segment.key.segment_id in self._known:
                     continue

@@ -16,10 +16,11 @@ from tidelog_core.retention.selection import (
     log_start_after_retention,
     log_start_after_tier_retention,
     retained_segments,
-    select_excess,
-    select_expired,
+    retained_size_bytes,
+    select_unretained,
     total_limits,
 )
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tests.core.tier.test_keys import meta
 from tests.core.tier.test_planning import sealed
@@ -31,22 +32,35 @@ def run(*segments: tuple[int, int, int, int]) -> list[RetainedSegment]:
     return [RetainedSegment(*segment) for segment in segments]
 
 
+def unretained(segments: list[RetainedSegment], limits: Limits, **of: int) -> list[RetainedSegment]:
+    size_bytes = of.get("active_size_bytes", 0) + sum(s.size_bytes for s in segments)
+    return list(
+        select_unretained(segments, limits, size_bytes=size_bytes, now_ms=of.get("now_ms", 0))
+    )
+
+
 def test_expired_segments_are_a_run_from_the_oldest() -> None:
     segments = run((0, 10, 5, 100), (10, 20, 5, 300), (20, 30, 5, 150))
-    assert select_expired(segments, now_ms=401, retention_ms=300) == segments[:1]
-    assert select_expired(segments, now_ms=400, retention_ms=300) == []
-    assert select_expired(segments, now_ms=10_000, retention_ms=300) == segments
-    assert select_expired(segments, now_ms=10_000, retention_ms=-1) == []
-    assert select_expired(segments, now_ms=10_000, retention_ms=0) == segments
+    assert unretained(segments, Limits(300, -1), now_ms=401) == segments[:1]
+    assert unretained(segments, Limits(300, -1), now_ms=400) == []
+    assert unretained(segments, Limits(300, -1), now_ms=10_000) == segments
+    assert unretained(segments, Limits(-1, -1), now_ms=10_000) == []
+    assert unretained(segments, Limits(0, -1), now_ms=10_000) == segments
 
 
 def test_excess_leaves_at_least_the_bytes_that_may_be_kept() -> None:
     segments = run((0, 10, 50, 0), (10, 20, 50, 0), (20, 30, 50, 0))
-    assert select_excess(segments, active_size_bytes=50, retention_bytes=100) == segments[:2]
-    assert select_excess(segments, active_size_bytes=50, retention_bytes=101) == segments[:1]
-    assert select_excess(segments, active_size_bytes=50, retention_bytes=200) == []
-    assert select_excess(segments, active_size_bytes=0, retention_bytes=0) == segments
-    assert select_excess(segments, active_size_bytes=0, retention_bytes=-1) == []
+    assert unretained(segments, Limits(-1, 100), active_size_bytes=50) == segments[:2]
+    assert unretained(segments, Limits(-1, 101), active_size_bytes=50) == segments[:1]
+    assert unretained(segments, Limits(-1, 200), active_size_bytes=50) == []
+    assert unretained(segments, Limits(-1, 0)) == segments
+    assert unretained(segments, Limits(-1, -1)) == []
+
+
+def test_what_is_too_old_and_what_is_too_much_are_one_run() -> None:
+    segments = run((0, 10, 5, 100), (10, 20, 5, 300), (20, 30, 5, 150), (30, 40, 5, 100))
+    assert unretained(segments, Limits(300, 15), now_ms=401) == segments[:1]
+    assert unretained(segments, Limits(300, 10), now_ms=401) == segments[:2]
 
 
 def test_minus_two_follows_the_total_retention() -> None:
@@ -66,8 +80,8 @@ def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
 
 def test_tiered_and_local_segments_make_one_line() -> None:
     tiered = [meta(10, 20, max_timestamp_ms=-1, created_ms=77), meta(0, 10)]
-    local = [sealed(20, 30, newest_ms=9), sealed(10, 20), sealed(15, 25)]
-    line = retained_segments(tiered, local)
+    local = [sealed(10, 20), sealed(15, 25), sealed(20, 30, newest_ms=9)]
+    line = list(retained_segments(TieredSegments(tiered), local))
     assert [(s.base_offset, s.end_offset) for s in line] == [(0, 10), (10, 20), (20, 25), (25, 30)]
     assert [s.newest_ms for s in line] == [1, 77, 0, 9]
     assert [s.size_bytes for s in line] == [1000, 1000, 50, 50]
@@ -95,7 +109,7 @@ def test_every_record_counts_once_with_its_bytes(
     in_tier, on_disk, offset_bytes = world
     tiered = [meta(base, end, size_bytes=(end - base) * offset_bytes) for base, end in in_tier]
     local = [sealed(base, end, size=(end - base) * offset_bytes) for base, end in on_disk]
-    line = retained_segments(tiered, local)
+    line = list(retained_segments(TieredSegments(tiered), local))
     tier_end = max(end for _, end in in_tier)
     held = {offset for base, end in in_tier for offset in range(base, end)}
     held |= {o for base, end in on_disk for o in range(base, end) if o >= tier_end}
@@ -111,12 +125,12 @@ def test_overlapping_segments_do_not_make_retention_remove_more_than_it_may(
     in_tier, on_disk, offset_bytes = world
     tiered = [meta(base, end, size_bytes=(end - base) * offset_bytes) for base, end in in_tier]
     local = [sealed(base, end, size=(end - base) * offset_bytes) for base, end in on_disk]
-    line = retained_segments(tiered, local)
+    line = list(retained_segments(TieredSegments(tiered), local))
     start = log_start_after_retention(
-        line,
+        retained_segments(TieredSegments(tiered), local, log_start_offset=log_start),
         Limits(UNLIMITED, kept * offset_bytes),
         log_start_offset=log_start,
-        active_size_bytes=0,
+        size_bytes=retained_size_bytes(TieredSegments(tiered), local, log_start_offset=log_start),
         now_ms=0,
     )
     left = sum(max(0, s.end_offset - max(s.base_offset, start)) for s in line)
@@ -127,8 +141,10 @@ def test_the_log_start_moves_past_what_is_too_old_or_too_much() -> None:
     segments = run((0, 10, 50, 100), (10, 20, 50, 200), (20, 30, 50, 300))
 
     def start(limits: Limits, log_start: int = 0) -> int:
+        kept = [segment for segment in segments if segment.end_offset > log_start]
+        size_bytes = 10 + sum(segment.size_bytes for segment in kept)
         return log_start_after_retention(
-            segments, limits, log_start_offset=log_start, active_size_bytes=10, now_ms=1000
+            kept, limits, log_start_offset=log_start, size_bytes=size_bytes, now_ms=1000
         )
 
     assert start(Limits(-1, -1)) == 0
@@ -146,7 +162,7 @@ def test_only_what_is_wholly_in_the_tier_is_evicted() -> None:
 
     def end(limits: Limits, tiered_end: int) -> int | None:
         return eviction_end_offset(
-            local, limits, tiered_end=tiered_end, active_size_bytes=0, now_ms=1000
+            local, limits, tiered_end=tiered_end, size_bytes=300, now_ms=1000
         )
 
     assert end(Limits(0, -1), 30) == 30
@@ -165,18 +181,18 @@ def tiered(base: int, end: int, *, size: int = 100, newest_ms: int = 0) -> Segme
 
 def test_who_knows_the_tier_alone_removes_no_more_than_the_leader() -> None:
     """What lies on the leader's disk only adds to what is kept by size."""
-    finished = [tiered(0, 10), tiered(10, 20), tiered(20, 30)]
+    finished = TieredSegments([tiered(0, 10), tiered(10, 20), tiered(20, 30)])
     limits = Limits(UNLIMITED, 150)
     alone = log_start_after_tier_retention(finished, limits, log_start_offset=0, now_ms=0)
     leader = log_start_after_retention(
-        retained_segments(finished, ()), limits, log_start_offset=0, active_size_bytes=80, now_ms=0
+        retained_segments(finished, ()), limits, log_start_offset=0, size_bytes=380, now_ms=0
     )
     assert (alone, leader) == (10, 20)
 
 
 def test_nothing_goes_behind_a_gap_in_the_tier() -> None:
     """Its records may be on a disk, and young."""
-    finished = [tiered(0, 10), tiered(20, 30)]
+    finished = TieredSegments([tiered(0, 10), tiered(20, 30)])
     limits = Limits(1000, UNLIMITED)
     after = log_start_after_tier_retention(finished, limits, log_start_offset=0, now_ms=5000)
     assert after == 10

@@ -8,8 +8,6 @@ from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.records import SegmentState
 from tidelog_core.tier.planning import (
     finished_segments,
-    locate,
-    next_segment,
     select_copies,
     select_leftovers,
     tiered_end_offset,
@@ -46,14 +44,6 @@ def test_the_tiered_end_stops_at_a_gap() -> None:
 
 def test_the_tiered_end_crosses_overlaps() -> None:
     assert tiered_end_offset([meta(0, 15), meta(5, 12), meta(12, 20)], 0) == 20
-
-
-def test_an_offset_is_read_from_the_newest_segment_that_holds_it() -> None:
-    early, late = meta(0, 15), meta(10, 20)
-    assert locate([early, late], 12) == late
-    assert locate([early, late], 9) == early
-    assert locate([early, late], 20) is None
-    assert next_segment([early, late], early) == late
 
 
 def test_unfinished_segments_are_not_read() -> None:

@@ -20,7 +20,7 @@ from tidelog_core.errors import (
     UnknownTopicId,
 )
 from tidelog_core.log.values import OffsetNotLocal
-from tidelog_core.metadata.store import Item
+from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.retention.deletion import start_deletions
 from tidelog_node.replicas import Replica
@@ -390,8 +390,10 @@ def test_a_segment_is_read_that_was_finished_while_others_looked_for_theirs(
             has_read, may_go_on = asyncio.Event(), asyncio.Event()
             list_items = node.store.list
 
-            async def list_slowly(collection: str, *, prefix: str = "") -> list[Item]:
-                items = await list_items(collection, prefix=prefix)
+            async def list_slowly(
+                collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+            ) -> list[Item]:
+                items = await list_items(collection, prefix=prefix, keys=keys)
                 if asyncio.current_task() is first:
                     has_read.set()
                     await may_go_on.wait()

@@ -1,0 +1,155 @@
+"""A partition's tiered segments are found without looking at all of them, and found right."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.retention.selection import retained_segments, retained_size_bytes
+from tidelog_core.tier.planning import finished_segments, tiered_end_offset
+from tidelog_core.tier.tiered_segments import DROPPED_MIN, TieredSegments
+
+from tests.core.tier.test_keys import meta
+
+OFFSET_END = 40
+
+
+def located(metas: Sequence[SegmentMeta], offset: int) -> SegmentMeta | None:
+    """Return what ``locate`` should, by looking at all of them."""
+    holding = [m for m in metas if m.base_offset <= offset < m.end_offset]
+    return max(holding, key=lambda m: (m.base_offset, m.end_offset), default=None)
+
+
+def check(found: TieredSegments, metas: Sequence[SegmentMeta], timestamp_ms: int) -> None:
+    """Compare everything that can be asked with what a look at all segments says."""
+    ordered = finished_segments(metas)
+    assert list(found) == ordered
+    assert len(found) == len(ordered)
+    assert (found.first, found.last) == (ordered[0] if ordered else None, _last(ordered))
+    for offset in range(OFFSET_END + 1):
+        at = found.locate(offset)
+        assert (at is None) == (located(ordered, offset) is None)
+        if at is not None:
+            assert at.base_offset <= offset < at.end_offset
+            assert at.base_offset == max(
+                m.base_offset for m in ordered if m.base_offset <= offset < m.end_offset
+            )
+        assert found.before(offset) == _last([m for m in ordered if m.base_offset < offset])
+        assert found.tiered_end(offset) == tiered_end_offset(ordered, offset)
+        assert found.below(offset) == [m for m in ordered if m.end_offset <= offset]
+        reaching = [m for m in ordered if m.end_offset > offset]
+        newest = found.newest(start_offset=offset)
+        assert (newest is None) == (not reaching)
+        if newest is not None:
+            assert newest in reaching
+            assert newest.max_timestamp_ms == max(m.max_timestamp_ms for m in reaching)
+        since = [m for m in reaching if m.max_timestamp_ms >= timestamp_ms]
+        assert list(found.since(timestamp_ms, start_offset=offset)) == since
+        retained = list(retained_segments(found, (), log_start_offset=offset))
+        every = list(retained_segments(TieredSegments(metas), ()))
+        assert retained == [segment for segment in every if segment.end_offset > offset]
+        size_bytes = retained_size_bytes(found, (), log_start_offset=offset)
+        assert size_bytes == sum(segment.size_bytes for segment in retained)
+
+
+def _last(metas: Sequence[SegmentMeta]) -> SegmentMeta | None:
+    return metas[-1] if metas else None
+
+
+@st.composite
+def segment(draw: st.DrawFn) -> SegmentMeta:
+    base = draw(st.integers(0, OFFSET_END - 1))
+    end = draw(st.integers(base + 1, OFFSET_END))
+    return meta(base, end, size_bytes=draw(st.integers(0, 99)), max_timestamp_ms=draw(times))
+
+
+times = st.integers(-1, 9)
+
+
+@given(st.lists(segment(), max_size=8), times)
+def test_whatever_the_segments_they_are_found_as_by_a_look_at_all(
+    metas: list[SegmentMeta], timestamp_ms: int
+) -> None:
+    check(TieredSegments(metas), metas, timestamp_ms)
+
+
+@given(st.lists(segment(), max_size=6), st.lists(segment(), max_size=4), st.data())
+def test_segments_that_come_and_go_are_as_if_they_had_been_there_or_not(
+    metas: list[SegmentMeta], added: list[SegmentMeta], data: st.DataObject
+) -> None:
+    found = TieredSegments(metas)
+    left = list(metas)
+    for one in {m.segment_id: m for m in added}.values():
+        found.add(one)
+        found.add(one)  # What is there is there once.
+        left.append(one)
+    for one in data.draw(st.lists(st.sampled_from(left), unique=True)) if left else ():
+        found.remove(one)
+        found.remove(one)  # What is gone is gone.
+        left = [m for m in left if m.segment_id != one.segment_id]
+        check(found, left, 3)
+
+
+def test_unfinished_segments_are_left_out() -> None:
+    done = meta()
+    others = [meta(state=SegmentState.COPY_STARTED), meta(state=SegmentState.DELETE_STARTED)]
+    assert list(TieredSegments([*others, done])) == [done]
+
+
+def test_a_reader_goes_on_over_what_was_there_while_segments_come_and_go() -> None:
+    metas = [meta(n, n + 1) for n in range(4 * DROPPED_MIN)]
+    found = TieredSegments(metas)
+    reading = iter(found)
+    seen = [next(reading)]
+    for one in metas[: 2 * DROPPED_MIN]:
+        found.remove(one)
+    found.add(meta(5000, 5001))
+    seen += reading
+    assert seen[: len(metas)] == metas
+    assert [m.base_offset for m in found] == [*range(2 * DROPPED_MIN, 4 * DROPPED_MIN), 5000]
+
+
+def test_a_log_that_is_copied_and_expires_for_ever_stays_right() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    found, left, end = TieredSegments(), list[SegmentMeta](), 0
+    for _ in range(4 * DROPPED_MIN):
+        if left and chance.random() < 0.47:
+            found.remove(left.pop(0))
+        else:
+            gap, length = chance.choice([0, 0, 0, 2]), chance.randint(1, 3)
+            left.append(meta(end + gap, end + gap + length, size_bytes=length))
+            found.add(left[-1])
+            end += gap + length
+    assert list(found) == left
+    start = left[0].base_offset if left else end
+    assert found.tiered_end(start) == tiered_end_offset(left, start)
+    assert found.bytes_above(start) == sum(m.size_bytes for m in left)
+
+
+@pytest.mark.parametrize("count", [50_000])
+def test_a_segments_way_costs_the_same_beside_many_as_beside_few(count: int) -> None:
+    def seconds(beside: int) -> float:
+        metas = [meta(n * 10, n * 10 + 10) for n in range(beside + 200)]
+        found = TieredSegments(metas[:beside])
+        begun = time.thread_time()
+        for number in range(200):
+            new, old = metas[beside + number], metas[number]
+            assert found.before(new.base_offset) is not None
+            found.add(new)
+            start = old.end_offset
+            assert found.tiered_end(start) == new.end_offset
+            assert found.locate(new.base_offset - 5) is not None
+            assert found.below(start) == [old]
+            found.remove(old)
+        return time.thread_time() - begun
+
+    few = min(seconds(500) for _ in range(3))
+    many = min(seconds(count) for _ in range(2))
+    assert many < 5 * few + 0.01, (few, many)  # Looking at all of them would be 100 times as much.
