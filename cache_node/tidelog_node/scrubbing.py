@@ -138,6 +138,7 @@ class Scrubber:
             base_offset=sealed.base_offset,
             end_offset=sealed.end_offset,
             size_bytes=sealed.size_bytes,
+            leader_epochs=sealed.leader_epochs,
             throttle=throttle,
         )
         throttle(max(0, SEGMENT_BYTES_MIN - sealed.size_bytes))

@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -50,8 +50,9 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean, cleaned_directory
 from tidelog_core.log.cleaning import CleaningSource
+from tidelog_core.log.leader_epochs import EpochEntry
 from tidelog_core.log.quarantine import keep_file
-from tidelog_core.log.segment_check import SegmentDamage, check_segment
+from tidelog_core.log.segment_check import SegmentDamage, check_segment, require_epoch
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import CorruptLog, SealedSegment
@@ -263,6 +264,7 @@ class SegmentMender:
                 base_offset=sealed.base_offset,
                 end_offset=sealed.end_offset,
                 size_bytes=sealed.size_bytes,
+                leader_epochs=sealed.leader_epochs,
             ),
         )
         if case.damage is None:
@@ -317,7 +319,8 @@ class SegmentMender:
         if broker is None or old is None:
             raise _Waits  # Not registered; not flushed yet, or not known to be replicated.
         source = log.begin_cleaning((old,))
-        writer = await self._fetch(replica, source, old, partition, (broker.host, broker.port))
+        endpoint, epochs = (broker.host, broker.port), sealed.leader_epochs
+        writer = await self._fetch(replica, source, old, partition, endpoint, leader_epochs=epochs)
         loop = asyncio.get_running_loop()
         seal = await loop.run_in_executor(self._executor, _seal, old, writer, source)
         await self._quarantine(replica, sealed)
@@ -335,6 +338,8 @@ class SegmentMender:
         old: SegmentToClean,
         partition: Partition,
         endpoint: tuple[str, int],
+        *,
+        leader_epochs: Sequence[EpochEntry],
     ) -> SegmentWriter:
         """Write the leader's batches of the segment into the directory for cleaned ones."""
         folder = cleaned_directory(source.directory)
@@ -359,6 +364,7 @@ class SegmentMender:
                     for position, header in headers:
                         if header.base_offset != next_offset or header.next_offset > old.end_offset:
                             raise _Unlike(f"the leader has no batch at offset {next_offset}")
+                        require_epoch(header, leader_epochs)
                         writer.append(bytes(records[position : position + header.size_bytes]))
                         next_offset = header.next_offset
         except OffsetOutOfRange as error:

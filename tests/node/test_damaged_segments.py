@@ -50,6 +50,7 @@ def is_whole(path: Path) -> bool:
         base_offset=int(path.stem),
         end_offset=int(following.stem),
         size_bytes=path.stat().st_size,
+        leader_epochs=(),
     )
     return damage is None
 

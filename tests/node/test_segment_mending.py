@@ -22,6 +22,7 @@ from tests.node.wire_client import a_batch
 
 CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE = 2, 1
 BATCH_COUNT = 4
+LEADER_EPOCH_POSITION = 15  # its lowest byte
 
 
 class Tier:
@@ -131,6 +132,27 @@ def test_a_follower_puts_the_leaders_batches_in_the_place_of_damaged_ones(
 
     asyncio.run(run())
     assert len(said(caplog, logging.WARNING)) == 4
+
+
+def test_a_batch_of_another_leader_epoch_is_replaced_and_never_taken_from_the_leader(
+    tmp_path: Path,
+) -> None:
+    """No CRC covers the epoch; the log's own checkpoint tells which it was."""
+
+    async def run() -> None:
+        async with mending(tmp_path) as one:
+            damaged = bytearray(one.whole[1])
+            damaged[LEADER_EPOCH_POSITION] ^= 1
+            one.paths[1].write_bytes(damaged)
+            one.leader.answers = [(0, bytes(damaged)), (0, one.whole[1])]
+            await one.follow()
+            await one.look(1)
+            assert one.paths[1].read_bytes() == damaged
+            await one.look(1)
+            assert one.paths[1].read_bytes() == one.whole[1]
+            assert one.health.is_well
+
+    asyncio.run(run())
 
 
 def test_an_answer_of_a_later_version_is_waited_out(

@@ -9,7 +9,7 @@ Source: KIP-101, KIP-279.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidelog_core.model import NO_LEADER_EPOCH, NO_OFFSET
 
@@ -66,8 +66,7 @@ class LeaderEpochs:
 
     def epoch_for(self, offset: int) -> int:
         """Return the epoch that wrote ``offset``, -1 if it is not known."""
-        index = bisect_right(self._entries, offset, key=_start_offset)
-        return self._entries[index - 1][0] if index else NO_LEADER_EPOCH
+        return _epoch_for(self._entries, offset)
 
     def within(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
         """Return the epochs of ``[start_offset, end_offset)``, the first cut to its start."""
@@ -96,6 +95,22 @@ class LeaderEpochs:
         """Forget everything."""
         self._entries.clear()
         self.is_dirty = True
+
+
+def is_epoch_at(entries: Sequence[EpochEntry], epoch: int, offset: int) -> bool:
+    """Whether ``epoch`` may have written ``offset``, as far as the entries tell.
+
+    What lies before the first of them is of no newer epoch than the first.
+    """
+    known = _epoch_for(entries, offset)
+    if known == NO_LEADER_EPOCH:
+        return not entries or epoch <= entries[0][0]
+    return epoch == known
+
+
+def _epoch_for(entries: Sequence[EpochEntry], offset: int) -> int:
+    index = bisect_right(entries, offset, key=_start_offset)
+    return entries[index - 1][0] if index else NO_LEADER_EPOCH
 
 
 def _epoch(entry: EpochEntry) -> int:

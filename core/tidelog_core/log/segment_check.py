@@ -1,15 +1,19 @@
-"""Whether a sealed segment's file is what was appended: CRC of every batch, offsets, extent."""
+"""Whether a sealed segment's file is what was appended: every batch's CRC, offsets, leader epoch.
+
+The CRC does not cover the leader epoch, which is compared with the log's own checkpoint.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.log.batch_scan import scan_file
-from tidelog_core.records.batch import check_crc
+from tidelog_core.log.leader_epochs import EpochEntry, is_epoch_at
+from tidelog_core.records.batch import BatchHeader, check_crc
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,12 @@ def check_segment(
     base_offset: int,
     end_offset: int,
     size_bytes: int,
+    leader_epochs: Sequence[EpochEntry],
     throttle: Callable[[int], None] = _at_once,
 ) -> SegmentDamage | None:
     """Read the whole file; return what is wrong with it, if anything. Blocks.
 
+    ``leader_epochs`` are those of the segment, as far as they are known, oldest first.
     ``throttle`` is told of the bytes of each batch, and may block. A file that is not there,
     or that the disk does not give, is damaged too.
     """
@@ -47,6 +53,7 @@ def check_segment(
         with closing(scan_file(path, min(size_bytes, found_bytes))) as batches:
             for buffer, at, start, header in batches:
                 check_crc(buffer, at, header)
+                require_epoch(header, leader_epochs)
                 if header.base_offset < next_offset or header.next_offset > end_offset:
                     problem = f"offsets [{header.base_offset}, {header.next_offset}) do not belong"
                     return SegmentDamage(path, start, problem)
@@ -62,3 +69,12 @@ def check_segment(
             problem = f"the file has {found_bytes} bytes instead of {size_bytes}"
         return SegmentDamage(path, position, problem)
     return None
+
+
+def require_epoch(header: BatchHeader, leader_epochs: Sequence[EpochEntry]) -> None:
+    """Raise ``CorruptRecordBatch`` where the batch was not written in the epoch that it names."""
+    epoch = header.partition_leader_epoch
+    if not is_epoch_at(leader_epochs, epoch, header.base_offset):
+        raise CorruptRecordBatch(
+            f"the batch at offset {header.base_offset} was not written in leader epoch {epoch}"
+        )
