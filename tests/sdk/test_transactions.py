@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -507,6 +508,46 @@ def test_offsets_of_a_member_that_the_group_has_left_behind_abort_the_transactio
                     await producer.send(other_topic, b"w")
                     await transaction.send_offsets(positions, consumer.group_metadata())
         assert values(await read_all(broker, other_topic)) == ["w"]
+
+    asyncio.run(main())
+
+
+def test_a_member_goes_on_behind_what_was_pending_while_its_group_changed(
+    broker: TransactionalBroker, topic: str, name: str
+) -> None:
+    """Twice, so that an answer about the membership before comes when it has the partition again."""
+    partitions = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+
+    def member() -> Consumer:
+        return reader(broker, topic, name, assignors=("range",))
+
+    async def main() -> None:
+        await seed(broker, topic, 20)
+        async with (
+            Producer(broker.address, transactional_id=name) as producer,
+            member() as consumer,
+        ):
+            got: list[ConsumerRecord] = []
+
+            async def read_until(is_so: Callable[[], bool], *others: Consumer) -> None:
+                async with asyncio.timeout(30):
+                    while not is_so():
+                        got.extend(await consumer.poll(timeout_ms=20))
+                        for other in others:
+                            assert await other.poll(timeout_ms=20) == []
+
+            await read_until(lambda: len(got) == 20)
+            async with producer.transaction() as transaction:
+                positions, group = consumer.positions(), consumer.group_metadata()
+                await transaction.send_offsets(positions, group)
+                async with member() as other:
+                    await read_until(lambda: len(consumer.assignment()) == 1, other)
+                await read_until(lambda: consumer.assignment() == partitions)
+                got.extend(await consumer.poll(timeout_ms=300))
+                assert len(got) == 20
+            await seed(broker, topic, 2)
+            await read_until(lambda: len(got) == 22)
+            assert {record.offset for record in got[20:]} == {10}
 
     asyncio.run(main())
 
