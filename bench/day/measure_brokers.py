@@ -20,6 +20,7 @@ from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.membership.peer_watch import PeerWatch
+from tidelog_node.node_health import NodeHealth
 
 from bench.day.measure_world import (
     BROKERS,
@@ -55,7 +56,9 @@ class Brokers:
         keeper = LeaseKeeper(
             membership=membership,
             store=self._world.store,
-            node_loop=NodeLoop(membership, read_cluster=lambda: asyncio.sleep(0)),
+            node_loop=NodeLoop(
+                membership, read_cluster=lambda: asyncio.sleep(0), health=NodeHealth()
+            ),
             incarnation=identity(LEADER),
             found=dataclasses.replace(others[LEADER - 100], version=1),
         )

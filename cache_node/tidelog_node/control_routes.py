@@ -90,7 +90,9 @@ def control_routes(
             replicas=replicas, inspector=data.inspector, tier=data.tier, can_serve=can_serve
         ).routes(),
         *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
-        *LogDirsHandler(replicas=replicas, data_dir=settings.data_dir, health=data.health).routes(),
+        *LogDirsHandler(
+            replicas=replicas, data_dir=settings.data_dir, health=cluster.health
+        ).routes(),
         *AlterLogDirsHandler(
             replicas=replicas, view=cluster.view, data_dir=settings.data_dir
         ).routes(),

@@ -40,6 +40,7 @@ class ClusterParts:
     member: ClusterMember
     incarnation: UUID
     unrestored: Unrestored
+    health: NodeHealth
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,6 @@ class DataParts:
     flusher: Flusher
     tier: TierService
     executor: Executor  # for what waits for the disk
-    health: NodeHealth
     disk_watch: DiskWatch
     may_expire: Callable[[], bool]  # whether the wall clock may tell what is too old
     inspector: BatchInspector

@@ -224,7 +224,7 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluste
         current_config[0] = effective_node_config(static_config, view.image, settings.broker_id)
 
     view.subscribe(update_config)
-    incarnation = uuid4()
+    incarnation, health = uuid4(), NodeHealth()
     member = ClusterMember(
         broker_id=settings.broker_id,
         incarnation=incarnation,
@@ -234,6 +234,7 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluste
         run_renewals=lease_thread.run,
         view=view,
         node_config=node_config,
+        health=health,
     )
     await member.prepare(settings.data_dir, was_clean=directories.was_clean)
     unrestored = await restore_logs(
@@ -244,7 +245,15 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluste
         objects_url=settings.object_store_url,
     )
     return ClusterParts(
-        static_config, node_config, directories, store, view, member, incarnation, unrestored
+        static_config,
+        node_config,
+        directories,
+        store,
+        view,
+        member,
+        incarnation,
+        unrestored,
+        health,
     )
 
 
@@ -255,7 +264,7 @@ async def _open_logs(
     executor = ThreadPoolExecutor(cluster.static_config.background_threads, "tidelog-files")
     stack.callback(executor.shutdown)
     membership = cluster.member.membership
-    disk, health = DataDisk(), NodeHealth()
+    disk, health = DataDisk(), cluster.health
     disk.subscribe(lambda: membership.tell_fitness(is_unfit=not disk.is_fit))
     disk_watch = DiskWatch(
         disk,
@@ -316,9 +325,7 @@ async def _open_logs(
     )
     await tier.start()
     stack.push_async_callback(tier.close)
-    return DataParts(
-        replicas, changes, flusher, tier, executor, health, disk_watch, may_expire, inspector
-    )
+    return DataParts(replicas, changes, flusher, tier, executor, disk_watch, may_expire, inspector)
 
 
 def _open_files_max(config: NodeConfig) -> int:
@@ -340,7 +347,7 @@ async def _start_rewriting(
         directories=cluster.directories,
         hand_over=cluster.member.hand_over,
         busy=busy,
-        health=data.health,
+        health=cluster.health,
         executor=data.executor,
     )
     data.tier.on_suspected = mender.suspect
@@ -409,7 +416,7 @@ def _start_replication(
         can_serve=cluster.member.membership.can_serve,
         lead_anew=cluster.member.lead_anew,
         register=register,
-        health=data.health,
+        health=cluster.health,
         executor=data.executor,
     )
     tasks.add(reopener.run())

@@ -200,10 +200,13 @@ class LeaseKeeper:
         is_lost = self._is_store_lost()
         if is_lost and not self._was_store_lost:
             self._was_able = False
+            self._node_loop.report_store_lost("the metadata store was deleted or replaced")
             logger.error(
                 "metadata store was deleted or replaced, the node serves nobody: put its files"
                 " back, or stop all nodes, restore it (docs/restore.md) and start them again"
             )
+        elif self._was_store_lost and not is_lost:
+            self._node_loop.clear_store_lost()
         self._was_store_lost = is_lost
         return is_lost
 

@@ -33,6 +33,7 @@ from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.membership.peer_watch import PeerWatch
+from tidelog_node.node_health import NodeHealth
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class ClusterMember:
         run_renewals: RunRenewals,
         view: ClusterView,
         node_config: Callable[[], NodeConfig],
+        health: NodeHealth | None = None,
         clock: Clock = lease_clock_ms,
     ) -> None:
         """``lease_store`` is for leases alone, which must not queue behind other calls.
@@ -75,6 +77,7 @@ class ClusterMember:
         self._renewal_store = renewal_store
         self._run_renewals = run_renewals
         self._view = view
+        self._health = health or NodeHealth()
         self._node_config = node_config
         self._preferred_seconds = preferred_seconds
         self._watch = PeerWatch(
@@ -109,7 +112,9 @@ class ClusterMember:
             was_clean=was_clean,
             incarnation=self._incarnation,
         )
-        self._node_loop = NodeLoop(self.membership, read_cluster=self._view.refresh)
+        self._node_loop = NodeLoop(
+            self.membership, read_cluster=self._view.refresh, health=self._health
+        )
         self._keeper = LeaseKeeper(
             membership=self.membership,
             store=self._renewal_store,

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.location import loss_of
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.leases import LeaseTimes
+from tidelog_node.membership.lease_keeper import LeaseKeeper
+from tidelog_node.membership.lease_thread import LeaseThread
+from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.node_loop import STORE_LOST, NodeLoop
+from tidelog_node.node_health import NodeHealth
 
 from tests.node.node_process import NodeProcess
 from tests.node.wire_client import WireClient, a_batch
@@ -40,6 +51,40 @@ def start(tmp_path: Path) -> NodeProcess:
     admin = AdminClient({"bootstrap.servers": node.address})
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
     return node
+
+
+def test_the_nodes_health_tells_of_a_lost_store_for_as_long_as_it_is_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SqliteMetadataStore(tmp_path / FILES[0])
+        membership = Membership(1, times=LeaseTimes(), clerk=ElectionClerk(1))
+        health = NodeHealth()
+        keeper = LeaseKeeper(
+            membership=membership,
+            store=store,
+            node_loop=NodeLoop(membership, read_cluster=lambda: asyncio.sleep(0), health=health),
+            incarnation=uuid4(),
+            found=None,
+            is_store_lost=loss_of(store),
+        )
+        thread = LeaseThread()  # which may tell the node's loop and touch nothing of it
+        try:
+            await thread.run(keeper.step())
+            assert health.is_well
+            aside = tmp_path / "aside"
+            aside.mkdir()
+            take_away(tmp_path, lambda path: path.rename(aside / path.name))
+            for _ in range(2):
+                await thread.run(keeper.step())
+                (reason,) = health.reasons
+                assert reason.name == STORE_LOST
+            take_away(aside, lambda path: path.rename(tmp_path / path.name))
+            await thread.run(keeper.step())
+            assert health.is_well
+        finally:
+            await thread.run(store.close())
+            await thread.close()
+
+    asyncio.run(main())
 
 
 def errors(node: NodeProcess) -> list[str]:
