@@ -56,6 +56,7 @@ class MeteredStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._entries: dict[int, int] = {}  # cluster version -> size of its changelog entry
+        self._version = ClusterVersion(0)  # the last that a commit here has made
         self.usage = Usage()
 
     async def get(self, id: ItemKey) -> Item | None:
@@ -84,12 +85,10 @@ class MeteredStore:
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
         """Pass on; counted where it succeeds."""
-        before = {w.id: await self._size_bytes(w.id) for w in writes}
-        checked = {
-            check.id: await self._size_bytes(check.id)
-            for check in checks
-            if check.expected_version != ANY_VERSION
-        }
+        before = await self._sizes_bytes([write.id for write in writes])
+        checked = await self._sizes_bytes(
+            [check.id for check in checks if check.expected_version != ANY_VERSION]
+        )
         await self._store.commit(writes, checks=checks)
         logged = [write.id for write in writes if write.is_logged]
         is_alone = len(writes) == 1 and not checks and not logged
@@ -101,8 +100,8 @@ class MeteredStore:
             self.usage.count_write(item_id.collection, cost(size_bytes))
         self.usage.transactions += not is_alone
         if logged:
-            version = (await self._store.changes_since(ClusterVersion(0))).version
-            self._entries[version] = units.changelog_entry_size_bytes(logged)
+            self._version = (await self._store.changes_since(self._version)).version
+            self._entries[self._version] = units.changelog_entry_size_bytes(logged)
             self.usage.logged_commits += 1
             for collection, amount in units.logging_units(logged).items():
                 self.usage.count_write(collection, amount)
@@ -127,9 +126,9 @@ class MeteredStore:
         """Close the real one."""
         await self._store.close()
 
-    async def _size_bytes(self, id: ItemKey) -> int:
-        found = await self._store.get(id)
-        return 0 if found is None else units.item_size_bytes(found)
+    async def _sizes_bytes(self, ids: Sequence[ItemKey]) -> dict[ItemKey, int]:
+        found = await self._store.get_many(ids)
+        return {each: units.item_size_bytes(found[each]) if each in found else 0 for each in ids}
 
 
 class MeteredObjects:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from bench.group_joins import GROUP, Crowd, Member, converse
 from bench.group_joins import TOPIC as GROUP_TOPIC
 from bench.peers.frames import Frames
-from bench.peers.topics import PRODUCE, check_produced
+from bench.peers.topics import PRODUCE, await_partitions, check_produced
 from bench.scaling.cluster import HOT, Cluster
 from bench.scaling.workload import FETCH, RECORD, check_committed, commit_frame
 from tests.node.wire_client import (
@@ -67,8 +67,8 @@ class LongPolls:
         """Connect those that are missing, spread over the time that a poll waits."""
         if not self._sockets:
             cluster.create_topics({POLLED: 1})
+            await_partitions(cluster.nodes[0], POLLED, 1)
             self._thread.start()
-            time.sleep(0.5)  # until it is led
         pause_seconds = POLL_MS / 1000 / (count - len(self._sockets))
         while len(self._sockets) < count:
             time.sleep(min(pause_seconds, 0.1))

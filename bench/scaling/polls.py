@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from bench.peers.topics import PRODUCE
+from bench.peers.topics import PRODUCE, await_partitions
 from bench.scaling.cluster import Cluster
 from bench.scaling.workload import FETCH, RECORD, Latencies, produced, repeat
 from tests.node.wire_client import a_batch, frame, produce_body
@@ -31,11 +31,7 @@ class PolledPartitions:
         size = count - sum(self._sizes.values())
         cluster.create_topics({name: size})
         self._sizes[name] = size
-        with cluster.client() as client:
-            for partition in range(size):
-                # A fetch of one that nobody leads yet would not wait.
-                while client.fetch(name, 0, partition=partition).error_code:
-                    pass
+        await_partitions(cluster.nodes[0], name, size)
 
     def close(self) -> None:
         """Nothing is held here."""
