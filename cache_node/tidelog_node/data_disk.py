@@ -32,6 +32,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tidelog_core.back_off import back_off_seconds
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import DISK_FULL, OUT_OF_ROOM, write_fully
@@ -205,7 +206,9 @@ class DiskWatch:
             self._relapse_count = self._relapse_count + 1 if is_relapse else 0
             self._fit_since = None
         if self._disk.is_full:
-            wait_s = min(LOOK_SECONDS * 2.0 ** min(self._relapse_count, 10), WAIT_SECONDS_MAX)
+            wait_s = back_off_seconds(
+                self._relapse_count, first=LOOK_SECONDS, longest=WAIT_SECONDS_MAX
+            )
             self._not_before = now + wait_s
 
     def _tell_full(self, is_full: bool, reason: str) -> None:

@@ -37,6 +37,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tidelog_core.back_off import back_off_seconds
 from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import CorruptLog
@@ -66,7 +67,9 @@ class _Trouble:
     last_at: float = 0.0  # the loop's time
 
     def not_before(self) -> float:
-        return self.last_at + min(LOOK_SECONDS * 2.0 ** min(self.count, 10), WAIT_SECONDS_MAX)
+        return self.last_at + back_off_seconds(
+            self.count, first=LOOK_SECONDS, longest=WAIT_SECONDS_MAX
+        )
 
 
 class LogReopener:

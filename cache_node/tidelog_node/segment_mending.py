@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from tidelog_core.back_off import back_off_seconds
 from tidelog_core.compaction.sealed_files import seal_in_place_of
 from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.errors import (
@@ -186,7 +187,9 @@ class SegmentMender:
             finally:
                 self._busy.discard(replica)
             case.attempt_count += 1
-            wait_s = min(LOOK_SECONDS * 2.0 ** min(case.attempt_count, 10), RETRY_SECONDS_MAX)
+            wait_s = back_off_seconds(
+                case.attempt_count, first=LOOK_SECONDS, longest=RETRY_SECONDS_MAX
+            )
             case.not_before = asyncio.get_running_loop().time() + wait_s
 
     def _close(self, replica: Replica, base_offset: int, case: _Case, *, is_replaced: bool) -> None:

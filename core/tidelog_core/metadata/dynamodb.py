@@ -31,6 +31,7 @@ import aioboto3
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 
+from tidelog_core.back_off import back_off_seconds
 from tidelog_core.clock import steady_clock_ms
 from tidelog_core.errors import (
     CorruptItem,
@@ -487,5 +488,5 @@ class _Attempts:
             if self.may_be_done:
                 raise OutcomeUnknown(failure.reason) from error
             raise StoreUnavailable(failure.reason) from error
-        longest = min(DELAY_MAX, DELAY_FIRST * 2 ** min(self.count, 10))
+        longest = back_off_seconds(self.count, first=DELAY_FIRST, longest=DELAY_MAX)
         await asyncio.sleep(random.uniform(0, longest))

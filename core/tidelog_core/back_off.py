@@ -1,0 +1,8 @@
+"""How long to wait before something that failed is tried again."""
+
+DOUBLINGS_MAX = 10  # far more than any wait here has room for, and no number that overflows
+
+
+def back_off_seconds(attempt_count: int, *, first: float, longest: float) -> float:
+    """Return ``first``, doubled for each attempt in vain after that, ``longest`` at most."""
+    return min(first * 2.0 ** min(attempt_count, DOUBLINGS_MAX), longest)
