@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.chaos.history import History, PipelineStep, Step
+from tests.chaos.librdkafka import membership
 from tests.chaos.librdkafka.link import Link, Order
 from tests.chaos.librdkafka.membership import PipelineMember
 from tests.chaos.scene import Scene
@@ -22,7 +25,6 @@ from tests.node.node_process import NodeProcess
 from tools import kafka_broker
 from tools.places import ToolAbsent
 
-TOPIC, OUT = "t", "out"
 COMMITTED, PENDING = 5, 10
 CONFIG = {
     "group.initial.rebalance.delay.ms": "0",
@@ -30,43 +32,55 @@ CONFIG = {
     "transaction.state.log.num.partitions": "1",
 }
 SECONDS_MAX = 60.0
+_numbers = itertools.count()
 
 
-@contextmanager
-def broker_of(kind: str, folder: Path) -> Iterator[str]:
-    """Give the address of a broker whose topic has two partitions of ``PENDING`` records."""
-    if kind == "kafka":
-        try:
-            with kafka_broker.serve(folder / "kafka", CONFIG) as port:
-                yield prepared(f"127.0.0.1:{port}")
-        except ToolAbsent as absent:
-            pytest.skip(str(absent))
-    else:
-        with NodeProcess(folder / "node", config=CONFIG) as node:
-            yield prepared(node.address)
+@dataclass(frozen=True)
+class Source:
+    """A topic of two partitions with ``PENDING`` records each, and a group of its own."""
+
+    address: str
+    topic: str
+    group: str
+
+    def partition(self, number: int, offset: int) -> TopicPartition:
+        return TopicPartition(self.topic, number, offset)
 
 
-def prepared(address: str) -> str:
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("members") / "node", config=CONFIG) as node:
+        yield node
+
+
+@pytest.fixture
+def source(node: NodeProcess) -> Source:
+    return a_source(node.address)
+
+
+def a_source(address: str) -> Source:
+    topic = f"t{next(_numbers)}"
     admin = AdminClient({"bootstrap.servers": address})
-    for made in admin.create_topics([NewTopic(TOPIC, 2, 1), NewTopic(OUT, 1, 1)]).values():
+    for made in admin.create_topics([NewTopic(topic, 2, 1)]).values():
         made.result()
-    write(address, PENDING)
-    return address
+    source = Source(address, topic, f"{topic}-group")
+    write(source, PENDING)
+    return source
 
 
-def write(address: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+def write(source: Source, count: int) -> None:
+    producer = Producer({"bootstrap.servers": source.address, "linger.ms": 0})
     for number in range(count):
         for partition in (0, 1):
-            producer.produce(TOPIC, str(number), partition=partition)
+            producer.produce(source.topic, str(number), partition=partition)
     assert producer.flush(SECONDS_MAX) == 0
 
 
-def a_consumer(address: str, **settings: Any) -> Consumer:
+def a_consumer(source: Source, **settings: Any) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": address,
-            "group.id": "g",
+            "bootstrap.servers": source.address,
+            "group.id": source.group,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "partition.assignment.strategy": "range",
@@ -93,7 +107,7 @@ class Reading:
         self.got: list[tuple[int, int]] = []  # partition, offset
         self.group: Any = None
         self._group_now = group
-        self.problem: Exception | None = None
+        self.problem: BaseException | None = None
         self._consumer = consumer
         self._take = take
         self._is_over = threading.Event()
@@ -115,7 +129,7 @@ class Reading:
                 if records:
                     self.group = self._group_now()
                     self.got += [(one.partition() or 0, one.offset() or 0) for one in records]
-        except KafkaException as error:
+        except Exception as error:
             self.problem = error
 
 
@@ -127,17 +141,20 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def pending_offsets(address: str, group: Any) -> Iterator[None]:
+def pending_offsets(source: Source, group: Any) -> Iterator[None]:
     """Have ``COMMITTED`` committed for both partitions and ``PENDING`` until the end."""
     producer = Producer(
-        {"bootstrap.servers": address, "transactional.id": "x", "log_level": 0, "linger.ms": 0}
+        {
+            "bootstrap.servers": source.address,
+            "transactional.id": source.topic,
+            "log_level": 0,
+        }
     )
     producer.init_transactions(SECONDS_MAX)
     for offset in (COMMITTED, PENDING):
         producer.begin_transaction()
-        producer.produce(OUT, str(offset), partition=0)
         producer.send_offsets_to_transaction(
-            [TopicPartition(TOPIC, partition, offset) for partition in (0, 1)],
+            [source.partition(number, offset) for number in (0, 1)],
             group,
             SECONDS_MAX,
         )
@@ -147,17 +164,17 @@ def pending_offsets(address: str, group: Any) -> Iterator[None]:
     producer.commit_transaction(SECONDS_MAX)
 
 
-def someone_comes_and_goes(address: str) -> None:
+def someone_comes_and_goes(source: Source) -> None:
     """Have two rebalances, so that the others have the same partitions again."""
-    other = a_consumer(address, **{"auto.offset.reset": "error"})
-    other.subscribe([TOPIC])
+    other = a_consumer(source, **{"auto.offset.reset": "error"})
+    other.subscribe([source.topic])
     until(lambda: not other.consume(1, 0.02) and bool(other.assignment()))
     time.sleep(0.3)  # Whoever has the other partition asks for its committed offset.
     other.close()
 
 
 @contextmanager
-def a_member(address: str) -> Iterator[tuple[Reading, Collection[PipelineStep]]]:
+def a_member(source: Source) -> Iterator[tuple[Reading, Collection[PipelineStep]]]:
     """Give a member as the pipeline has them, and what it notes."""
 
     class Quiet(Link):
@@ -165,40 +182,53 @@ def a_member(address: str) -> Iterator[tuple[Reading, Collection[PipelineStep]]]
             pass
 
     history = History()
-    scene = Scene(address, 1, history, time.monotonic())
-    order = Order("process", "k", "k.0", address, 1, scene.started_s, {})
-    consumer = a_consumer(address, **{"auto.offset.reset": "error"})
+    scene = Scene(source.address, 1, history, time.monotonic())
+    order = Order("process", "k", "k.0", source.address, 1, scene.started_s, {})
+    consumer = a_consumer(source, **{"auto.offset.reset": "error"})
     member = PipelineMember(scene, Quiet(), order, consumer)
-    member.subscribe([TOPIC])
+    member.subscribe([source.topic])
     with Reading(consumer, member.records, lambda: member.group) as reading:
         yield reading, history.steps
 
 
-def test_a_member_goes_on_behind_what_was_pending_while_the_group_changed(tmp_path: Path) -> None:
-    with broker_of("tidelog", tmp_path) as address, a_member(address) as (reading, steps):
+def test_a_member_goes_on_behind_what_was_pending_while_the_group_changed(source: Source) -> None:
+    with a_member(source) as (reading, steps):
         until(lambda: len(reading.got) == 2 * PENDING)
-        with pending_offsets(address, reading.group):
-            someone_comes_and_goes(address)
-        write(address, 1)
+        with pending_offsets(source, reading.group):
+            someone_comes_and_goes(source)
+        write(source, 1)
         until(lambda: len(reading.got) >= 2 * PENDING + 2)
         assert sorted(reading.got[2 * PENDING :]) == [(0, PENDING), (1, PENDING)]
         assert reading.problem is None
         assigned = [step.places for step in steps if step.step is Step.ASSIGNED]
-        assert {offset for *_, offset in assigned[0]} == {-1001}
-        assert assigned[-1] == ((TOPIC, 0, PENDING), (TOPIC, 1, PENDING))
+        assert {offset for *_, offset in assigned[0]} == {OFFSET_INVALID}
+        assert assigned[-1] == ((source.topic, 0, PENDING), (source.topic, 1, PENDING))
 
 
 def test_a_position_that_the_log_does_not_have_is_told_and_ends_the_session(
-    tmp_path: Path,
+    source: Source,
 ) -> None:
-    with broker_of("tidelog", tmp_path) as address:
-        beyond = a_consumer(address)
-        beyond.commit(offsets=[TopicPartition(TOPIC, 0, PENDING + 7)], asynchronous=False)
-        beyond.close()
-        with a_member(address) as (reading, steps):
+    beyond = a_consumer(source)
+    beyond.commit(offsets=[source.partition(0, PENDING + 7)], asynchronous=False)
+    beyond.close()
+    with a_member(source) as (reading, steps):
+        until(lambda: reading.problem is not None)
+    (reset,) = [step for step in steps if step.step is Step.RESET]
+    assert reset.places == ((source.topic, 0, PENDING + 7),)
+
+
+def test_a_session_ends_in_order_where_its_committed_offsets_cannot_be_had(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What librdkafka raises in a callback comes out of ``consume`` as something else."""
+    monkeypatch.setattr(membership, "CALL_SECONDS_MAX", 0.3)
+    nobody = a_consumer(source)
+    with pending_offsets(source, nobody.consumer_group_metadata()):
+        with a_member(source) as (reading, steps):
             until(lambda: reading.problem is not None)
-        (reset,) = [step for step in steps if step.step is Step.RESET]
-        assert reset.places == ((TOPIC, 0, PENDING + 7),)
+        assert isinstance(reading.problem, membership.CannotGoOn)
+        assert Step.ASSIGNED not in {step.step for step in steps}
+    nobody.close()
 
 
 def without_errors(messages: list[Message]) -> list[Message]:
@@ -207,15 +237,25 @@ def without_errors(messages: list[Message]) -> list[Message]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tidelog", "kafka"])
-def test_librdkafka_itself_begins_again_there_with_any_broker(tmp_path: Path, kind: str) -> None:
+def test_librdkafka_itself_begins_again_there_with_any_broker(
+    tmp_path: Path, kind: str, node: NodeProcess
+) -> None:
     """Why members ask for committed offsets themselves: fails once librdkafka is mended."""
-    with broker_of(kind, tmp_path) as address:
-        consumer = a_consumer(address, **{"auto.offset.reset": "earliest"})
-        consumer.subscribe([TOPIC])
-        records, group = without_errors, consumer.consumer_group_metadata
-        with Reading(consumer, records, group) as reading:
+    with ExitStack() as stack:
+        address = node.address
+        if kind == "kafka":
+            try:
+                port = stack.enter_context(kafka_broker.serve(tmp_path / "kafka", CONFIG))
+            except ToolAbsent as absent:
+                pytest.skip(str(absent))
+            address = f"127.0.0.1:{port}"
+        source = a_source(address)
+        consumer = a_consumer(source, **{"auto.offset.reset": "earliest"})
+        consumer.subscribe([source.topic])
+        group = consumer.consumer_group_metadata
+        with Reading(consumer, without_errors, group) as reading:
             until(lambda: len(reading.got) == 2 * PENDING)
-            with pending_offsets(address, reading.group):
-                someone_comes_and_goes(address)
+            with pending_offsets(source, reading.group):
+                someone_comes_and_goes(source)
                 until(lambda: len(reading.got) > 2 * PENDING)
                 assert reading.got[2 * PENDING][1] == 0

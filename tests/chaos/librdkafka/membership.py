@@ -38,8 +38,8 @@ _GENERATION = struct.Struct("=i")
 _GENERATION_POSITION = len("CGMDv2:")  # in the metadata of a group as librdkafka encodes it
 
 
-class NotAssigned(Exception):
-    """Raised where there are records of partitions that the session does not have."""
+class CannotGoOn(Exception):
+    """Raised where a session does not know what it has or where it is: the next one asks again."""
 
 
 class PipelineMember:
@@ -66,7 +66,7 @@ class PipelineMember:
     def records(self, messages: Iterable[Message]) -> list[Message]:
         """Return the records among what ``consume`` returned.
 
-        Raises ``KafkaException`` where librdkafka has lost its place, ``NotAssigned``.
+        Raises ``KafkaException`` where librdkafka has lost its place, ``CannotGoOn``.
         """
         records = []
         for message in messages:
@@ -77,7 +77,7 @@ class PipelineMember:
                 self._notes.note(Step.RESET, [_place(message)], str(error))
                 raise KafkaException(error)
         if strange := {_place(record)[:2] for record in records} - self._assigned:
-            raise NotAssigned(f"got records of {sorted(strange)}")
+            raise CannotGoOn(f"got records of {sorted(strange)}")
         return records
 
     def begin(self, number: int, records: Iterable[Message]) -> list[TopicPartition]:
@@ -86,6 +86,13 @@ class PipelineMember:
         return [TopicPartition(*place) for place in places]
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            self._begin_at_committed(consumer, partitions)
+        except KafkaException as error:
+            # Out of a callback it would come as its argument, which is not caught as an exception.
+            raise CannotGoOn(str(error)) from error
+
+    def _begin_at_committed(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # Who somebody else is by the time of the answer cannot commit as this member any more.
         self._group = consumer.consumer_group_metadata()
         (generation,) = _GENERATION.unpack_from(self._group, _GENERATION_POSITION)

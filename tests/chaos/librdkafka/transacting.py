@@ -18,7 +18,7 @@ from tests.chaos.attempts import (
 from tests.chaos.history import Outcome, PartitionKey
 from tests.chaos.librdkafka.common import POLL_MS, common, common_of_consumers
 from tests.chaos.librdkafka.link import Link, Order, Reached
-from tests.chaos.librdkafka.membership import CALL_SECONDS_MAX, NotAssigned, PipelineMember
+from tests.chaos.librdkafka.membership import CALL_SECONDS_MAX, CannotGoOn, PipelineMember
 from tests.chaos.promises import ABRUPT_PART
 from tests.chaos.scene import Scene
 
@@ -61,7 +61,7 @@ def process(scene: Scene, link: Link, order: Order) -> None:
     """Make of every record of one topic one of the other."""
     try:
         _process(scene, link, order)
-    except (BufferError, KafkaException, NotAssigned) as error:
+    except (BufferError, KafkaException, CannotGoOn) as error:
         scene.note(order.session, f"starts over: {error}")
 
 
