@@ -242,18 +242,20 @@ class TransactionalOffsets:
                 del found.pending[producer_id, each.group_id]
 
     async def unstable(self, group_id: str) -> frozenset[tuple[str, UUID, int]]:
-        """Return what of the group waits for a transaction's end: topic, its id, partition.
+        """Return the group's offsets that wait for a transaction's end: topic, its id, partition.
 
-        To be asked before the committed offsets are read: what ends in between is in them. A
-        coordinator of before may not have heard of the next one, whose groups' offsets became
-        pending without it, but are in the store that it would read committed offsets from. So
-        memory counts only if the store still has this coordinator's claim, and the claim is read
-        after memory: then nothing was pending elsewhere when it was read. What becomes pending
-        later does so while the caller waits. Nobody may go on from it who was in the group before,
-        since the generation that commits it is one that the caller's has replaced.
+        To be called before the committed offsets are read: those of a transaction that ends in
+        between are found there.
 
-        One consistent read of a small item, none before the cluster's first transaction. Raises
-        ``NotCoordinator``, ``CoordinatorNotAvailable``, ``StoreUnavailable``.
+        The answer comes from memory, which is old in a coordinator that was replaced and has not
+        heard of it. The next coordinator writes the shard's claim before it accepts anything, so
+        the claim is read after memory: if it is still ours, nobody else had accepted offsets by
+        then. What is accepted later does not concern the caller. It asks after the rebalance that
+        gave it its partitions, and their owner before has either committed by then or is refused
+        for its generation.
+
+        Costs one consistent read of a small item, nothing before the cluster's first transaction.
+        Raises ``NotCoordinator``, ``CoordinatorNotAvailable``, ``StoreUnavailable``.
         """
         if self._view.image.topic(TRANSACTION_STATE_TOPIC) is None:
             return frozenset()  # There has never been a transaction.
