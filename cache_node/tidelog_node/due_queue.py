@@ -9,10 +9,9 @@ nothing is due.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-K = TypeVar("K", bound=Hashable)
+K = TypeVar("K")
 
 STALE_ENTRIES_MIN = 64  # fewer stay where they are
 

@@ -25,9 +25,16 @@ Subscriber = Callable[[Collection[Replica]], None]
 class LogChanges:
     """For the node's event loop; ``run`` is one task."""
 
-    def __init__(self, replicas: ReplicaManager, *, interval_s: float = TELL_SECONDS) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        *,
+        interval_s: float = TELL_SECONDS,
+        told_in_turn_count: int = TOLD_IN_TURN_COUNT,
+    ) -> None:
         self._replicas = replicas
         self._interval_s = interval_s
+        self._told_in_turn_count = told_in_turn_count
         self._subscribers: list[Subscriber] = []
         self._turn: Iterator[Replica] = iter(())
 
@@ -50,7 +57,7 @@ class LogChanges:
                 subscriber(told)
 
     def _next_in_turn(self) -> Iterator[Replica]:
-        for index in range(TOLD_IN_TURN_COUNT):
+        for index in range(self._told_in_turn_count):
             replica = next(self._turn, None)
             if replica is None:
                 if index:

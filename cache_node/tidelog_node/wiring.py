@@ -323,6 +323,7 @@ async def _open_logs(
         holds_files=cluster.directories.holds,
         may_expire=may_expire,
     )
+    changes.subscribe(tier.on_changed)
     await tier.start()
     stack.push_async_callback(tier.close)
     return DataParts(replicas, changes, flusher, tier, executor, disk_watch, may_expire, inspector)

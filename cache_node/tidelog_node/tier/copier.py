@@ -35,7 +35,12 @@ from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.retention.deletion import AT_ONCE
-from tidelog_core.retention.selection import eviction_end_offset, local_limits
+from tidelog_core.retention.selection import (
+    eviction_end_offset,
+    expiry_ms,
+    local_limits,
+    of_local,
+)
 from tidelog_core.tier.index_build import SegmentSource
 from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import (
@@ -170,6 +175,21 @@ class Copier:
             # What is not committed as far as this node knows stays, wherever else it is.
             log.set_tiered_up_to(min(tiered_end, log.high_watermark))
             self._evict(replica, log.tiered_up_to)
+
+    def next_eviction_ms(self, replica: TieredReplica) -> int | None:
+        """Return when the oldest local segment is past the local retention, ``None`` for never.
+
+        By the wall clock. The past where something waits to be in the tier, or for the clock.
+        """
+        log, config = replica.opened_log, replica.config
+        if log is None or log.is_offline or not config.remote_storage_enable:
+            return None
+        oldest = next(log.sealed_above(log.local_log_start_offset), None)
+        if oldest is None:
+            return None
+        if self._evictable(replica, log.high_watermark) is not None or not self._may_expire():
+            return self._clock_ms()
+        return expiry_ms(of_local(oldest), local_limits(config))
 
     def _evict(self, replica: TieredReplica, tiered_end: int) -> None:
         end_offset = self._evictable(replica, tiered_end)

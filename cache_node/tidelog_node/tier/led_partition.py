@@ -32,6 +32,10 @@ class TieredReplica(LedReplica, Protocol):
         """Whether this node follows another one's."""
 
     @property
+    def is_dropped(self) -> bool:
+        """Whether this node holds it no longer."""
+
+    @property
     def held_since(self) -> float:
         """When this process has begun to hold it, by ``time.monotonic``."""
 
@@ -117,6 +121,6 @@ class LedPartition:
 
 
 def has_sealed(replica: TieredReplica) -> bool:
-    """Whether the open log has a sealed segment, in the tier or not. Asked of all every second."""
+    """Whether the open log has a sealed segment, in the tier or not."""
     log = replica.opened_log
     return log is not None and log.active_segment_base_offset > log.log_start_offset

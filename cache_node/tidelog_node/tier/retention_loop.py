@@ -37,6 +37,8 @@ from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable
 from tidelog_core.retention.deletion import next_deletable_ms, select_deletable
 from tidelog_core.retention.selection import (
     Limits,
+    RetainedSegment,
+    expiry_ms,
     log_start_after_retention,
     retained_segments,
     retained_size_bytes,
@@ -110,6 +112,32 @@ class Retention:
             return await self._delete(led, doomed)
         wait_s = await self._delete(led, ())
         return TELL_RETRY_SECONDS if wait_s is None else min(wait_s, TELL_RETRY_SECONDS)
+
+    async def next_expiry_ms(self, led: LedPartition) -> int | None:
+        """Return when the next segment of the partition expires, ``None`` for never.
+
+        By the wall clock, after ``apply``, and as long as the log and its settings are what
+        they are. The past where what has expired waits for something.
+        """
+        log, config = led.replica.opened_log, led.replica.config
+        if log is None or log.is_offline:
+            return None
+        topic = led.replica.partition.topic
+        limits = total_limits(config)
+        if not (self._may_expire() and self._view.image.has_all_settings(topic, self._broker_id)):
+            return self._clock_ms()
+        begin, tiered = log.log_start_offset, await led.remote.segments()
+        kept = retained_segments(
+            tiered, log.sealed_above(tiered.end_offset), log_start_offset=begin
+        )
+        oldest = next(kept, None)
+        times = [self._copier.next_eviction_ms(led.replica)]
+        if oldest is not None:
+            times.append(expiry_ms(oldest, limits))
+        elif led.newest is not None and led.newest[0] == log.log_end_offset > begin:
+            active = RetainedSegment(begin, log.log_end_offset, 0, led.newest[1])
+            times.append(expiry_ms(active, limits))
+        return min((time for time in times if time is not None), default=None)
 
     async def clean_deleted_topics(self) -> float | None:
         """Remove the objects and metadata of deleted topics that fall to this node.

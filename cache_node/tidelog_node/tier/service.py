@@ -4,6 +4,8 @@
     every log.retention.check.interval.ms      remove what is too old         (retention_loop)
 
 The second waits as long before a partition's first time, from when this process holds it.
+Both look only at partitions where there may be something to do: they are told what has changed
+(``LogChanges``), and ``RetentionTimes`` has when something expires where nothing changes.
 Per led partition one thing happens at a time, under its lock. A partition in trouble
 waits longer and longer before it is tried again and holds up no other.
 """
@@ -63,6 +65,7 @@ from tidelog_node.tier.led_partition import (
 )
 from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteRead, RemoteReader
 from tidelog_node.tier.retention_loop import Retention, adopt_log_start
+from tidelog_node.tier.retention_times import DELAY_SHARE, RetentionTimes
 from tidelog_node.tier.segment_catalog import Leadership, SegmentCatalog
 
 logger = logging.getLogger(__name__)
@@ -70,7 +73,6 @@ logger = logging.getLogger(__name__)
 RETRY_DELAY_S_MIN = 1.0
 RETRY_DELAY_S_MAX = 60.0
 RETENTION_CONCURRENCY = 8
-RETENTION_DELAY_SHARE = 0.25  # of the interval between two rounds: how late one may be
 OPEN_AT_ONCE = 32  # logs that another thread opens before the loop has its turn
 AHEAD_CACHE_SHARE = 4  # one reader's read-ahead takes at most this part of the cache
 
@@ -152,6 +154,13 @@ class TierService:
         self._copying: dict[tuple[UUID, int], asyncio.Task[None]] = {}
         self._beginning_anew: set[asyncio.Task[None]] = set()
         self._copy_slots = asyncio.Semaphore(config.remote_upload_concurrency)
+        self._to_copy: set[TieredReplica] = set()  # at least those with segments to copy
+        self._times = RetentionTimes(
+            interval_s=self._retention_interval_s,
+            now=asyncio.get_running_loop().time,
+            clock_ms=clock_ms,
+        )
+        self._may_lead_less = False  # there may be something to forget
         self._copy_now = asyncio.Event()
         self._retain_now = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -361,15 +370,21 @@ class TierService:
             raise UnknownTopicId(f"{partition} is of topic {replica.topic_id}, not {topic_id}")
         return self._lead(replica)
 
+    def _known_led(self, replica: TieredReplica) -> LedPartition | None:
+        """Return what is kept of the partition in its leader epoch, if anything is."""
+        led = self._led.get((replica.topic_id, replica.partition.partition))
+        is_same = (
+            led is not None
+            and led.replica is replica
+            and led.leadership.leader_epoch == replica.leader_epoch
+        )
+        return led if is_same else None
+
     def _lead(self, replica: TieredReplica) -> LedPartition:
         """Return what is kept of the partition, anew where its leader epoch has changed."""
-        key = (replica.topic_id, replica.partition.partition)
-        led = self._led.get(key)
-        if (
-            led is None
-            or led.replica is not replica
-            or led.leadership.leader_epoch != replica.leader_epoch
-        ):
+        led = self._known_led(replica)
+        if led is None:
+            key = (replica.topic_id, replica.partition.partition)
             leadership = Leadership(*key, self._broker_id, replica.leader_epoch)
             remote = self._remote_log(replica)
             led = self._led[key] = LedPartition(replica, leadership, remote)
@@ -385,28 +400,56 @@ class TierService:
             and partition.leader_epoch == replica.leader_epoch
         )
 
-    def _led_partitions(self) -> list[LedPartition]:
-        """Return what this node leads now, and forget what it does not."""
-        led = [self._lead(replica) for replica in self._replicas.replicas() if self._leads(replica)]
-        kept = {(one.leadership.topic_id, one.leadership.partition) for one in led}
-        for key in self._led.keys() - kept:
-            del self._led[key]
-        return led
+    def on_changed(self, replicas: Collection[TieredReplica]) -> None:
+        """Note what is to be looked at, of the partitions about whose logs something changed."""
+        first_wait_s, now = self._times.wait_s, asyncio.get_running_loop().time()
+        for replica in replicas:
+            if replica.is_dropped:
+                self._to_copy.discard(replica)
+                self._times.forget(replica)
+            elif replica.is_follower:
+                if replica.config.remote_storage_enable and has_sealed(replica):
+                    self._times.put_regular(replica, now)
+            elif replica.is_leader:
+                self._on_led_changed(replica)
+        if self._times.wait_s < first_wait_s:
+            self._retain_now.set()
 
-    def _followed_replicas(self) -> list[TieredReplica]:
-        """Return what this node follows and has open, and forget what it does not follow."""
-        followed = [replica for replica in self._replicas.replicas() if replica.is_follower]
-        kept = {(replica.topic_id, replica.partition.partition) for replica in followed}
-        for key in self._followed.keys() - kept:
-            del self._followed[key]
-        return [replica for replica in followed if _is_open(replica)]
+    def _on_led_changed(self, replica: TieredReplica) -> None:
+        if has_sealed(replica):
+            self._to_copy.add(replica)
+        led = self._known_led(replica)
+        if replica.leader_epoch > 0 and (led is None or not led.is_taken_over):
+            # What is tiered is compared with the log at once: a log that is behind its tier
+            # must not go on. In epoch 0 nothing is tiered.
+            self._times.put_in(replica, 0.0)
+        else:
+            looked_at = replica.held_since if led is None else led.retained_at
+            self._times.put_regular(replica, looked_at)
 
-    async def _evict_followed(self) -> None:
+    def _forget_others(self) -> None:
+        """Forget what this node does not lead or follow any more."""
+        if not self._may_lead_less:
+            return
+        self._may_lead_less = False
+        for key, led in tuple(self._led.items()):
+            if led.replica.is_dropped or not self._leads(led.replica):
+                del self._led[key]
+        for topic_id, number in tuple(self._followed):
+            topic = self._view.image.topic_by_id(topic_id)
+            named = None if topic is None else TopicPartition(topic.name, number)
+            replica = None if named is None else self._replicas.get(named)
+            if replica is None or replica.topic_id != topic_id or not replica.is_follower:
+                del self._followed[topic_id, number]
+
+    async def _evict_followed(self, replicas: Iterable[TieredReplica]) -> None:
         """Drop what followers need not keep; one that cannot is tried again next time."""
-        for replica in self._followed_replicas():
+        for replica in replicas:
             try:
                 await self._copier.evict_followed(replica)
+                self._times.expires_at(replica, self._copier.next_eviction_ms(replica))
             except (TidelogError, OSError) as error:
+                self._times.put_regular(replica, asyncio.get_running_loop().time())
                 logger.warning(
                     "segments of a followed partition not dropped, will retry",
                     extra={"partition": str(replica.partition), "problem": str(error)},
@@ -430,13 +473,16 @@ class TierService:
         if not self.client.may_answer:
             return
         now = asyncio.get_running_loop().time()
-        for replica in self._replicas.replicas():
-            # Of thousands of partitions few have sealed anything: this comes first.
+        for replica in tuple(self._to_copy):
             if not has_sealed(replica) or not self._leads(replica):
+                self._to_copy.discard(replica)
                 continue
             led = self._lead(replica)
             key = (led.leadership.topic_id, led.leadership.partition)
-            if key in self._copying or led.not_before > now or not led.needs_copying():
+            if key in self._copying or led.not_before > now:
+                continue
+            if not led.needs_copying():
+                self._to_copy.discard(replica)
                 continue
             task = asyncio.create_task(self._copy_one(led), name=f"copy {led.replica.partition}")
             self._copying[key] = task
@@ -466,9 +512,11 @@ class TierService:
     async def apply_retention(self, *, only_due: bool = False) -> float:
         """Do what retention has to do now; return in how many seconds there may be more.
 
-        With ``only_due`` nothing expires of partitions for which it is not time again.
+        With ``only_due`` only the partitions that are due are looked at, and nothing expires of
+        those for which it is not time again.
         """
         self._open_chunks.drop_unused()
+        self._forget_others()
         slots = asyncio.Semaphore(RETENTION_CONCURRENCY)
         loop = asyncio.get_running_loop()
 
@@ -490,22 +538,43 @@ class TierService:
                 if led.not_before <= loop.time() and self._tells_of_topic(led):
                     tell = partial(self._copier.write_manifests, led)
                     await self._attempt(led, "manifests", tell)
-                if led.not_before > loop.time():  # Something failed and waits.
-                    return led.not_before - loop.time()
-                wait_s = due[0] if due else None
-                # Of partitions that are due one after the other several go together.
-                expires_in_s = max(
-                    self._expires_at(led) - loop.time(),
-                    self._retention_interval_s * RETENTION_DELAY_SHARE,
-                )
-                return expires_in_s if wait_s is None else min(wait_s, expires_in_s)
+                return await self._look_again_in_s(led, due[0] if due else None, expires=expires)
 
-        led_partitions = self._led_partitions()
-        await self._open_held(led_partitions)
-        waits = await asyncio.gather(*(apply(led) for led in led_partitions))
-        await self._evict_followed()
-        wait_s = min([self._retention_interval_s, *waits, await self._clean_deleted_topics()])
-        return max(0.0, wait_s)
+        replicas = self._times.take() if only_due else list(self._replicas.replicas())
+        try:
+            led_partitions = [self._lead(replica) for replica in replicas if self._leads(replica)]
+            await self._open_held(led_partitions)
+            waits = await asyncio.gather(*(apply(led) for led in led_partitions))
+            await self._evict_followed(r for r in replicas if r.is_follower and _is_open(r))
+        except Exception:
+            for replica in replicas:
+                self._times.put_in(replica, RETRY_DELAY_S_MAX)
+            raise
+        others_in_s = self._times.wait_s if only_due else self._retention_interval_s
+        return max(0.0, min([*waits, others_in_s, await self._clean_deleted_topics()]))
+
+    async def _look_again_in_s(
+        self, led: LedPartition, wait_s: float | None, *, expires: bool
+    ) -> float:
+        """Note when the partition is to be looked at again; return in how many seconds that is.
+
+        At most the interval. ``wait_s`` is when a deletion is due.
+        """
+        replica, now = led.replica, asyncio.get_running_loop().time()
+        if led.not_before <= now and expires:
+            await self._attempt(led, "retention", lambda: self._note_expiry(led))
+        if led.not_before > now:  # Something failed and waits.
+            self._times.put_in(replica, led.not_before - now)
+            return led.not_before - now
+        if not expires:
+            self._times.put_regular(replica, led.retained_at)
+        if wait_s is None:
+            return self._retention_interval_s
+        self._times.put_in(replica, wait_s)
+        return wait_s
+
+    async def _note_expiry(self, led: LedPartition) -> None:
+        self._times.expires_at(led.replica, await self._retention.next_expiry_ms(led))
 
     def _expires_at(self, led: LedPartition) -> float:
         return led.retained_at + self._retention_interval_s
@@ -559,11 +628,14 @@ class TierService:
                 beginning.add_done_callback(self._beginning_anew.discard)
             if led is not None:
                 led.is_taken_over = False  # Taking over finds what is to be deleted.
+                self._times.put_in(led.replica, self._retention_interval_s * DELAY_SHARE)
+                self._retain_now.set()
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
-        has_deletions = bool(image.deleted_topics.keys() - self._deleted_topics)
-        if has_deletions or any(self._has_new_leaderships(image, name) for name in changed_topics):
+        if image.deleted_topics.keys() - self._deleted_topics:
             self._retain_now.set()
+        if changed_topics:
+            self._may_lead_less = True
         for topic_id in self._deleted_topics - image.deleted_topics.keys():
             self._copier.forget_topic(topic_id)  # Someone has cleaned it up.
         self._deleted_topics = frozenset(image.deleted_topics)
@@ -572,6 +644,9 @@ class TierService:
 
     def _adopt_log_starts(self, image: ClusterImage, name: str) -> None:
         """Turn readers of led partitions away from what someone else has removed."""
+        first = self._replicas.get(TopicPartition(name, 0))
+        if first is not None:
+            first.note_changed()  # Its leader has the bucket tell of the topic.
         for partition in image.partitions(name):
             if partition.leader != self._broker_id:
                 continue
@@ -581,24 +656,11 @@ class TierService:
             try:
                 adopt_log_start(replica, partition.log_start_offset)
             except (TidelogError, OSError) as error:
-                # The next round of retention tries again.
+                replica.note_changed()  # Retention tries again.
                 logger.warning(
                     "log start not advanced",
                     extra={"partition": str(replica.partition), "problem": str(error)},
                 )
-
-    def _has_new_leaderships(self, image: ClusterImage, name: str) -> bool:
-        """Whether this node leads partitions of the topic that it did not lead before.
-
-        What is tiered of them is compared with the log soon, and not only when retention
-        is due: a log that is behind its tier must not go on. In epoch 0 nothing is tiered.
-        """
-        for partition in image.partitions(name):
-            if partition.leader == self._broker_id and partition.leader_epoch > 0:
-                led = self._led.get((partition.topic_id, partition.partition))
-                if led is None or led.leadership.leader_epoch != partition.leader_epoch:
-                    return True
-        return False
 
     # -- trouble
 

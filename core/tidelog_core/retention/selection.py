@@ -76,12 +76,27 @@ def retained_segments(
     yield from _beyond_tier(tiered, local, log_start_offset)
 
 
+def of_local(segment: SealedSegment) -> RetainedSegment:
+    """Return what retention has to know of a sealed segment on this node's disk."""
+    newest_ms = segment.max_timestamp_ms
+    if newest_ms == NO_TIMESTAMP:
+        newest_ms = segment.last_modified_ms
+    return RetainedSegment(segment.base_offset, segment.end_offset, segment.size_bytes, newest_ms)
+
+
 def retained_size_bytes(
     tiered: TieredSegments, local: Iterable[SealedSegment], *, log_start_offset: int = 0
 ) -> int:
     """Return the bytes of what ``retained_segments`` yields."""
     beyond = _beyond_tier(tiered, local, log_start_offset)
     return tiered.bytes_above(log_start_offset) + sum(segment.size_bytes for segment in beyond)
+
+
+def expiry_ms(segment: RetainedSegment, limits: Limits) -> int | None:
+    """Return when ``select_unretained`` first yields the segment for its age; ``None``: never."""
+    if limits.retention_ms == UNLIMITED:
+        return None
+    return segment.newest_ms + limits.retention_ms + 1
 
 
 def select_unretained(
@@ -157,7 +172,7 @@ def eviction_end_offset(
     ``size_bytes`` is all of the log.
     """
     end = None
-    retained = map(_of_local, local)
+    retained = map(of_local, local)
     for segment in select_unretained(retained, limits, size_bytes=size_bytes, now_ms=now_ms):
         if segment.end_offset > tiered_end:
             break
@@ -171,7 +186,7 @@ def _beyond_tier(
     end = tiered.end_offset
     for sealed in local:
         if sealed.end_offset > max(end, log_start_offset):
-            yield _from(_of_local(sealed), end)
+            yield _from(of_local(sealed), end)
             end = sealed.end_offset
 
 
@@ -183,10 +198,3 @@ def _from(segment: RetainedSegment, offset: int) -> RetainedSegment:
     return dataclasses.replace(
         segment, base_offset=offset, size_bytes=segment.size_bytes * part // whole
     )
-
-
-def _of_local(segment: SealedSegment) -> RetainedSegment:
-    newest_ms = segment.max_timestamp_ms
-    if newest_ms == NO_TIMESTAMP:
-        newest_ms = segment.last_modified_ms
-    return RetainedSegment(segment.base_offset, segment.end_offset, segment.size_bytes, newest_ms)

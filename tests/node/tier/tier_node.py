@@ -26,6 +26,7 @@ from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_chain, verify_segment
 from tidelog_core.tier.keys import segment_keys
 from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.log_changes import LogChanges
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replicas import Replica, ReplicaManager
@@ -38,6 +39,7 @@ TOPIC = "events"
 START_MS = BASE_TIMESTAMP_MS + 10_000  # a little after the records
 READY_TIMEOUT_S = 30.0
 SETTLE_TIMEOUT_S = 30.0
+TELL_SECONDS = 0.02
 
 CONFIG = NodeConfig(
     remote_chunk_bytes=4096,
@@ -108,10 +110,14 @@ class TierNode:
             cache_dir=self.folder / "cache",
             may_expire=lambda: self.is_clock_trusted,
         )
+        self.changes = LogChanges(self.replicas, told_in_turn_count=0, interval_s=TELL_SECONDS)
+        self.changes.subscribe(self.tier.on_changed)
+        self.telling = asyncio.create_task(self.changes.run())
         await self.tier.start()
         await self.tier.client.wait_ready(READY_TIMEOUT_S)
 
     async def stop(self) -> None:
+        self.telling.cancel()
         await self.tier.close()
         await self.replicas.close()
         self.directories.close()
@@ -140,6 +146,10 @@ class TierNode:
     async def configure(self, configs: Mapping[str, str], name: str = TOPIC) -> None:
         topic = self.view.image.topics[name]
         await self.store.commit([records.put(dataclasses.replace(topic, configs=dict(configs)))])
+        await self.view.refresh()
+
+    async def delete_topic(self, name: str = TOPIC) -> None:
+        await self.store.commit([records.delete(self.view.image.topics[name])])
         await self.view.refresh()
 
     async def change_partition(self, replica: Replica, **changes: object) -> None:

@@ -1,0 +1,75 @@
+"""When the retention of which partition is due, so that idle partitions are not looked at.
+
+Two queues. By the loop's time: partitions that have changed, when their interval since the last
+time is over; deletions that have begun; what failed. By the wall clock: partitions in which
+nothing changes, when their oldest segment expires. An age is told by the wall clock, so a clock
+that jumps moves what it makes due.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tidelog_node.due_queue import DueQueue
+from tidelog_node.tier.led_partition import TieredReplica
+
+DELAY_SHARE = 0.25  # of the interval: how late a partition may be, so that several go together
+
+
+class RetentionTimes:
+    """For one event loop."""
+
+    def __init__(
+        self, *, interval_s: float, now: Callable[[], float], clock_ms: Callable[[], int]
+    ) -> None:
+        """``interval_s`` is that between two looks at one partition."""
+        self.interval_s = interval_s
+        self._now = now
+        self._clock_ms = clock_ms
+        self._due: DueQueue[TieredReplica] = DueQueue()
+        self._expiring: DueQueue[TieredReplica] = DueQueue()
+
+    def put_regular(self, replica: TieredReplica, looked_at: float) -> None:
+        """Make the partition due when its interval since that time of the loop is over."""
+        step_s = self.interval_s * DELAY_SHARE
+        due = max(self._now(), looked_at + self.interval_s)
+        self._due.put_earlier(replica, math.ceil(due / step_s) * step_s)
+
+    def put_in(self, replica: TieredReplica, seconds: float) -> None:
+        """Make the partition due in so many seconds, or earlier if it is already."""
+        self._due.put_earlier(replica, self._now() + seconds)
+
+    def expires_at(self, replica: TieredReplica, expiry_ms: int | None) -> None:
+        """Take when the next of the partition's segments expires, ``None`` for never.
+
+        By the wall clock. What has expired already waits for something else: the partition is
+        looked at again in an interval.
+        """
+        if expiry_ms is not None and expiry_ms > self._clock_ms():
+            self._expiring.put(replica, expiry_ms)
+            return
+        self._expiring.discard(replica)
+        if expiry_ms is not None:
+            self.put_regular(replica, self._now())
+
+    def forget(self, replica: TieredReplica) -> None:
+        """Do not look at the partition any more."""
+        self._due.discard(replica)
+        self._expiring.discard(replica)
+
+    def take(self) -> list[TieredReplica]:
+        """Return the partitions that are due, each once, and forget that they are."""
+        due = self._due.take(self._now())
+        return list(dict.fromkeys([*due, *self._expiring.take(self._clock_ms())]))
+
+    @property
+    def wait_s(self) -> float:
+        """In how many seconds something is due, at most the interval."""
+        wait_s = self.interval_s
+        if self._expiring.first_due is not None:
+            expires_in_s = (self._expiring.first_due - self._clock_ms()) / 1000
+            wait_s = min(wait_s, max(expires_in_s, self.interval_s * DELAY_SHARE))
+        if self._due.first_due is not None:
+            wait_s = min(wait_s, self._due.first_due - self._now())
+        return max(0.0, wait_s)
