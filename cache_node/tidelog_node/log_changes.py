@@ -39,8 +39,10 @@ class LogChanges:
         self._turn: Iterator[Replica] = iter(())
 
     def subscribe(self, callback: Subscriber) -> None:
-        """Call back with replicas that may have changed since the last call."""
+        """Call back with replicas that may have changed since the last call; first with all."""
         self._subscribers.append(callback)
+        for replica in self._replicas.replicas():
+            replica.note_changed()
 
     async def run(self) -> None:
         """Tell, until cancelled."""

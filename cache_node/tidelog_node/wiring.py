@@ -367,6 +367,7 @@ async def _start_rewriting(
         executor=data.executor,
     )
     if cluster.static_config.log_cleaner_enable:
+        data.changes.subscribe(cleaner.on_changed)
         tasks.add(cleaner.run())
     eraser = KeyEraser(
         store=cluster.store,

@@ -23,6 +23,9 @@ Why that goes together with the tier:
 - Segments are not joined across the end of what is tiered: the copier would copy again what
   it has copied. Replicas may have other segment boundaries than the leader before them; the
   copier copies a segment whole of which the tier has the beginning, as ever.
+
+Looked at are the logs that have changed, and those where time alone may make something due: the
+lags of ``min.compaction.lag.ms`` and ``max.compaction.lag.ms`` are told by the wall clock.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -39,7 +42,7 @@ from typing import Protocol
 from tidelog_core.compaction.cleaner import CleaningTask, plan_cleaning
 from tidelog_core.compaction.rewrite import DeleteRule
 from tidelog_core.compaction.sealed_files import CleanedGroup
-from tidelog_core.compaction.selection import Cleanable, find_cleanable
+from tidelog_core.compaction.selection import Cleanable, find_cleanable, next_look_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import CorruptRecordBatch, TidelogError
 from tidelog_core.log.cleaned import SegmentsChanged
@@ -49,6 +52,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriting import put_in_place, rewrite
+from tidelog_node.due_queue import DueQueue
 from tidelog_node.replicas import Replica
 
 logger = logging.getLogger(__name__)
@@ -59,9 +63,6 @@ DAMAGE_BACKOFF_MS = 600_000  # before one is that was damaged: all of it is chec
 
 class ReplicaSource(Protocol):
     """Where the node's replicas are."""
-
-    def replicas(self) -> Iterator[Replica]:
-        """Yield the replicas that hold records."""
 
     def get(self, partition: TopicPartition) -> Replica | None:
         """Return this node's replica, whoever leads."""
@@ -119,8 +120,19 @@ class LogCleaner:
         self._suspect = suspect
         self._busy = busy
         self._executor = executor
+        self._changed: set[Replica] = set()  # since they were last found not to be due
+        self._later: DueQueue[Replica] = DueQueue()  # by ``clock_ms``
         self._not_before_ms: dict[Replica, int] = {}
         self.run_count = 0
+
+    def on_changed(self, replicas: Collection[Replica]) -> None:
+        """Note which logs to look at."""
+        for replica in replicas:
+            if replica.is_dropped or not _is_compacted(replica):
+                self._forget(replica)
+                self._not_before_ms.pop(replica, None)
+            else:
+                self._changed.add(replica)
 
     async def run(self) -> None:
         """Compact what is due, until cancelled."""
@@ -143,12 +155,10 @@ class LogCleaner:
 
     def _dirtiest(self) -> tuple[Replica, Cleanable] | None:
         """Return the log with the greatest part to compact, of those that are due."""
-        held = list(self._replicas.replicas())
-        for gone in self._not_before_ms.keys() - set(held):
-            del self._not_before_ms[gone]
         now_ms = self._clock_ms()
+        self._changed.update(self._later.take(now_ms))
         found: tuple[Replica, Cleanable] | None = None
-        for replica in held:
+        for replica in tuple(self._changed):
             if replica in self._busy or self._not_before_ms.get(replica, 0) > now_ms:
                 continue
             try:
@@ -156,23 +166,36 @@ class LogCleaner:
             except (TidelogError, OSError) as error:
                 self._note_failure(replica, error)
                 continue
-            if cleanable is None or not cleanable.is_due(replica.config):
+            if cleanable is None:
                 continue
             if found is None or cleanable.dirty_ratio > found[1].dirty_ratio:
                 found = replica, cleanable
         return found
 
     def _look_at(self, replica: Replica, now_ms: int) -> Cleanable | None:
-        if not _is_compacted(replica):
-            return None
-        if replica.opened_log is None and (replica.is_in_trouble or not self._holds_files(replica)):
+        """Return what there is to compact if that is due; note when to look again if not."""
+        is_open = replica.opened_log is not None
+        has_log = is_open or (not replica.is_in_trouble and self._holds_files(replica))
+        if not has_log or replica.log.is_offline:
+            self._forget(replica)
             return None
         log = replica.log
-        if log.is_offline:
-            return None
-        return find_cleanable(
-            log.segments_to_clean(), replica.config, dirty_from=log.cleaned_up_to, now_ms=now_ms
+        segments = log.segments_to_clean()
+        cleanable = find_cleanable(
+            segments, replica.config, dirty_from=log.cleaned_up_to, now_ms=now_ms
         )
+        if cleanable.is_due(replica.config):
+            return cleanable
+        self._forget(replica)
+        later_ms = next_look_ms(segments, cleanable, replica.config)
+        if later_ms is not None:
+            self._later.put(replica, later_ms)
+        return None
+
+    def _forget(self, replica: Replica) -> None:
+        """Do not look at the log again before it changes."""
+        self._changed.discard(replica)
+        self._later.discard(replica)
 
     async def _attempt(self, replica: Replica, cleanable: Cleanable) -> None:
         what = {"partition": str(replica.partition)}

@@ -70,6 +70,24 @@ def find_cleanable(
     )
 
 
+def next_look_ms(
+    segments: Sequence[SegmentToClean], cleanable: Cleanable, config: TopicConfig
+) -> int | None:
+    """Return from when on a log that is not due may be, if its segments stay what they are.
+
+    ``cleanable`` was found in these segments. ``None``: never.
+    """
+    times = [
+        segment.first_timestamp_ms + config.max_compaction_lag_ms + 1
+        for segment in cleanable.segments
+        if segment.end_offset > cleanable.dirty_from and segment.first_timestamp_ms > 0
+    ]
+    lagging_count = len(cleanable.segments)
+    if lagging_count < len(segments):
+        times.append(segments[lagging_count].max_timestamp_ms + config.min_compaction_lag_ms)
+    return min(times, default=None)
+
+
 class SegmentExtent(Protocol):
     """A segment, or several without a gap, that may come to be part of a compacted one."""
 

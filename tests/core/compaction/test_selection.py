@@ -6,7 +6,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tidelog_core.compaction.selection import Cleanable, SegmentLimits, find_cleanable
+from hypothesis import given
+from hypothesis import strategies as st
+from tidelog_core.compaction.selection import (
+    Cleanable,
+    SegmentLimits,
+    find_cleanable,
+    next_look_ms,
+)
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.cleaned import SegmentToClean
 
@@ -115,3 +122,31 @@ def test_the_greatest_lag_seals_the_active_segment_of_a_compacted_topic(tmp_path
         clock.now_ms += 1
         assert log.maybe_roll() is is_rolled
         log.close()
+
+
+@given(
+    ages=st.lists(st.integers(0, 50), max_size=5),
+    dirty_from=st.integers(0, 50),
+    lags=st.tuples(st.integers(0, 40), st.integers(1, 60)),
+    ratio=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_nothing_is_due_before_the_time_to_look_again(
+    ages: list[int], dirty_from: int, lags: tuple[int, int], ratio: float
+) -> None:
+    """And never, where there is no such time."""
+    config = TopicConfig(
+        min_compaction_lag_ms=lags[0],
+        max_compaction_lag_ms=lags[1],
+        min_cleanable_dirty_ratio=ratio,
+    )
+    segments = [segment(10 * number, age_ms=age) for number, age in enumerate(ages)]
+
+    def at(now_ms: int) -> Cleanable:
+        return find_cleanable(segments, config, dirty_from=dirty_from, now_ms=now_ms)
+
+    if at(NOW_MS).is_due(config):
+        return
+    look_ms = next_look_ms(segments, at(NOW_MS), config)
+    until_ms = NOW_MS + 200 if look_ms is None else look_ms
+    assert look_ms is None or look_ms > NOW_MS
+    assert not any(at(now_ms).is_due(config) for now_ms in range(NOW_MS, until_ms))

@@ -9,6 +9,7 @@ from pathlib import Path
 from tidelog_core.config import NodeConfig
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_node.compaction.log_cleaner import LogCleaner
+from tidelog_node.log_changes import LogChanges
 from tidelog_node.replicas import Replica
 
 from tests.node.compaction.test_erased_and_mended import CopylessTier
@@ -52,6 +53,9 @@ def test_a_log_is_compacted_again_once_its_segment_is_mended(tmp_path: Path) -> 
                 busy=set(),
                 executor=node.executor,
             )
+            changes = LogChanges(node.replicas)
+            changes.subscribe(cleaner.on_changed)
+            changes.tell()
             path = replica.log.sealed_segments()[1].path
             whole = path.read_bytes()
             path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -1,0 +1,138 @@
+"""Which logs compaction looks at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.records.batch import Record, build_batch
+from tidelog_node.compaction.log_cleaner import LogCleaner
+from tidelog_node.log_changes import LogChanges
+from tidelog_node.replicas import Replica
+
+from tests.node.compaction.test_erased_and_mended import CopylessTier
+from tests.node.replication.led_node import LedNode, led_node
+
+HOUR_MS = 3_600_000
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}
+START_MS = 1_000_000_000
+
+
+class Cleaning:
+    """A node whose cleaner is told by hand, at a time that a test sets."""
+
+    def __init__(self, node: LedNode) -> None:
+        self.node, self.now_ms = node, START_MS
+        self.cleaner = LogCleaner(
+            replicas=node.replicas,
+            tier=CopylessTier(),
+            node_config=NodeConfig,
+            clock_ms=lambda: self.now_ms,
+            may_expire=lambda: True,
+            holds_files=node.directories.holds,
+            suspect=lambda _, __: None,
+            busy=set(),
+            executor=node.executor,
+        )
+        self.changes = LogChanges(node.replicas, told_in_turn_count=0)
+        self.changes.subscribe(self.cleaner.on_changed)
+
+    async def create(self, **configs: str) -> Replica:
+        replica = await self.node.create_topic(replicas=(1,), **configs)
+        self.fill(replica)
+        return replica
+
+    def fill(self, replica: Replica) -> None:
+        for _ in range(2):
+            record = Record(0, self.now_ms, b"key", b"value")
+            replica.append(bytearray(build_batch([record])))
+            replica.log.roll()
+        replica.log.flush()
+        self.changes.tell()
+
+    def is_due(self) -> bool:
+        return self.cleaner._dirtiest() is not None
+
+    def is_looked_at(self, replica: Replica) -> bool:
+        return replica in self.cleaner._changed
+
+
+@asynccontextmanager
+async def cleaning(folder: Path) -> AsyncIterator[Cleaning]:
+    async with led_node(folder) as node:
+        yield Cleaning(node)
+
+
+def test_a_log_that_is_not_due_is_looked_at_again_when_it_has_changed(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cleaning(tmp_path) as one:
+            replica = await one.create(**COMPACTED)
+            assert one.is_looked_at(replica)
+            assert not one.is_due()
+            assert not one.is_looked_at(replica)
+            one.fill(replica)
+            assert one.is_looked_at(replica)
+
+    asyncio.run(run())
+
+
+def test_a_log_is_due_once_a_record_has_waited_for_the_greatest_lag(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cleaning(tmp_path) as one:
+            await one.create(**COMPACTED, **{"max.compaction.lag.ms": str(HOUR_MS)})
+            assert not one.is_due()
+            one.now_ms += HOUR_MS
+            assert not one.is_due()
+            one.now_ms += 1
+            assert one.is_due()
+            assert one.is_due()  # Until it is compacted.
+
+    asyncio.run(run())
+
+
+def test_a_log_is_due_by_new_settings(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cleaning(tmp_path) as one:
+            replica = await one.create(**{"cleanup.policy": "delete"})
+            assert not one.is_due()
+            assert not one.is_looked_at(replica)
+            await one.node.configure(**COMPACTED, **{"min.compaction.lag.ms": str(HOUR_MS)})
+            one.changes.tell()
+            assert not one.is_due()
+            await one.node.configure(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+            one.changes.tell()
+            assert one.is_due()
+
+    asyncio.run(run())
+
+
+def test_a_log_that_is_offline_is_looked_at_once_it_is_open_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cleaning(tmp_path) as one:
+            replica = await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+            before = replica.log
+            before._local.go_offline()
+            assert not one.is_due()
+            before.close()
+            replica.take(replica.reopen(None))
+            one.changes.tell()
+            assert one.is_due()
+
+    asyncio.run(run())
+
+
+def test_a_deleted_log_is_forgotten(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cleaning(tmp_path) as one:
+            replica = await one.create(**COMPACTED, **{"max.compaction.lag.ms": str(HOUR_MS)})
+            assert not one.is_due()
+            assert replica in one.cleaner._later
+            await one.node.delete_topic()
+            one.changes.tell()
+            assert replica not in one.cleaner._later
+            assert not one.is_looked_at(replica)
+
+    asyncio.run(run())
