@@ -402,6 +402,7 @@ def _start_replication(
         broker_id=settings.broker_id,
         lag_time_max_ms=config.replica_lag_time_max_ms,
     )
+    data.changes.subscribe(writes.on_changed)
     tasks.add(writes.run())
     catch_up = CatchUp(
         history=data.tier.history,

@@ -1,8 +1,10 @@
 """Writes what leaders decide about their partitions' items: ISR, hand-overs, reassignments.
 
 The leader states decide (``LeaderState.propose``) and are told the outcome. Looked at are
-the partitions where something has happened, and all of them now and then, since followers
-drop out by doing nothing. What is decided together is written together.
+the partitions where something has happened, at once, and those that are not at rest, now and then,
+since followers drop out by doing nothing. At rest every member of the ISR has the whole log; a
+partition leaves it by an append (``LogChanges``), and all do when a peer dies or comes back. What
+is decided together is written together.
 
 A node whose log of a partition is broken leaves that partition's ISR, and its leadership:
 the others have the records. As the last one in sync it stays, as in Kafka.
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from tidelog_core.errors import TidelogError
@@ -49,6 +51,9 @@ class Standing(Protocol):
     def now_ms(self) -> float:
         """The clock of the leases, which the leader states use too."""
 
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call back when a peer has died or come back, or this node may serve again."""
+
 
 class LeaderWrites:
     """For the node's event loop. ``run`` is one task."""
@@ -71,11 +76,17 @@ class LeaderWrites:
         interval = lag_time_max_ms / 1000 / LOOKS_PER_LAG_TIME
         self._look_seconds = min(max(interval, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX)
         self._due: set[Replica] = set()
+        self._restless: set[Replica] = set()  # at least those that are not at rest
         self._stir = asyncio.Event()
         self._could_serve = True
         self._has_broken = False  # something must be left now
         replicas.on_wants_write = self._note
         replicas.on_trouble.append(self._note_broken)
+        standing.subscribe(self._note_peers)
+
+    def on_changed(self, replicas: Collection[Replica]) -> None:
+        """Look at these partitions' followers until they have everything."""
+        self._restless.update(replica for replica in replicas if replica.leader is not None)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -97,7 +108,7 @@ class LeaderWrites:
             is_time = now_ms - last_look_ms >= self._look_seconds * 1000
             if is_time:
                 last_look_ms = now_ms
-                self._due.update(self._led())
+                self._due.update(self._restless)
             if can_serve and self._due:
                 due, self._due = self._due, set()
                 await self.look(due)
@@ -114,7 +125,9 @@ class LeaderWrites:
         for replica in replicas:
             leader = replica.leader
             if leader is None or leader.is_deposed:
+                self._restless.discard(replica)
                 continue
+            self._restless.add(replica)
             if leader.needs_read:
                 to_read.append(replica)
                 continue
@@ -123,6 +136,8 @@ class LeaderWrites:
             if change is not None:
                 changes.append(change)
                 proposed[id(change)] = (replica, leader)
+            elif leader.is_at_rest(now_ms):
+                self._restless.discard(replica)
         if changes:
             to_read += await self._write(changes, proposed)
         if to_read:
@@ -220,6 +235,9 @@ class LeaderWrites:
 
     def _led(self) -> list[Replica]:
         return [replica for replica in self._replicas.replicas() if replica.leader is not None]
+
+    def _note_peers(self) -> None:
+        self._restless.update(self._led())
 
     def _note_broken(self, _: Replica) -> None:
         self._has_broken = True

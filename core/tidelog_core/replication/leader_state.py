@@ -55,7 +55,7 @@ from tidelog_core.replication.election import hand_over
 from tidelog_core.replication.follower_progress import FollowerContact, FollowerProgress
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
-from tidelog_core.replication.reassignment import end_reassignment
+from tidelog_core.replication.reassignment import end_reassignment, is_reassigning
 
 LAG_TIME_MAX_MS = 30_000  # Kafka's replica.lag.time.max.ms
 RETRY_MS = 500  # before a write that the store refused is tried again
@@ -337,6 +337,28 @@ class LeaderState(Generic[Token]):
         self._proposed.append(change)
         self._count()
         return change
+
+    def is_at_rest(self, now_ms: float) -> bool:
+        """Whether ``propose`` returns nothing, however much time goes by.
+
+        Until something is appended, a follower may join, a peer has died, a hand-over begins, or
+        the item is another one: every member of the ISR has the whole log.
+        """
+        if (
+            self.needs_read
+            or self._in_flight is not None
+            or self._proposed
+            or self._hand_over is not None
+            or now_ms < self._retry_from_ms
+            or is_reassigning(self.partition)
+        ):
+            return False
+        for broker_id in self.partition.isr:
+            if broker_id != self.broker_id:
+                member = self.followers.get(broker_id)
+                if member is None or member.log_end_offset != self.log_end_offset:
+                    return False
+        return not any(follower.wants_in for follower in self.followers.values())
 
     def _must_wait(self, successor: int, now_ms: float) -> bool:
         """Whether a reassignment that takes this leader out waits for the last records."""

@@ -1,0 +1,166 @@
+"""Which partitions are looked at for followers that drop out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tidelog_core.replication.leases import LeaseTimes, PeerLeases
+from tidelog_node.log_changes import LogChanges
+from tidelog_node.replication.leader_writes import LeaderWrites
+
+from tests.core.replication.cluster import make_lease
+from tests.node.replication.led_node import LedNode, led_node
+
+LAG_MS = 30_000  # as the setting has it by default
+LEASE_MS = 9_000
+SETTLE_SECONDS = 20.0
+STEP_MS = 60  # more than between two looks
+LONG_STEP_MS = 1_500  # less than what would count as a pause of the process
+
+
+class Standing:
+    """Peers whose leases a test sets; this node may always serve."""
+
+    def __init__(self, node: LedNode) -> None:
+        self._node = node
+        self.peers = PeerLeases(LeaseTimes(lease_ms=LEASE_MS, renew_ms=3_000))
+        self._subscribers: list[Callable[[], None]] = []
+
+    def can_serve(self) -> bool:
+        return True
+
+    def now_ms(self) -> float:
+        return self._node.now_ms
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        self._subscribers.append(callback)
+
+    def observe(self, *counters: int) -> None:
+        """Read the leases of brokers 2 and 3, which have been renewed so often."""
+        leases = [make_lease(2 + index, counter) for index, counter in enumerate(counters)]
+        now_ms = self.now_ms()
+        self.peers.observe(leases, started_ms=now_ms, now_ms=now_ms)
+        for subscriber in self._subscribers:
+            subscriber()
+
+
+class Leading:
+    """A leader whose followers fetch by hand. Made by ``leading``."""
+
+    def __init__(self, node: LedNode) -> None:
+        self.node = node
+        self.standing = Standing(node)
+        self.writes = LeaderWrites(
+            replicas=node.replicas,
+            standing=self.standing,
+            store=node.store,
+            view=node.view,
+            broker_id=1,
+            lag_time_max_ms=200,  # Only how often is looked hangs on it.
+        )
+        self.changes = LogChanges(node.replicas, told_in_turn_count=0)
+        self.changes.subscribe(self.writes.on_changed)
+
+    async def fetch(self) -> None:
+        """Let both followers fetch, from the log's end."""
+        end_offset = self.node.replica().log.log_end_offset
+        for follower in (2, 3):
+            await self._fetch(follower, end_offset)
+
+    async def _fetch(self, follower: int, offset: int) -> None:
+        answer = self.node.read(offset, replica_id=follower)
+        if asyncio.isfuture(answer):
+            await answer
+
+    async def step(self, ms: int = STEP_MS) -> None:
+        """Let time go by, and a look."""
+        self.node.now_ms += ms
+        await asyncio.sleep(0.06)
+        await self.node.view.refresh()
+
+    async def until(self, condition: Callable[[], bool], *, step_ms: int = STEP_MS) -> None:
+        """Let time go by until the condition holds."""
+        async with asyncio.timeout(SETTLE_SECONDS):
+            while not condition():
+                await self.step(step_ms)
+
+    def isr(self) -> tuple[int, ...]:
+        found = self.node.view.image.partition(self.node.replica().partition)
+        assert found is not None
+        return found.isr
+
+    def is_at_rest(self) -> bool:
+        return not self.writes._restless and not self.writes._due
+
+
+@asynccontextmanager
+async def leading(folder: Path) -> AsyncIterator[Leading]:
+    async with led_node(folder) as node:
+        await node.create_topic()
+        one = Leading(node)
+        one.standing.observe(1, 1)
+        running = asyncio.create_task(one.writes.run())
+        await one.fetch()
+        one.changes.tell()
+        await one.until(one.is_at_rest)
+        yield one
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def test_a_follower_that_stops_leaves_the_isr_once_it_lacks_something_for_long(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with leading(tmp_path) as one:
+            one.node.send(b"x", acks=1)
+            one.changes.tell()
+            await one._fetch(2, 1)
+            for _ in range(LAG_MS // LONG_STEP_MS - 1):
+                await one.step(LONG_STEP_MS)
+            assert one.isr() == (1, 2, 3)
+            await one.until(lambda: one.isr() == (1, 2), step_ms=LONG_STEP_MS)
+            await one.until(one.is_at_rest)
+
+    asyncio.run(run())
+
+
+def test_a_dead_follower_leaves_the_isr_of_a_partition_at_rest(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with leading(tmp_path) as one:
+            one.node.now_ms += LEASE_MS
+            one.standing.observe(2, 1)
+            await one.until(lambda: one.isr() == (1, 2))
+
+    asyncio.run(run())
+
+
+def test_a_partition_at_rest_is_not_looked_at(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with leading(tmp_path) as one:
+            for _ in range(4):
+                await one.step(LONG_STEP_MS)
+                assert one.is_at_rest()
+            assert one.isr() == (1, 2, 3)
+            one.node.send(b"x", acks=1)
+            one.changes.tell()
+            assert not one.is_at_rest()
+            await one.fetch()
+            await one.until(one.is_at_rest)
+
+    asyncio.run(run())
+
+
+def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with leading(tmp_path) as one:
+            one.node.send(b"x", acks=1)
+            one.changes.tell()
+            assert not one.is_at_rest()
+            await one.node.delete_topic()
+            await one.until(one.is_at_rest)
+
+    asyncio.run(run())
