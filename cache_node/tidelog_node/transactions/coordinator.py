@@ -37,6 +37,7 @@ from tidelog_core.metadata.transactions import (
 from tidelog_core.model import TRANSACTION_STATE_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
+from tidelog_node.due_queue import DueQueue
 from tidelog_node.transactions import state
 from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded, not_coordinator
 from tidelog_node.transactions.markers import Marker, MarkerFenced, MarkerSender
@@ -91,6 +92,8 @@ class TransactionCoordinator:
             on_drop=self._cancel_endings,
         )
         self._endings: dict[LoadedTransaction, asyncio.Task[None]] = {}
+        # The open transactions, by the wall clock. All that may change one calls ``_changed``.
+        self._timing_out: DueQueue[LoadedTransaction] = DueQueue()
         self._is_closed = False
         self._sweepers: list[asyncio.Task[None]] = []
 
@@ -279,13 +282,22 @@ class TransactionCoordinator:
     def _host(
         self, shard: TransactionShard, transactional_id: str, record: TransactionRecord | None
     ) -> LoadedTransaction:
-        return LoadedTransaction(
+        loaded = LoadedTransaction(
             ItemKey(transaction_collection(shard.index), transactional_id),
             record,
             store=self._store,
             take_producer_id=self._take_producer_id,
             on_change=lambda loaded: self._changed(shard, loaded),
         )
+        self._note_time_out(loaded)
+        return loaded
+
+    def _note_time_out(self, loaded: LoadedTransaction) -> None:
+        due_ms = None if loaded.record is None else state.times_out_ms(loaded.record)
+        if due_ms is None or loaded.is_unloaded:
+            self._timing_out.discard(loaded)
+        else:
+            self._timing_out.put(loaded, due_ms)
 
     def _cancel_endings(self, shard: TransactionShard) -> None:
         for loaded in shard.transactions.values():
@@ -294,6 +306,7 @@ class TransactionCoordinator:
 
     def _changed(self, shard: TransactionShard, loaded: LoadedTransaction) -> None:
         record = loaded.record
+        self._note_time_out(loaded)
         if loaded.is_unloaded:
             shard.forget(loaded, is_stored=not loaded.is_deleted)
             ending = self._endings.get(loaded)
@@ -377,12 +390,16 @@ class TransactionCoordinator:
 
     async def abort_timed_out(self) -> None:
         """Abort what has been open for longer than its producer asked for; end what was left."""
-        for shard in await self._loaded_shards():
+        shards = await self._loaded_shards()
+        for shard in shards:
             await shard.reload_stale()
-            for loaded in tuple(shard.transactions.values()):
-                record = loaded.record
-                if record is not None and state.is_timed_out(record, self._wall_clock_ms()):
-                    await self._sweep(loaded, self._time_out(loaded))
+        due = self._timing_out.take(self._wall_clock_ms()) if shards else []
+        try:
+            for loaded in due:
+                await self._sweep(loaded, self._time_out(loaded))
+        finally:
+            for loaded in due:
+                self._note_time_out(loaded)  # It is due again if it is still open.
 
     async def _time_out(self, loaded: LoadedTransaction) -> None:
         decision = await loaded.apply(

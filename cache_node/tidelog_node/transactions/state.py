@@ -224,13 +224,21 @@ def time_out(record: TransactionRecord | None, *, now_ms: int) -> Decision:
     return Decision(after=_fence(record, now_ms))
 
 
+def times_out_ms(record: TransactionRecord) -> int | None:
+    """Return when the transaction has been open for longer than its producer asked for.
+
+    ``None`` for never, and where none is open.
+    """
+    is_open = record.state is TransactionState.ONGOING
+    if not is_open or record.timeout_ms == TIMEOUT_UNLIMITED_MS:
+        return None
+    return record.started_ms + record.timeout_ms + 1
+
+
 def is_timed_out(record: TransactionRecord, now_ms: int) -> bool:
     """Whether the transaction has been open for longer than its producer asked for."""
-    return (
-        record.state is TransactionState.ONGOING
-        and record.timeout_ms != TIMEOUT_UNLIMITED_MS
-        and record.started_ms + record.timeout_ms < now_ms
-    )
+    due_ms = times_out_ms(record)
+    return due_ms is not None and due_ms <= now_ms
 
 
 def complete(record: TransactionRecord, *, now_ms: int) -> TransactionRecord:

@@ -24,6 +24,7 @@ from tests.node.coordinator.virtual_time import run
 from tests.node.transactions.world import PARTITIONS, TXN, Client, Strike, a_world
 
 DAY_SECONDS = 86_400
+TIMEOUT_SECONDS = 10  # of the client's transactions
 
 
 def test_an_id_that_nobody_uses_is_forgotten(tmp_path: Path) -> None:
@@ -52,6 +53,48 @@ def test_an_id_that_nobody_uses_is_forgotten(tmp_path: Path) -> None:
             old_id = client.producer_id
             await client.init()
             assert (client.producer_id != old_id, client.epoch) == (True, 0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("has_moved", [True, False])
+def test_a_transaction_that_is_open_for_too_long_is_aborted(
+    tmp_path: Path, has_moved: bool
+) -> None:
+    """By the next coordinator too, and once the store takes the abort."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            await client.write("one", PARTITIONS)
+            if has_moved:
+                await world.take_over()
+                assert (await world.node.transactions.describe(TXN)) is not None
+            failures = [StoreUnavailable("away"), StoreUnavailable("away")]
+            world.store.on_commit = lambda _: failures.pop() if failures else None
+            await asyncio.sleep(TIMEOUT_SECONDS - 1)
+            assert world.outcomes()["one"] == {"open"}
+            assert len(failures) == 2
+            await asyncio.sleep(10)
+            await world.settle()
+            assert world.outcomes()["one"] == {"aborted"}
+            assert not failures
+
+    run(main())
+
+
+def test_ids_without_an_open_transaction_are_not_looked_at(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client, timing_out = Client(world, version=2), world.node.transactions._timing_out
+            await client.init()
+            assert len(timing_out) == 0
+            await client.write("one", PARTITIONS)
+            assert len(timing_out) == 1
+            await client.end(is_commit=True)
+            await world.settle()
+            assert len(timing_out) == 0
 
     run(main())
 
