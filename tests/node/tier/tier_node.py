@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import ObjectNotFound
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic
@@ -216,7 +218,11 @@ class TierNode:
         store = open_object_store(self.objects_url)
         try:
             keys = [meta.key async for meta in store.list("")]
-            return {key: await store.get(key) for key in keys if not key.endswith(".json")}
+            found = {}
+            for key in keys:
+                with contextlib.suppress(ObjectNotFound):  # It is removed at this moment.
+                    found[key] = await store.get(key)
+            return {key: content for key, content in found.items() if not key.endswith(".json")}
         finally:
             await store.close()
 
