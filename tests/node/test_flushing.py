@@ -153,8 +153,10 @@ def test_logs_that_have_not_changed_are_told_a_few_at_a_time(tmp_path: Path) -> 
             count = 10 * TOLD_IN_TURN_COUNT
             await one.create(partition_count=count)
             told: list[Replica] = []
-            one.changes.tell()
             one.changes.subscribe(told.extend)
+            one.changes.tell()
+            assert set(told) == set(one.node.replicas.replicas())  # Nobody subscribes too late.
+            told.clear()
             one.changes.tell()
             assert len(told) == TOLD_IN_TURN_COUNT
             for _ in range(10):
