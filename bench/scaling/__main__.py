@@ -21,14 +21,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.scaling import results
 from bench.scaling.brokers import Kafka, Server, Tidelog
 from bench.scaling.dimension import Dimension
 from bench.scaling.dimensions import DIMENSIONS
 from bench.scaling.measuring import FULL, QUICK, Figures, measure
+from bench.scaling.results import Results
 from bench.scaling.table import comparison, page, rows
 from tools.places import ROOT
 
+RESULTS = Results(Path(__file__).parents[1] / "results" / "scaling")
 QUICK_STEPS_MAX = 100
 
 
@@ -38,16 +39,16 @@ def main() -> int:
     chosen = [d for d in DIMENSIONS if not options.only or d.name in options.only]
     server = Tidelog(options.tree.resolve(), is_compiled=not options.interpreted)
     problems = _measure_all(chosen, server, options.label, options)
-    seen = results.read(options.label)
+    seen = RESULTS.read(options.label)
     pages = [page(d, seen[d.name]) for d in chosen]
     if options.beside == "kafka":
         same = [d for d in chosen if d.can_be_kafka]
         label = f"{options.label}-kafka"
         problems |= _measure_all(same, Kafka(), label, options)
-        kafka = results.read(label)
+        kafka = RESULTS.read(label)
         pages += [page(d, kafka[d.name], beside="Apache Kafka") for d in same]
     if options.against:
-        before = results.read(options.against)
+        before = RESULTS.read(options.against)
         both = [d for d in chosen if d.name in before]
         pages += [comparison(d, before[d.name], seen[d.name]) for d in both]
     steep = [
@@ -58,7 +59,7 @@ def main() -> int:
     ]
     pages += [f"FAILED: {name}: {words}\n" for name, words in problems.items()]
     pages.append("".join(f"TOO STEEP: {one}\n" for one in steep) or "No slope is too steep.\n")
-    results.write_page(options.label, pages)
+    RESULTS.write_page(options.label, pages)
     print("\n".join(pages))
     return 1 if steep or problems else 0
 
@@ -96,7 +97,7 @@ def _measure_all(
             measure(
                 dimension,
                 server,
-                _steps_of(dimension, options),
+                steps_of(dimension, options.steps, is_quick=options.quick),
                 QUICK if options.quick else FULL,
                 tell=partial(_tell, what, seen),
             )
@@ -104,17 +105,20 @@ def _measure_all(
             # The other dimensions are still worth measuring.
             traceback.print_exc()
             problems[what] = f"{type(error).__name__}: {error}"
-        results.add(label, dimension.name, seen)
+        RESULTS.add(label, dimension.name, seen)
     return problems
 
 
-def _steps_of(dimension: Dimension, options: argparse.Namespace) -> tuple[int, ...]:
-    if options.steps:
-        return tuple(options.steps)
-    if options.quick:
-        few = tuple(step for step in dimension.steps if step <= QUICK_STEPS_MAX)
-        return few if len(few) > 1 else tuple(dimension.steps[:2])
-    return tuple(dimension.steps)
+def steps_of(
+    dimension: Dimension, wanted: Sequence[int] | None, *, is_quick: bool
+) -> tuple[int, ...]:
+    """Return the steps of a run: those that are wanted, or the dimension's, or its first ones."""
+    if wanted:
+        return tuple(wanted)
+    few = tuple(step for step in dimension.steps if step <= QUICK_STEPS_MAX)
+    if not is_quick:
+        return tuple(dimension.steps)
+    return few if len(few) > 1 else tuple(dimension.steps[:2])
 
 
 def _tell(what: str, seen: dict[int, Figures], count: int, figures: Figures) -> None:

@@ -26,15 +26,15 @@ _QUIET_MS = 3.0  # a second, which two stretches in a row may differ by, or a te
 class Effort:
     """How long to look."""
 
-    idle_seconds: float
+    idle_seconds: float  # twice; nodes renew their leases every 3 s
     operations: int
     rounds: int  # that the operations are split into
     warm_up: int
     quiet_step_seconds: float = 1.0  # two such stretches that are alike are quiet
 
 
-FULL = Effort(idle_seconds=4.0, operations=2_000, rounds=5, warm_up=200)
-QUICK = Effort(idle_seconds=2.0, operations=300, rounds=3, warm_up=30)
+FULL = Effort(idle_seconds=3.0, operations=2_000, rounds=5, warm_up=200)
+QUICK = Effort(idle_seconds=1.5, operations=300, rounds=3, warm_up=30)
 
 
 def measure(
@@ -99,15 +99,21 @@ def _step(
 
 
 def _idle(cluster: Cluster, seconds: float) -> dict[Measure, float]:
-    cpu, units, started = cluster.cpu_seconds(), cluster.units(), time.perf_counter()
-    time.sleep(seconds)
-    cpu, after = cluster.cpu_seconds() - cpu, cluster.units()
-    passed = time.perf_counter() - started
-    return {
-        Measure.IDLE_CPU: cpu / passed * 1000,
-        Measure.READ_UNITS: (after.reads - units.reads) / passed,
-        Measure.WRITE_UNITS: (after.writes - units.writes) / passed,
-    }
+    """Return the lesser of two windows: what happens once, a while after a start, is not idle."""
+    windows = []
+    for _ in range(2):
+        cpu, units, started = cluster.cpu_seconds(), cluster.units(), time.perf_counter()
+        time.sleep(seconds)
+        cpu, after = cluster.cpu_seconds() - cpu, cluster.units()
+        passed = time.perf_counter() - started
+        windows.append(
+            {
+                Measure.IDLE_CPU: cpu / passed * 1000,
+                Measure.READ_UNITS: (after.reads - units.reads) / passed,
+                Measure.WRITE_UNITS: (after.writes - units.writes) / passed,
+            }
+        )
+    return min(windows, key=lambda figures: figures[Measure.IDLE_CPU])
 
 
 def _work(

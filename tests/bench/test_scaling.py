@@ -9,18 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.scaling.__main__ import steps_of
 from bench.scaling.brokers import Tidelog
 from bench.scaling.cluster import HOT, Cluster
 from bench.scaling.dimension import JUDGED, Dimension, Growth, Measure
 from bench.scaling.dimensions import DIMENSIONS
 from bench.scaling.fit import Noise, fit, is_too_steep
 from bench.scaling.measuring import Effort, Figures, grow_through
+from bench.scaling.results import Results
 from bench.scaling.table import comparison, page, rows
 from tools.places import ROOT
 
 STEPS = (1, 10, 100, 1_000, 10_000)
 NOISE = Noise(2.0, 0.1)
-TINY = Effort(idle_seconds=0.2, operations=10, rounds=2, warm_up=1, quiet_step_seconds=0.1)
+TINY = Effort(idle_seconds=0.1, operations=10, rounds=2, warm_up=1, quiet_step_seconds=0.1)
 SEEN = (Measure.IDLE_CPU, Measure.WORK_CPU, Measure.WORK_P99, Measure.MEMORY)
 
 bases = st.floats(0, 1_000)
@@ -119,6 +121,25 @@ def test_a_comparison_has_what_both_runs_have() -> None:
     text = comparison(dimension, before, after)
     assert "| idle CPU, ms a second | 5.01 → 4 | 15 → 4 | 10 → 0 | 1 |" in text
     assert "memory" not in text
+
+
+def test_figures_of_one_dimension_leave_those_of_others(tmp_path: Path) -> None:
+    results = Results(tmp_path / "new")
+    assert results.read("before") == {}
+    seen = {1: {Measure.MEMORY: 40.0}, 1_000: {Measure.MEMORY: 48.0, Measure.IDLE_CPU: 5.5}}
+    results.add("before", "topics", seen)
+    results.add("before", "nodes", {1: {Measure.MEMORY: 1.0}})
+    results.add("before", "nodes", {10: {Measure.MEMORY: 2.0}})
+    assert results.read("before") == {"topics": seen, "nodes": {10: {Measure.MEMORY: 2.0}}}
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS, ids=lambda one: one.name)
+def test_a_quick_run_has_two_steps_at_least(dimension: Dimension) -> None:
+    assert steps_of(dimension, None, is_quick=False) == tuple(dimension.steps)
+    quick = steps_of(dimension, None, is_quick=True)
+    assert len(quick) > 1
+    assert quick == tuple(dimension.steps[: len(quick)])
+    assert steps_of(dimension, [1, 7], is_quick=True) == (1, 7)
 
 
 def test_two_small_dimensions_yield_a_table(tmp_path: Path) -> None:
