@@ -22,6 +22,7 @@ for its age, and no deletion is begun or ended: both go by the clock.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 from collections.abc import Callable, Sequence
@@ -56,6 +57,9 @@ from tidelog_node.tier.segment_catalog import SegmentCatalog
 logger = logging.getLogger(__name__)
 
 CLEAN_RETRY_SECONDS = 60.0
+# Deleted topics that are cleaned up together: each takes a dozen calls, one after the other, to
+# store and bucket, and the retention of everything else waits for all of them.
+CLEANED_AT_ONCE = 16
 TELL_RETRY_SECONDS = 5.0
 CLOCK_RETRY_SECONDS = 60.0  # while the clock is in doubt
 OTHERS_DELAY_MS = 600_000  # then the node that should clean a topic up is taken for gone
@@ -150,25 +154,36 @@ class Retention:
         image, now_ms = self._view.image, self._clock_ms()
         self._told_deletions &= image.deleted_topics.keys()
         waits: list[float] = []
-        for topic in image.deleted_topics.values():
-            due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
-            is_ours = _is_ours(topic, image, self._broker_id)
-            if not is_ours:
-                due_ms += OTHERS_DELAY_MS
-            try:
-                if is_ours or now_ms >= due_ms:
-                    await self._tell_deletion(topic, image.cluster_id)
-                if now_ms < due_ms:
-                    waits.append((due_ms - now_ms) / 1000)
-                    continue
-                await self._clean_topic(topic, image.cluster_id)
-            except TidelogError as error:
-                logger.warning(
-                    "deleted topic not cleaned up, will retry",
-                    extra={"topic": topic.name, "problem": str(error)},
-                )
-                waits.append(CLEAN_RETRY_SECONDS)
+        topics = tuple(image.deleted_topics.values())
+        for at in range(0, len(topics), CLEANED_AT_ONCE):
+            looks = [
+                self._clean_if_due(topic, image, now_ms)
+                for topic in topics[at : at + CLEANED_AT_ONCE]
+            ]
+            waits += [wait_s for wait_s in await asyncio.gather(*looks) if wait_s is not None]
         return min(waits, default=None)
+
+    async def _clean_if_due(
+        self, topic: DeletedTopic, image: ClusterImage, now_ms: int
+    ) -> float | None:
+        """Do what is due for a deleted topic; return in how many seconds more is, if any."""
+        due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
+        is_ours = _is_ours(topic, image, self._broker_id)
+        if not is_ours:
+            due_ms += OTHERS_DELAY_MS
+        try:
+            if is_ours or now_ms >= due_ms:
+                await self._tell_deletion(topic, image.cluster_id)
+            if now_ms < due_ms:
+                return (due_ms - now_ms) / 1000
+            await self._clean_topic(topic, image.cluster_id)
+        except TidelogError as error:
+            logger.warning(
+                "deleted topic not cleaned up, will retry",
+                extra={"topic": topic.name, "problem": str(error)},
+            )
+            return CLEAN_RETRY_SECONDS
+        return None
 
     async def _advance_log_start(self, led: LedPartition, log: UnifiedLog, *, expires: bool) -> int:
         """Advance both log starts; return the stored one, which is never behind the local."""

@@ -9,8 +9,10 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
@@ -23,19 +25,22 @@ from tidelog_core.metadata.records import (
     node_config_key,
     topic_key,
 )
-from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ANY_VERSION, Check, ItemKey, Write
 from tidelog_core.retention.deletion import start_deletions
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_node.flushing import Flusher
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.replicas import Replica
-from tidelog_node.tier.retention_loop import CLOCK_RETRY_SECONDS
+from tidelog_node.tier.retention_loop import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
+from tests.node.tier import tier_node
 from tests.node.tier.tier_node import (
     BROKER_ID,
     CONFIG,
     READY_TIMEOUT_S,
+    SETTLE_TIMEOUT_S,
     START_MS,
     TOPIC,
     TierNode,
@@ -551,6 +556,49 @@ def test_a_deleted_topic_that_cannot_go_keeps_no_other_from_it(tmp_path: Path) -
             assert await node.store.get(damaged.item_id) is not None
             await node.store.commit([Write(item.id, item.body, item.version + 1, False)])
             await eventually(partial(is_gone, damaged))
+
+    asyncio.run(run())
+
+
+def test_deleted_topics_are_cleaned_up_several_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may go together, each in a dozen calls that wait for store and bucket."""
+    under_way = 0
+    most = 0
+
+    class WatchedStore(SqliteMetadataStore):
+        async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                await super().commit(writes, checks=checks)
+            finally:
+                under_way -= 1
+
+    monkeypatch.setattr(tier_node, "SqliteMetadataStore", WatchedStore)
+    count = CLEANED_AT_ONCE + 3
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            tombstones = [
+                DeletedTopic(
+                    topic_id=uuid4(),
+                    name=f"gone-{number}",
+                    partition_count=1,
+                    deleted_ms=node.clock.now_ms - 60_001,
+                )
+                for number in range(count)
+            ]
+            await node.store.commit([records.put(one) for one in tombstones])
+            await node.view.refresh()
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                # The node's own round may be at it, too, and the one that comes second waits.
+                while await node.store.list(records.DELETED_TOPIC_COLLECTION):
+                    await node.tier.apply_retention()
+            # Two rounds one by one would be two at most.
+            assert 4 <= most <= 2 * CLEANED_AT_ONCE
 
     asyncio.run(run())
 
