@@ -51,11 +51,9 @@ def summarize(
         lines.append(f"  {span}  {fault.kind:<14}{fault.target}  {fault.detail}".rstrip())
     lines += ["", "longest time without an acknowledged write"]
     for name, (gap_s, from_s) in sorted(longest_gaps(history.writes).items()):
-        after = recovered.get(str(name))
-        told = "never" if after is None else f"after {after:.2f} s"
+        told = _recovery(str(name), recovered)
         lines.append(
-            f"  {name!s:<16}{gap_s:6.2f} s from {from_s:7.2f} s;"
-            f" took writes again {told} when the faults had ended"
+            f"  {name!s:<16}{gap_s:6.2f} s from {from_s:7.2f} s; {told} when the faults had ended"
         )
     lines += _notes(history)
     lines += ["", f"anomalies: {len(anomalies)}"]
@@ -82,6 +80,13 @@ def _steps(history: History, anomalies: Sequence[Anomaly]) -> list[str]:
         steps = steps_about(history.steps, source, offset)
         lines += [f"  {line}" for line in tell_steps(steps, source)]
     return lines
+
+
+def _recovery(name: str, recovered: Mapping[str, float | None]) -> str:
+    if name not in recovered:
+        return "was not tried"  # It was made later, or the run ended first.
+    after = recovered[name]
+    return f"took writes again {'never' if after is None else f'after {after:.2f} s'}"
 
 
 def _operations(history: History) -> list[str]:
