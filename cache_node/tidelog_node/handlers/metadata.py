@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -41,7 +42,14 @@ from tidelog_core.model import NO_LEADER
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
 from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
-from tidelog_node.handlers.metadata_pieces import METADATA_KEY, EncodedTopics, join_topics
+from tidelog_node.handlers.metadata_pieces import (
+    METADATA_KEY,
+    EncodedTopics,
+    encode_partition,
+    encode_topic,
+    join_partitions,
+    join_topics,
+)
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build, write_response
@@ -121,7 +129,7 @@ class MetadataHandlers:
         errors = await self._create_or_refuse(unknown, request, turn)
         image = self._view.image
         answers = [
-            self._topic(image, image.topics[name], request, version)
+            await self._topic(image, image.topics[name], request, version, turn)
             if name in image.topics
             else self._no_topic(errors.get(name, ErrorCode.unknown_topic_or_partition), name=name)
             async for name in turn.each(wanted)
@@ -198,12 +206,13 @@ class MetadataHandlers:
         if not all(topic_id in image.topic_names for topic_id in ids):
             image = await self._refreshed()
         answers: list[object] = []
-        async for topic_id in RequestTurn().each(ids):
+        turn = RequestTurn()
+        async for topic_id in turn.each(ids):
             topic = image.topic_by_id(topic_id)
             answers.append(
                 self._no_topic(ErrorCode.unknown_topic_id, topic_id=topic_id)
                 if topic is None
-                else self._topic(image, topic, request, version)
+                else await self._topic(image, topic, request, version, turn)
             )
         return self._response(image, answers, request, version)
 
@@ -258,13 +267,13 @@ class MetadataHandlers:
         if encoded is None:
             turn = RequestTurn()
             topics = [
-                self._topics.get(
+                await self._topics.get(
                     image,
                     brokers,
                     name,
                     version,
                     request.include_topic_authorized_operations,
-                    lambda topic: self._topic(image, topic, request, version),
+                    partial(self._encoded_topic, image, brokers, request, version, turn),
                 )
                 async for name in turn.each(names)
             ]
@@ -288,23 +297,36 @@ class MetadataHandlers:
         ]
         return self._response(self._view.image, answers, request, version)
 
-    def _topic(
-        self, image: ClusterImage, topic: Topic, request: MetadataRequest, version: int
+    async def _topic(
+        self,
+        image: ClusterImage,
+        topic: Topic,
+        request: MetadataRequest,
+        version: int,
+        turn: RequestTurn,
     ) -> object:
-        operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
         brokers = self._live_brokers(image)
-        return build(
-            response_v13.MetadataResponseTopic,
-            error_code=ErrorCode.none,
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=topic.is_internal,
-            partitions=tuple(
-                _partition(brokers, partition, version)
-                for partition in image.partitions(topic.name)
-            ),
-            topic_authorized_operations=operations,
-        )
+        partitions = [
+            _partition(brokers, partition, version)
+            async for partition in turn.each(image.partitions(topic.name))
+        ]
+        return _known_topic(topic, tuple(partitions), request)
+
+    async def _encoded_topic(  # noqa: PLR0917
+        self,
+        image: ClusterImage,
+        brokers: Mapping[int, Broker],
+        request: MetadataRequest,
+        version: int,
+        turn: RequestTurn,
+        topic: Topic,
+    ) -> bytes:
+        partitions = [
+            encode_partition(_partition(brokers, partition, version), version)
+            async for partition in turn.each(image.partitions(topic.name))
+        ]
+        empty = encode_topic(_known_topic(topic, (), request), version)
+        return join_partitions(empty, partitions, version)
 
     def _no_topic(
         self, error: ErrorCode, *, name: str | None = None, topic_id: UUID | None = None
@@ -418,6 +440,19 @@ def _name_error(name: str) -> ErrorCode:
     except InvalidTopic as error:
         return error.code
     return ErrorCode.unknown_topic_or_partition
+
+
+def _known_topic(topic: Topic, partitions: tuple[object, ...], request: MetadataRequest) -> object:
+    operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
+    return build(
+        response_v13.MetadataResponseTopic,
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=partitions,
+        topic_authorized_operations=operations,
+    )
 
 
 def _partition(brokers: Mapping[int, Broker], partition: Partition, version: int) -> object:

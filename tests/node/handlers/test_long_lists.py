@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kio.index import load_request_schema
 from tidelog_core import turns as core_turns
 from tidelog_core.config import NodeConfig
 from tidelog_node import request_turns
 
 from tests.loop_turns import loop_turns
-from tests.node.handlers.control_plane import cluster
+from tests.node.handlers.control_plane import cluster, make
 from tests.node.many_elements import messages_with
 
 COUNT = 4_000
@@ -24,15 +27,40 @@ LISTS = [  # API, version, list
 ]
 
 
-@pytest.mark.parametrize(("api_key", "version", "name"), LISTS)
-def test_no_turn_of_the_loop_is_about_all_elements_of_a_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api_key: int, version: int, name: str
-) -> None:
-    # Turns are as short as they can be, so few elements show what is not cut into turns.
+@pytest.fixture(autouse=True)
+def _turns_as_short_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few elements show what is not cut into turns."""
     for module in (request_turns, core_turns):
         monkeypatch.setattr(module, "TURN_SECONDS", 0.0)
     monkeypatch.setattr(request_turns, "REST_SECONDS", 0.0)
 
+
+@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize("also", [[], [{"name": "unknown"}]])
+def test_no_turn_of_the_loop_is_about_all_partitions_of_a_topic(
+    tmp_path: Path, version: int, also: list[dict[str, str]]
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as (node,):
+            new = {"num_partitions": COUNT, "replication_factor": 1}
+            topics = [{"name": "wide", "assignments": [], "configs": [], **new}]
+            await node.ask(19, 7, topics=topics, timeout=timedelta(seconds=60))
+            newest: Any = load_request_schema(3, 13)
+            wanted = make(newest, {"topics": [{"name": "wide"}, *also]})
+            await node.handle(3, version, make(newest, {"topics": also}))  # what is loaded once
+            with loop_turns() as turns:
+                await node.handle(3, version, wanted)
+            share = turns.longest_seconds / turns.total_seconds
+            print(f"{turns.longest_seconds * 1000:.1f} ms, {share:.2%}")
+            assert share < LONGEST_SHARE_MAX, turns.longest
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("api_key", "version", "name"), LISTS)
+def test_no_turn_of_the_loop_is_about_all_elements_of_a_list(
+    tmp_path: Path, api_key: int, version: int, name: str
+) -> None:
     async def main() -> None:
         static = NodeConfig(auto_create_topics_enable=False)
         async with cluster(tmp_path, static=static) as (node,):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from uuid import UUID
 
@@ -15,7 +16,9 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_node.handlers.metadata_pieces import (
     METADATA_KEY,
     EncodedTopics,
+    encode_partition,
     encode_topic,
+    join_partitions,
     join_topics,
 )
 from tidelog_node.wire.messages import build, write_response
@@ -61,22 +64,35 @@ def test_joined_topics_are_the_response_encoded_in_one_go(
     assert join_topics(encoded(()), pieces, version) == encoded(tuple(topics))
 
 
+@given(version=st.integers(0, 13), topic=TOPICS, operations=st.integers(-(2**31), 2**31 - 1))
+def test_joined_partitions_are_the_topic_encoded_in_one_go(
+    version: int, topic: response_v13.MetadataResponseTopic, operations: int
+) -> None:
+    topic = dataclasses.replace(topic, topic_authorized_operations=operations)  # type: ignore[arg-type]
+    empty = encode_topic(dataclasses.replace(topic, partitions=()), version)
+    pieces = [encode_partition(partition, version) for partition in topic.partitions]
+    assert join_partitions(empty, pieces, version) == encode_topic(topic, version)
+
+
 @pytest.mark.parametrize("change", ["topic", "partitions", "brokers"])
 def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: str) -> None:
     made: list[str] = []
 
-    def make(topic: Topic) -> object:
+    async def make(topic: Topic) -> bytes:
         made.append(topic.name)
-        return build(response_v13.MetadataResponseTopic, name=topic.name, topic_id=topic.topic_id)
+        return topic.name.encode()
 
     topics = {n: Topic(name=n, topic_id=UUID(int=i), partition_count=1) for i, n in enumerate("ab")}
     partitions = {topic.topic_id: (_partition(topic, 1),) for topic in topics.values()}
     image = ClusterImage(topics=topics, partitions_by_topic=partitions)
     brokers: dict[int, object] = {}
     encoded = EncodedTopics()
-    for _ in range(2):
-        for name in "ab":
-            encoded.get(image, brokers, name, 12, False, make)
+
+    async def get(names: str) -> None:
+        for name in names:
+            assert await encoded.get(image, brokers, name, 12, False, make) == name.encode()
+
+    asyncio.run(get("abab"))
     assert made == ["a", "b"]
     if change == "topic":
         renewed = {**topics, "a": dataclasses.replace(topics["a"], configs={"x": "y"})}
@@ -86,8 +102,7 @@ def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: str) -
         image = dataclasses.replace(image, partitions_by_topic=moved)
     else:
         brokers = {}
-    for name in "ab":
-        encoded.get(image, brokers, name, 12, False, make)
+    asyncio.run(get("ab"))
     assert made == ["a", "b", *("ab" if change == "brokers" else "a")]
 
 
