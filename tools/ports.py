@@ -2,13 +2,18 @@
 
 They lie below the range that Linux takes outgoing connections' ports from
 (32,768 and up), so no client's connection gets one between the choice and the
-server's start. Processes that choose at the same time begin far from each other.
+server's start. Nor does another process that chooses here: each locks the ports that it has
+chosen for as long as it lives, one byte a port of a file that they share.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import tempfile
+from functools import cache
+from pathlib import Path
 
 FIRST, END = 10_000, 32_000
 _SPREAD = 7919  # a prime: neighbouring process ids begin thousands of ports apart
@@ -32,9 +37,17 @@ def free_ports(count: int) -> int:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as sock:
-        try:
+    try:
+        fcntl.lockf(_chosen(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        with socket.socket() as sock:
             sock.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _chosen() -> int:
+    """Return the descriptor of the file that all lock; closing it would unlock everything."""
+    path = Path(tempfile.gettempdir()) / f"tidelog-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
