@@ -599,7 +599,7 @@ class GroupCoordinator:
             consumed = frozenset(
                 topic for topic in partitions if not is_empty and group.is_subscribed_to(topic)
             )
-            free = {topic: partitions[topic] for topic in partitions.keys() - consumed}
+            free = {topic: frozenset(partitions[topic]) for topic in partitions.keys() - consumed}
             if free:
                 await loaded.storage.remove_offsets(lambda page: free[page.topic], free)
                 if await loaded.storage.drop_pending(free):

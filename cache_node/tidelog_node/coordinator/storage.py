@@ -18,7 +18,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -54,6 +54,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.turns import Turn
 
 from tidelog_node.coordinator.group_items import GroupItems, PageLimits, new_record
 
@@ -232,15 +233,18 @@ class GroupStorage:
                 )
 
     async def remove_offsets(
-        self, choose: Callable[[GroupOffsets], Collection[int]], topics: Iterable[str] | None = None
+        self, choose: Callable[[GroupOffsets], Set[int]], topics: Iterable[str] | None = None
     ) -> tuple[int, int]:
         """Remove the partitions chosen from each page; return how many went and how many stay."""
         async with self._lock:
             await self._flush()
             pages = await read_pages(self._store, self._group_id, topics)
             removed, writes = 0, []
+            turn = Turn()
             for page in pages:
-                chosen = frozenset(choose(page)) & page.partitions.keys()
+                await turn.step()
+                wanted = choose(page)
+                chosen = {partition for partition in page.partitions if partition in wanted}
                 if not chosen:
                     continue
                 left = {p: o for p, o in page.partitions.items() if p not in chosen}

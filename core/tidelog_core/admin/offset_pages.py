@@ -14,8 +14,9 @@ from tidelog_core.metadata.groups import (
     offset_item_id,
     offset_page,
 )
-from tidelog_core.metadata.store import ABSENT, COMMIT_WRITES_MAX, MetadataStore
+from tidelog_core.metadata.store import ABSENT, COMMIT_WRITES_MAX, Item, MetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.turns import Turn
 
 PAGES_READ_SINGLY_MAX = 4  # from here on one listing is cheaper
 # One write is kept for the group's record.
@@ -72,7 +73,7 @@ async def read_pages(
     else:
         listed = [store.list(offset_collection(group_id), prefix=f"{t}/") for t in set(topics)]
         items = [item for some in await asyncio.gather(*listed) for item in some]
-    return [GroupOffsets.from_item(item) for item in items]
+    return await _pages_of(items)
 
 
 async def read_offsets(
@@ -92,13 +93,17 @@ async def read_offsets(
     else:
         pages = await _read_pages_of(store, group_id, partitions)
         partitions = {topic: frozenset(indexes) for topic, indexes in partitions.items()}
-    return {
-        TopicPartition(page.topic, partition): offset
-        for page in pages
-        if page.topic_id == topic_id_of(page.topic)
-        for partition, offset in page.partitions.items()
-        if partitions is None or partition in partitions[page.topic]
-    }
+    found: dict[TopicPartition, CommittedOffset] = {}
+    turn = Turn()
+    for page in pages:
+        await turn.step()
+        if page.topic_id == topic_id_of(page.topic):
+            found.update(
+                (TopicPartition(page.topic, partition), offset)
+                for partition, offset in page.partitions.items()
+                if partitions is None or partition in partitions[page.topic]
+            )
+    return found
 
 
 async def _read_pages_of(
@@ -111,4 +116,13 @@ async def _read_pages_of(
         return [page for page in pages if (page.topic, page.page) in wanted]
     ids = [offset_item_id(group_id, topic, page) for topic, page in wanted]
     items = await asyncio.gather(*(store.get(item_id) for item_id in ids))
-    return [GroupOffsets.from_item(item) for item in items if item is not None]
+    return await _pages_of(item for item in items if item is not None)
+
+
+async def _pages_of(items: Iterable[Item]) -> list[GroupOffsets]:
+    """Return the pages, read in turns with everyone else's work."""
+    pages, turn = [], Turn()
+    for item in items:
+        await turn.step()
+        pages.append(GroupOffsets.from_item(item))
+    return pages
