@@ -315,9 +315,26 @@ class GroupCoordinator:
     async def fetch_offsets(
         self, group_id: str, partitions: Mapping[str, Collection[int]] | None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of the partitions by topic, or of all with ``None``."""
+        """Return the committed offsets of the partitions by topic, or of all with ``None``.
+
+        What is committed of a topic that is not there counts for nothing. An image that is behind
+        may not show the topic yet, so the newest one decides, also on who coordinates the group.
+        """
+        is_behind = False
+
+        def is_topic(name: str, topic_id: UUID) -> bool:
+            nonlocal is_behind
+            is_known = self._is_topic(name, topic_id)
+            is_behind |= not is_known
+            return is_known
+
         await self._shard_of(group_id).loaded()
-        return await read_offsets(self._store, group_id, partitions, topic_id_of=self._topic_id)
+        found = await read_offsets(self._store, group_id, partitions, is_topic=is_topic)
+        if not is_behind:
+            return found
+        await self._view.refresh()
+        await self._shard_of(group_id).loaded()
+        return await read_offsets(self._store, group_id, partitions, is_topic=self._is_topic)
 
     async def validate_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Return whether the caller may be told committed offsets.
@@ -608,9 +625,8 @@ class GroupCoordinator:
 
         return await loaded.exclusively(remove)
 
-    def _topic_id(self, name: str) -> UUID | None:
-        topic = self._view.image.topic(name)
-        return None if topic is None else topic.topic_id
+    def _is_topic(self, name: str, topic_id: UUID) -> bool:
+        return self._view.image.topic_names.get(topic_id) == name
 
     def _consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         config = self._node_config()

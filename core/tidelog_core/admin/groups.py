@@ -157,13 +157,10 @@ class GroupAdmin:
 
     async def offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         """Return the group's committed offsets in topics that are there."""
-
-        def topic_id_of(name: str) -> UUID | None:
-            topic = image.topic(name)
-            return None if topic is None else topic.topic_id
-
-        image = await self._view.refresh()
-        return await read_offsets(self._store, group_id, None, topic_id_of=topic_id_of)
+        names = (await self._view.refresh()).topic_names
+        return await read_offsets(
+            self._store, group_id, None, is_topic=lambda name, topic_id: names.get(topic_id) == name
+        )
 
     async def start_offsets(self, group_id: str) -> dict[TopicPartition, Standing]:
         """Return where a share group has begun, in topics that are there."""

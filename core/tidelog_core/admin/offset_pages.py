@@ -81,12 +81,12 @@ async def read_offsets(
     group_id: str,
     partitions: Mapping[str, Collection[int]] | None,
     *,
-    topic_id_of: Callable[[str], UUID | None],
+    is_topic: Callable[[str, UUID], bool],
 ) -> dict[TopicPartition, CommittedOffset]:
     """Return the committed offsets of the partitions by topic, or of all with ``None``.
 
-    ``topic_id_of`` returns the id of the topic that has a name today: offsets of an
-    earlier one of that name are left out.
+    ``is_topic`` says whether the topic of that name has that id today: offsets of an
+    earlier one of the name are left out.
     """
     if partitions is None:
         pages = await read_pages(store, group_id)
@@ -97,7 +97,7 @@ async def read_offsets(
     turn = Turn()
     for page in pages:
         await turn.step()
-        if page.topic_id == topic_id_of(page.topic):
+        if is_topic(page.topic, page.topic_id):
             found.update(
                 (TopicPartition(page.topic, partition), offset)
                 for partition, offset in page.partitions.items()

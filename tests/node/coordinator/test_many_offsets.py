@@ -37,7 +37,7 @@ def test_no_turn_of_the_loop_is_about_all_offsets_of_a_group(
         some = frozenset(range(0, PARTITION_COUNT, 2))
         for wanted in ({TOPIC: some}, None):
             with loop_turns() as turns:
-                found = await read_offsets(store, "g", wanted, topic_id_of=lambda _: TOPIC_ID)
+                found = await read_offsets(store, "g", wanted, is_topic=lambda *_: True)
             assert len(found) == PARTITION_COUNT // (1 if wanted is None else 2)
             assert turns.longest_seconds < LONGEST_SHARE_MAX * turns.total_seconds, turns.longest
         with loop_turns() as turns:

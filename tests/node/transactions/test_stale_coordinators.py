@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TidelogError
+from tidelog_core.errors import NotCoordinator, OutcomeUnknown, StoreUnavailable, TidelogError
+from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.store import Write
+from tidelog_core.model import TopicPartition
 
+from tests.node.coordinator.cluster import create_topic, topic_id
 from tests.node.coordinator.virtual_time import run
 from tests.node.transactions.world import (
     GROUP,
@@ -133,5 +136,34 @@ def test_no_node_tells_a_reader_offsets_of_before(tmp_path: Path, seed: int) -> 
                 last = number if is_commit else last
                 await read(is_pending=False)
             assert answer_count > TRANSACTIONS
+
+    run(main())
+
+
+def test_a_node_that_does_not_know_a_topic_yet_does_not_say_that_nothing_is_committed_of_it(
+    tmp_path: Path,
+) -> None:
+    """A reader would begin by its reset policy."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            before = world.node
+            await world.take_over()
+            await create_topic(world.store, "new", 1)
+            await world.node.view.refresh()
+            value = CommittedOffset(7, -1, "", world.now_ms())
+            error = await world.node.groups.commit_offsets(
+                GROUP,
+                {("new", topic_id("new")): {0: value}},
+                member_id="",
+                group_instance_id=None,
+                generation=-1,
+            )
+            assert error is ErrorCode.none
+            for partitions in ({"new": [0]}, None):
+                with pytest.raises(NotCoordinator):
+                    await before.groups.fetch_offsets(GROUP, partitions)
+                found = await world.node.groups.fetch_offsets(GROUP, partitions)
+                assert found[TopicPartition("new", 0)].offset == 7
 
     run(main())
