@@ -25,6 +25,7 @@ from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import leave_isr
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.partition_writer import write_changes
+from tidelog_core.turns import Turn
 
 from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.replication.role import Leader
@@ -122,7 +123,9 @@ class LeaderWrites:
         proposed: dict[int, tuple[Replica, Leader]] = {}  # by id of the change
         changes: list[PartitionChange] = []
         brokers, now_ms = self._view.image.brokers, self._standing.now_ms()
+        turn = Turn()
         for replica in replicas:
+            await turn.step()  # A dead node may have followed thousands of them.
             leader = replica.leader
             if leader is None or leader.is_deposed:
                 self._restless.discard(replica)
@@ -168,7 +171,9 @@ class LeaderWrites:
         outcome = await write_changes(self._store, changes)
         now_ms = self._standing.now_ms()
         to_read: list[Replica] = []
+        turn = Turn()
         for change in outcome.written:
+            await turn.step()
             replica, leader = proposed[id(change)]
             before = set(leader.partition.isr)
             leader.on_written(change, now_ms)

@@ -7,17 +7,24 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+from tidelog_core import turns
+from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.admin.topics import NewTopic
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.replication.leader_writes import LeaderWrites
 
 from tests.core.replication.cluster import make_lease
+from tests.loop_turns import loop_turns
 from tests.node.replication.led_node import LedNode, led_node
 
 LAG_MS = 30_000  # as the setting has it by default
 LEASE_MS = 9_000
 SETTLE_SECONDS = 20.0
 STEP_MS = 60  # more than between two looks
+WIDE_COUNT = 300
+LONGEST_SHARE_MAX = 0.2  # of the time that all turns take
 LONG_STEP_MS = 1_500  # less than what would count as a pause of the process
 
 
@@ -164,3 +171,30 @@ def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
             await one.until(one.is_at_rest)
 
     asyncio.run(run())
+
+
+def test_no_turn_of_the_loop_is_about_all_partitions_that_a_dead_node_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            assignments = [(number, (1, 2, 3)) for number in range(WIDE_COUNT)]
+            admin = ClusterAdmin(store=node.store, view=node.view, node_config=lambda: node.config)
+            await admin.create_topic(NewTopic(name="wide", assignments=assignments))
+            led = list(node.replicas.replicas())
+            one = Leading(node)
+            await one.until(lambda: all(replica.is_leader for replica in led))
+            one.standing.observe(1, 1)
+            node.now_ms += 2 * LEASE_MS
+            one.standing.observe(2, 1)
+            with loop_turns() as seen:
+                await one.writes.look(led)
+            await node.view.refresh()
+            assert {p.isr for p in node.view.image.partitions("wide")} == {(1, 2)}
+            share = seen.longest_seconds / seen.total_seconds
+            print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.2%}")
+            assert share < LONGEST_SHARE_MAX, seen.longest
+
+    asyncio.run(main())
