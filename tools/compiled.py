@@ -39,9 +39,15 @@ MODULES = (
         f"{_CORE}/replication/{name}.py"
         for name in ("follower_progress", "follower_state", "leader_state", "owed_acks")
     ),
-    *(f"{_NODE}/{name}.py" for name in ("connection", "dispatch", "owed_reply", "replicas")),
+    *(
+        f"{_NODE}/{name}.py"
+        for name in ("connection", "dispatch", "fetch_sessions", "owed_reply", "replicas")
+    ),
     *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "wire")),
-    *(f"{_NODE}/handlers/{name}.py" for name in ("fetch", "owed_answers", "produce")),
+    *(
+        f"{_NODE}/handlers/{name}.py"
+        for name in ("fetch", "fetch_reading", "owed_answers", "produce")
+    ),
     f"{_NODE}/replication/role.py",
     *(f"{_NODE}/wire/{name}.py" for name in ("fetch", "primitives", "produce")),
 )

@@ -64,7 +64,8 @@ class HotRoute:
 
     ``advertised_min_version`` may be lower: what clients want to see before they use
     features that newer versions have. A request of a route that ``names_replica`` has a
-    ``replica_id``, which is negative for a client.
+    ``replica_id``, which is negative for a client. ``weigh`` tells the elements that a parsed
+    request makes its handler go through, where they may be more than it has.
     """
 
     api_key: int
@@ -76,6 +77,7 @@ class HotRoute:
     advertised_min_version: int
     wants_peer: bool = False
     names_replica: bool = False
+    weigh: Callable[[Any], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,11 @@ class Dispatch:
             raise CloseConnection(
                 f"a request of API {api_key}: {problem}, see {PARTITIONS_SETTING}"
             ) from problem
-        if len(frame) > MANY_BYTES_MIN and request.element_count > MANY_ELEMENTS:
+        if hot.weigh is not None:
+            has_many = hot.weigh(request) > MANY_ELEMENTS
+        else:
+            has_many = len(frame) > MANY_BYTES_MIN and request.element_count > MANY_ELEMENTS
+        if has_many:
             is_follower = hot.names_replica and request.replica_id >= 0
             began = self._pace.begin(peer.client_host, is_follower=is_follower)
             try:

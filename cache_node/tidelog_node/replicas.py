@@ -62,10 +62,13 @@ WAKE_BYTES = 2**31  # more than any fetch can wait for
 
 
 class AppendWaiter(Protocol):
-    """Someone who waits for records of a partition."""
+    """Someone who waits for records of a partition, or for anything else to change there."""
 
     def on_append(self, size_bytes: int) -> None:
-        """Note that so many more bytes can be read. Must not append or read here."""
+        """Note that so many more bytes can be read. Must not append or read here.
+
+        With 0 something else has changed, for which nobody is kept from waiting.
+        """
 
 
 class Replica:
@@ -125,8 +128,9 @@ class Replica:
         self.is_internal = partition.topic in RESERVED_TOPICS
         self.role: ReplicaRole | None = None  # None: there is no other replica
         self.settled_epoch = -1  # the last in which the log could be led from
-        self.waiters: set[AppendWaiter] = set()  # for committed records
-        self.follower_waiters: set[AppendWaiter] = set()  # for any
+        # For committed records, and for any; both hear of all other changes as well.
+        self.waiters: set[AppendWaiter] = set()
+        self.follower_waiters: set[AppendWaiter] = set()
         # Held while the log is being opened, on whatever thread, and while that changes from
         # which it is opened. Others see a log that is not open, or one that is up to date.
         self.opening = RLock()
@@ -166,6 +170,7 @@ class Replica:
             # The ISR is this node alone: whatever the log holds is replicated.
             log.advance_high_watermark(log.log_end_offset)
         self._changed.add(self)
+        log.on_moved = self.tell_waiters
         return log
 
     def open(self) -> None:
@@ -206,6 +211,7 @@ class Replica:
         is_disk_full = self._disk.note(error)
         if self.is_in_trouble:
             self._on_trouble(self)
+            self.wake()  # Who waits for records will get none.
         return is_disk_full
 
     def reopen(self, quarantine: Path | None) -> UnifiedLog:
@@ -226,12 +232,15 @@ class Replica:
         if self.role is None:
             log.advance_high_watermark(log.log_end_offset)
         self._changed.add(self)
+        log.on_moved = self.tell_waiters
+        self.wake()
 
     def give_up(self, damage: CorruptLog) -> None:
         """Never open the log again: it cannot be, whoever tries."""
         with self.opening:
             self._log = None
             self._set_refusal(damage)
+        self.wake()
 
     def begin_anew(self) -> None:
         """Let a log be opened where the damaged one was; its files are set aside."""
@@ -340,10 +349,21 @@ class Replica:
             role.require_leader()
 
     def wake_readers(self, size_bytes: int) -> None:
-        """Tell those who wait for committed records that there may be so many bytes more."""
+        """Tell those who wait for committed records that there may be so many bytes more.
+
+        Followers hear of the high watermark.
+        """
         self._changed.add(self)
         for waiter in tuple(self.waiters):
             waiter.on_append(size_bytes)
+        if self.follower_waiters:
+            for waiter in tuple(self.follower_waiters):
+                waiter.on_append(0)
+
+    def tell_waiters(self) -> None:
+        """Tell everyone that something is not as it was when they looked."""
+        for waiter in (*self.waiters, *self.follower_waiters):
+            waiter.on_append(0)
 
     def wake(self) -> None:
         """Make everyone who waits look again: the partition has changed hands or is gone."""
@@ -420,7 +440,7 @@ class ReplicaManager:
         self.leaders = Leaders(view)
         self._leads = leads or (lambda partition: partition.leader == broker_id)
         self._may_serve = may_serve
-        self._clock_ms = clock_ms
+        self.clock_ms = clock_ms  # by which followers are late
         # Called with a replica that now follows someone (else), and with one of which the
         # leader may want to write the partition's item.
         self.on_following: Callable[[Replica], None] = _ignore
@@ -575,7 +595,7 @@ class ReplicaManager:
         leader = None if replica is None else replica.leader
         if replica is None or leader is None:
             return False
-        leader.begin_hand_over(successor, is_leaving=is_leaving, now_ms=self._clock_ms())
+        leader.begin_hand_over(successor, is_leaving=is_leaving, now_ms=self.clock_ms())
         self.on_wants_write(replica)
         return True
 
@@ -729,6 +749,7 @@ class ReplicaManager:
     def _go_offline(self, replica: Replica, error: Exception, *, is_known: bool = False) -> None:
         replica.is_leader = False
         replica.followed = None
+        replica.wake()
         if is_known:
             return
         if not (isinstance(error, OSError | StorageError) and replica.note_failure(error)):
@@ -785,7 +806,9 @@ class ReplicaManager:
         replica.is_leader = role.leader is not None
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch
-        if change is not RoleChange.NONE:
+        if change is RoleChange.NONE:
+            replica.tell_waiters()  # Of another ISR, for example.
+        else:
             replica.wake()
         if change is RoleChange.BECAME_FOLLOWER:
             self.on_following(replica)
@@ -819,7 +842,7 @@ class ReplicaManager:
     def _make_role(self, replica: Replica) -> ReplicaRole:
         return ReplicaRole(
             self._broker_id,
-            clock_ms=self._clock_ms,
+            clock_ms=self.clock_ms,
             may_serve=self._may_serve,
             wake_readers=replica.wake_readers,
             wants_write=lambda: self.on_wants_write(replica),

@@ -41,7 +41,7 @@ PRESENCE = frozenset(
 MESSAGE = "error_message"
 # Left out: how long a broker throttles, how big a disk is, and what it says in prose.
 LEFT_OUT = frozenset({"throttle_time", "total_bytes", "usable_bytes", "documentation"})
-POSITIVE = frozenset({"port", "producer_id"})
+POSITIVE = frozenset({"port", "producer_id", "session_id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _normalised(value: Any, peer: Peer, name: str = "") -> Any:
     if name in PRESENCE:
         return "absent" if value in {None, "", -1} else "present"
     if name in POSITIVE and isinstance(value, int):
-        return "some" if value >= 0 else value
+        return "some" if value >= (name == "session_id") else value  # 0 is no session
     if isinstance(value, uuid.UUID):
         known = {topic_id: topic for topic, topic_id in peer.topic_ids.items()}
         return f"id of {known[value]}" if value in known else "unknown id"

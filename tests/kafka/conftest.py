@@ -19,7 +19,6 @@ CONFIG = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-    "max.incremental.fetch.session.cache.slots": "0",
     "group.max.size": "3",
     "group.consumer.max.size": "3",
     "group.share.max.size": "3",

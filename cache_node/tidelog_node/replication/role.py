@@ -16,6 +16,7 @@ from typing import Protocol
 from tidelog_core.errors import NotLeaderOrFollower, TidelogError
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import FollowerState
 from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
@@ -126,6 +127,7 @@ class ReplicaRole:
         *,
         replica_epoch: int,
         log_start_offset: int,
+        contact: FollowerContact | None = None,
     ) -> None:
         """Note what a follower holds. Raises as ``LeaderState.on_fetch``."""
         leader = self.require_leader()
@@ -135,6 +137,7 @@ class ReplicaRole:
             replica_epoch=replica_epoch,
             log_start_offset=log_start_offset,
             now_ms=self._clock_ms(),
+            contact=contact,
         )
         if has_moved:
             self.follow_high_watermark(log)

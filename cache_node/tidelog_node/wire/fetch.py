@@ -50,9 +50,13 @@ from tidelog_node.wire.produce import Endpoint, write_endpoints_tag
 API_KEY = 1
 VERSION_MIN = 4
 VERSION_MAX = 18
+SESSIONS_FROM = 7
 FLEXIBLE_FROM = 12
 TOPIC_ID_FROM = 13
 REPLICA_STATE_FROM = 15
+
+NO_SESSION = 0  # the id of no session
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1  # of a request that opens a session, that wants none
 
 # Below this many bytes one pread and a gathered send beat a sendfile call of their own.
 SENDFILE_BYTES_MIN = 65_536
@@ -87,6 +91,8 @@ class FetchPartition(NamedTuple):
 
 # One topic of a request: its name (or id) as sent, and its partitions.
 FetchTopic = tuple[bytes, list[FetchPartition]]
+# One topic of which the session lets partitions go: its name (or id) as sent, and which.
+ForgottenTopic = tuple[bytes, list[int]]
 
 
 @dataclass(slots=True)
@@ -103,7 +109,8 @@ class FetchRequest:
     topics: list[FetchTopic]
     rack: bytes = b""  # of the consumer
     replica_epoch: int = -1  # of the follower: the version of its registration
-    element_count: int = field(default=1, compare=False)  # topics, partitions, forgotten topics
+    element_count: int = field(default=1, compare=False)  # topics, partitions, forgotten ones
+    forgotten: list[ForgottenTopic] = field(default_factory=list)
 
 
 class FetchResult(NamedTuple):
@@ -135,12 +142,12 @@ def parse_fetch(
         position += 4
     max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(frame, position)
     position += 13
-    session_id, session_epoch = 0, -1
-    if version >= 7:
+    session_id, session_epoch = NO_SESSION, FINAL_EPOCH
+    if version >= SESSIONS_FROM:
         session_id, session_epoch = _SESSION.unpack_from(frame, position)
         position += 8
     if version >= FLEXIBLE_FROM:
-        topics, rack, position, left = _parse_flexible_topics(
+        topics, forgotten, rack, position, left = _parse_flexible_topics(
             frame, position, version, elements_max
         )
         if frame[position]:
@@ -148,7 +155,7 @@ def parse_fetch(
             if version >= REPLICA_STATE_FROM:
                 replica_id, replica_epoch = in_state
     else:
-        topics, rack, left = _parse_plain_topics(frame, position, version, elements_max)
+        topics, forgotten, rack, left = _parse_plain_topics(frame, position, version, elements_max)
     return FetchRequest(
         replica_id,
         max_wait_ms,
@@ -161,12 +168,13 @@ def parse_fetch(
         rack,
         replica_epoch,
         elements_max - left,
+        forgotten,
     )
 
 
 def _parse_plain_topics(
     frame: memoryview, position: int, version: int, left: int
-) -> tuple[list[FetchTopic], bytes, int]:
+) -> tuple[list[FetchTopic], list[ForgottenTopic], bytes, int]:
     topic_count, position = read_array_length(frame, position)
     left = spend(left, topic_count)
     topics: list[FetchTopic] = []
@@ -189,29 +197,32 @@ def _parse_plain_topics(
                 position += 16
             partitions.append(FetchPartition(index, epoch, offset, -1, start, bytes_max))
         topics.append((name, partitions))
-    if version >= 7:
-        position, left = _skip_forgotten(frame, position, left)
+    forgotten: list[ForgottenTopic] = []
+    if version >= SESSIONS_FROM:
+        topic_count, position = read_array_length(frame, position)
+        left = spend(left, topic_count)
+        for _ in range(topic_count):
+            name, position = read_string(frame, position)
+            partition_count, position = read_array_length(frame, position)
+            left = spend(left, partition_count)
+            indexes, position = _parse_indexes(frame, position, partition_count)
+            forgotten.append((name, indexes))
     rack = b""
     if version >= 11:
         rack, position = read_string(frame, position)
-    return topics, rack, left
+    return topics, forgotten, rack, left
 
 
-def _skip_forgotten(frame: memoryview, position: int, left: int) -> tuple[int, int]:
-    topic_count, position = read_array_length(frame, position)
-    left = spend(left, topic_count)
-    for _ in range(topic_count):
-        _, position = read_string(frame, position)
-        partition_count, position = read_array_length(frame, position)
-        position += 4 * partition_count
-    if position > len(frame):
-        raise MalformedRequest("forgotten topics do not fit their request")
-    return position, left
+def _parse_indexes(frame: memoryview, position: int, count: int) -> tuple[list[int], int]:
+    end = position + 4 * count
+    if end > len(frame):
+        raise MalformedRequest("forgotten partitions do not fit their request")
+    return [index for (index,) in INT32.iter_unpack(frame[position:end])], end
 
 
 def _parse_flexible_topics(
     frame: memoryview, position: int, version: int, left: int
-) -> tuple[list[FetchTopic], bytes, int, int]:
+) -> tuple[list[FetchTopic], list[ForgottenTopic], bytes, int, int]:
     has_topic_ids = version >= TOPIC_ID_FROM
     topic_count, position = read_compact_array_length(frame, position)
     left = spend(left, topic_count)
@@ -231,19 +242,24 @@ def _parse_flexible_topics(
             position = skip_tagged_fields(frame, position) if frame[position] else position + 1
         position = skip_tagged_fields(frame, position)
         topics.append((name, partitions))
+    forgotten: list[ForgottenTopic] = []
     topic_count, position = read_compact_array_length(frame, position)
     left = spend(left, topic_count)
     for _ in range(topic_count):
         if has_topic_ids:
+            name = bytes(frame[position : position + 16])
             position += 16
         else:
-            _, position = read_compact_string(frame, position)
+            name, position = read_compact_string(frame, position)
         partition_count, position = read_compact_array_length(frame, position)
-        position = skip_tagged_fields(frame, position + 4 * partition_count)
+        left = spend(left, partition_count)
+        indexes, position = _parse_indexes(frame, position, partition_count)
+        position = skip_tagged_fields(frame, position)
+        forgotten.append((name, indexes))
     rack, position = read_compact_string(frame, position)
     if position >= len(frame):
         raise MalformedRequest("the request ends early")
-    return topics, rack, position, left
+    return topics, forgotten, rack, position, left
 
 
 def _parse_replica_state(frame: memoryview, position: int) -> tuple[int, int]:
@@ -267,6 +283,7 @@ def encode_fetch(
     topics: Sequence[tuple[bytes, Sequence[FetchResult]]],
     *,
     error_code: int = 0,
+    session_id: int = NO_SESSION,
     endpoints: Sequence[Endpoint] = (),
 ) -> Reply:
     """Return the whole response in segments, its size and header included.
@@ -275,8 +292,8 @@ def encode_fetch(
     """
     is_flexible = version >= FLEXIBLE_FROM
     head = bytearray(9 if is_flexible else 8)
-    if version >= 7:
-        head += _TOP.pack(0, error_code, 0)
+    if version >= SESSIONS_FROM:
+        head += _TOP.pack(0, error_code, session_id)
     else:
         head += b"\x00\x00\x00\x00"
     segments: list[bytes | bytearray | FileSlice] = [head]

@@ -99,6 +99,7 @@ class UnifiedLog:
         "_producers",
         "_start",
         "_verifications",
+        "on_moved",
     )
 
     def __init__(
@@ -128,6 +129,9 @@ class UnifiedLog:
         self._is_closed = False
         self._is_given_up = False  # offline, and not for an error of the disk
         self._verifications = Verifications()
+        # Called after the log's start has moved, or its end or high watermark otherwise than
+        # forward, and once it is taken offline. Must not use the log.
+        self.on_moved: Callable[[], None] | None = None
 
     @classmethod
     def open(
@@ -610,7 +614,12 @@ class UnifiedLog:
             return False
         self._cleaning.settle()
         self._start.advance(offset)
+        self._tell_moved()
         return True
+
+    def _tell_moved(self) -> None:
+        if self.on_moved is not None:
+            self.on_moved()
 
     def set_tiered_up_to(self, offset: int) -> None:
         """Note that everything below ``offset`` is durable in the tier."""
@@ -667,6 +676,7 @@ class UnifiedLog:
         self._start.offset = min(self._start.offset, offset)
         self._high_watermark = min(self._high_watermark, offset)
         self._producers.advance_high_watermark(self._high_watermark)
+        self._tell_moved()
 
     @contextmanager
     def _truncating(self) -> Iterator[None]:
@@ -722,6 +732,7 @@ class UnifiedLog:
         self._producers = producers
         self._start.offset, self._high_watermark = log_start_offset, offset
         self._producers.advance_high_watermark(offset)
+        self._tell_moved()
 
     # -- compaction --
 
@@ -888,6 +899,7 @@ class UnifiedLog:
         self._is_given_up = True
         self._durability.cancel()
         self._local.go_offline()
+        self._tell_moved()
 
     def delete(self) -> None:
         """Remove the log and its files."""

@@ -1,0 +1,397 @@
+"""Incremental fetch sessions: a client names what changes, the leader says what has news.
+
+A session keeps the partitions that its client fetches, each with what the client asked for last
+and what it was told last. A request of the session names the partitions whose position or limits
+have changed, and an answer has those with news: records, another high watermark or log start
+offset, an error, a divergence, a better replica. The fields and the order of an answer's
+partitions are Kafka's: those that had records go behind all others.
+
+**Only partitions with news are visited.** Each is either *dirty*, and is looked at by the next
+request and by every look of a request that waits; or *settled*: it was looked at, had nothing for
+the client, and nothing of its replica has changed since. A request that names nothing, in a
+session without dirty partitions, visits nothing. The rules:
+
+- *Dirty* is a partition that was just opened or added, that the request names, that its replica
+  reports (``on_append``), or whose last look found anything at all: records, also those that an
+  answer has had no room for, that are read from the tier, that wait for ``min_bytes``, or that
+  the client has been sent, for it may not have taken them; an error, a divergence, a better
+  replica; a high watermark or log start that the client has not been told.
+- It is *settled* by a look alone, at the moment of the look: no error, no records although it was
+  read up to the very end that this client may see, and nothing that the client does not know.
+  An answer never settles anything. So nothing that comes between a look and its answer is lost,
+  and an answer that is never sent leaves everything as dirty as it was.
+- A settled partition *watches* the replica that it was looked at in: it is one of the
+  ``waiters`` there (of the ``follower_waiters``, if a follower asks). It begins to watch in the
+  same step of the event loop in which it is looked at, so no change falls between. Everything
+  that can make news goes through its ``Replica``: appends (for followers), the high watermark, with
+  which alone the last stable offset moves, and the log start offset, cuts of the log, a log that
+  goes offline or is exchanged, another leader, leader epoch or ISR, the end of the replica. What no
+  replica reports is whether this node may serve at all: without that every partition is visited.
+- A follower's partition is not settled before it is in the ISR: each request says again that it
+  wants in.
+- A better replica for a consumer (KIP-392) is looked for when a partition is looked at. Where
+  nothing is written the consumer stays; Kafka sends it away at the next request.
+
+A dirty partition of a session for which nobody waits lets go of its replica, so that sessions
+whose clients are gone cost each partition one call.
+
+**Who has a session.** As in Kafka it belongs to who knows its id, a random one of 2**31, and its
+next epoch; it outlives connections. There are ``max.incremental.fetch.session.cache.slots``. A new
+one takes the place of one unused for two minutes, else of the smallest that is as old and has fewer
+partitions; a follower's takes any client's, and the place of the same follower's last one. All
+together have ``max.incremental.fetch.session.cache.partitions``; where these are used up a session
+of a client as old as that and with more partitions than the new one makes room, for a follower any
+client's, the largest first. Without room the client gets session id 0 and names everything.
+
+Whoever guesses id and epoch can move the session on, so that its owner is told
+INVALID_FETCH_SESSION_EPOCH and opens another, and reads what he could read without it: nobody is
+authenticated yet, and a session will be its principal's. A follower's takes its broker id as well.
+
+Source: KIP-227; Kafka's ``FetchSession``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from tidelog_core.replication.follower_progress import FollowerContact
+
+from tidelog_node.replicas import WAKE_BYTES, AppendWaiter, Replica
+from tidelog_node.wire.fetch import (
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchPartition,
+    FetchResult,
+    FetchTopic,
+    ForgottenTopic,
+)
+
+EVICTABLE_AFTER_MS = 120_000.0  # Kafka's min.incremental.fetch.session.eviction.ms
+EPOCH_MAX = SESSION_ID_MAX = 2**31 - 1
+_UNKNOWN = -1  # an offset that the client has not been told
+
+_Worth = tuple[bool, int, int]
+"""What a session is worth: a follower's more than a client's, then by size; and its id."""
+
+
+class SessionPartition:
+    """One partition of a session; an ``AppendWaiter`` of its replica while it watches that."""
+
+    __slots__ = (
+        "_replica",
+        "is_dirty",
+        "session",
+        "told_high_watermark",
+        "told_log_start",
+        "topic",
+        "wanted",
+    )
+
+    def __init__(self, session: FetchSession, topic: bytes, wanted: FetchPartition) -> None:
+        self.session = session
+        self.topic = topic  # its name or id, as the session's requests have it
+        self.wanted = wanted  # as the client has said last
+        self.told_high_watermark = _UNKNOWN
+        self.told_log_start = _UNKNOWN
+        self.is_dirty = False
+        self._replica: Replica | None = None  # that it watches
+
+    def on_append(self, size_bytes: int) -> None:
+        """Note that something has changed, and that so many more bytes can be read."""
+        session = self.session
+        session.mark(self)
+        poll = session.poll
+        if poll is None:
+            self.unwatch()
+        else:
+            poll.on_append(size_bytes)
+
+    def watch(self, replica: Replica) -> None:
+        """Hear of what happens to the replica, and to no other."""
+        if self._replica is replica or self.session.is_ended:
+            return
+        self.unwatch()
+        self._replica = replica
+        if self.session.replica_id >= 0:
+            replica.follower_waiters.add(self)
+        else:
+            replica.waiters.add(self)
+
+    def unwatch(self) -> None:
+        """Hear of nothing."""
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            replica.waiters.discard(self)
+            replica.follower_waiters.discard(self)
+
+    def has_news(self, result: FetchResult) -> bool:
+        """Whether the client must be sent this result."""
+        return (
+            result.records is not None
+            or result.high_watermark != self.told_high_watermark
+            or result.log_start_offset != self.told_log_start
+            or result.error_code != 0
+            or result.diverging is not None
+            or result.preferred_replica >= 0
+        )
+
+    def tell(self, result: FetchResult) -> None:
+        """Note that the client is sent this result."""
+        # After an error nothing counts as told, so that it hears once the error is over.
+        self.told_high_watermark = _UNKNOWN if result.error_code else result.high_watermark
+        self.told_log_start = result.log_start_offset
+
+
+class FetchSession:
+    """The partitions of one client. For the node's event loop only."""
+
+    __slots__ = (
+        "contact",
+        "created_ms",
+        "dirty",
+        "is_ended",
+        "is_filed_by_all",
+        "last_used_ms",
+        "next_epoch",
+        "partitions",
+        "poll",
+        "replica_id",
+        "session_id",
+        "size",
+        "terms",
+        "uses_ids",
+    )
+
+    def __init__(
+        self,
+        session_id: int,
+        *,
+        replica_id: int,
+        uses_ids: bool,
+        contact: FollowerContact | None,
+        now_ms: float,
+    ) -> None:
+        self.session_id = session_id
+        self.replica_id = replica_id  # negative: a client's
+        self.uses_ids = uses_ids  # topics are named by their ids
+        self.contact = contact  # of the follower
+        self.created_ms = self.last_used_ms = now_ms
+        self.next_epoch = INITIAL_EPOCH + 1  # that the next request must have
+        self.partitions: dict[tuple[bytes, int], SessionPartition] = {}
+        # To be looked at, in this order. A dict, for it keeps the order and has no doubles.
+        self.dirty: dict[SessionPartition, None] = {}
+        self.poll: AppendWaiter | None = None  # the request that waits
+        # What every partition is read by. Who changes it has everything looked at again.
+        self.terms: tuple[int, bytes, int] | None = None
+        self.is_ended = False
+        # Of ``FetchSessions``: how many partitions it has counted, and where it has filed them.
+        self.size = 0
+        self.is_filed_by_all = False
+
+    def mark(self, partition: SessionPartition) -> None:
+        """Have the partition looked at."""
+        if not partition.is_dirty:
+            partition.is_dirty = True
+            self.dirty[partition] = None
+
+    def settle(self, partition: SessionPartition) -> None:
+        """Look at the partition no more until it is marked."""
+        if partition.is_dirty:
+            partition.is_dirty = False
+            del self.dirty[partition]
+
+    def move_back(self, partition: SessionPartition) -> None:
+        """Let all others come first."""
+        if partition.is_dirty:
+            del self.dirty[partition]
+            self.dirty[partition] = None
+
+    def mark_all(self) -> None:
+        """Have everything looked at."""
+        for partition in self.partitions.values():
+            self.mark(partition)
+
+    def add(self, topics: Sequence[FetchTopic]) -> None:
+        """Take what a request names: new partitions, and other wishes for those that it has."""
+        for name, wanted_partitions in topics:
+            for wanted in wanted_partitions:
+                key = (name, wanted.partition)
+                partition = self.partitions.get(key)
+                if partition is None:
+                    partition = SessionPartition(self, name, wanted)
+                    self.partitions[key] = partition
+                else:
+                    partition.wanted = wanted
+                self.mark(partition)
+
+    def forget(self, topics: Sequence[ForgottenTopic]) -> None:
+        """Let partitions go."""
+        for name, indexes in topics:
+            for index in indexes:
+                partition = self.partitions.pop((name, index), None)
+                if partition is not None:
+                    partition.unwatch()
+                    self.settle(partition)
+
+    def advance(self) -> None:
+        """Expect the next request."""
+        self.next_epoch = 1 if self.next_epoch == EPOCH_MAX else self.next_epoch + 1
+
+    def end(self) -> None:
+        """Watch nothing any more, and let the request that waits be answered."""
+        self.is_ended = True
+        for partition in self.partitions.values():
+            partition.unwatch()
+        if self.poll is not None:
+            self.poll.on_append(WAKE_BYTES)
+
+
+class FetchSessions:
+    """The sessions of one node."""
+
+    def __init__(self, *, slots_max: int, partitions_max: int, session_partitions_max: int) -> None:
+        """``session_partitions_max`` bounds the partitions of one session."""
+        self._slots_max = slots_max
+        self._partitions_max = partitions_max
+        self._session_partitions_max = session_partitions_max
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the last used last
+        self._of_followers: dict[int, FetchSession] = {}  # by broker id
+        # What another client's new session may replace, and what a follower's may.
+        self._by_all: list[_Worth] = []
+        self._by_followers: list[_Worth] = []
+        self.partition_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def find(self, session_id: int) -> FetchSession | None:
+        """Return the session, if there is one."""
+        return self._sessions.get(session_id)
+
+    def open(
+        self,
+        size: int,
+        *,
+        replica_id: int,
+        uses_ids: bool,
+        contact: FollowerContact | None,
+        now_ms: float,
+    ) -> FetchSession | None:
+        """Return a new session for so many partitions, ``None`` where there is no room.
+
+        ``touch`` counts the partitions once they are added.
+        """
+        is_follower = replica_id >= 0
+        if is_follower and replica_id in self._of_followers:
+            self.close(self._of_followers[replica_id])
+        if size > self._session_partitions_max:
+            return None
+        if len(self._sessions) >= self._slots_max and not self._evict(is_follower, size, now_ms):
+            return None
+        if not self._make_room(size, is_follower, size, now_ms):
+            return None
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = 1 + secrets.randbelow(SESSION_ID_MAX)
+        session = FetchSession(
+            session_id, replica_id=replica_id, uses_ids=uses_ids, contact=contact, now_ms=now_ms
+        )
+        self._sessions[session_id] = session
+        if is_follower:
+            self._of_followers[replica_id] = session
+        self._file(session)
+        return session
+
+    def may_grow(self, session: FetchSession, topics: Sequence[FetchTopic], now_ms: float) -> bool:
+        """Return whether the session may take what a request names; may evict others."""
+        named = sum(len(partitions) for _, partitions in topics)
+        if (
+            session.size + named <= self._session_partitions_max
+            and self.partition_count + named <= self._partitions_max
+        ):
+            return True
+        keys = {(name, wanted.partition) for name, partitions in topics for wanted in partitions}
+        added = len(keys - session.partitions.keys())
+        size = session.size + added
+        return added == 0 or (
+            size <= self._session_partitions_max
+            and self._make_room(added, session.replica_id >= 0, size, now_ms)
+        )
+
+    def touch(self, session: FetchSession, now_ms: float) -> None:
+        """Note that the session is used now, and how many partitions it has."""
+        self._sessions.move_to_end(session.session_id)
+        session.last_used_ms = now_ms
+        is_old = now_ms - session.created_ms > EVICTABLE_AFTER_MS
+        if len(session.partitions) != session.size or is_old != session.is_filed_by_all:
+            self._unfile(session)
+            session.is_filed_by_all = is_old
+            self._file(session)
+
+    def close(self, session: FetchSession) -> None:
+        """End the session, if that has not been done."""
+        if session.is_ended:
+            return
+        del self._sessions[session.session_id]
+        if self._of_followers.get(session.replica_id) is session:
+            del self._of_followers[session.replica_id]
+        self._unfile(session)
+        session.end()
+
+    # -- room
+
+    def _evict(self, is_follower: bool, size: int, now_ms: float) -> bool:
+        """End a session that is worth less than a new one. Source: Kafka's ``tryEvict``."""
+        if self._evict_stale(now_ms):
+            return True
+        filed = self._by_followers if is_follower else self._by_all
+        if not filed or (is_follower, size, 0) < filed[0]:
+            return False
+        self.close(self._sessions[filed[0][2]])
+        return True
+
+    def _evict_stale(self, now_ms: float) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_ms - oldest.last_used_ms <= EVICTABLE_AFTER_MS:
+            return False
+        self.close(oldest)
+        return True
+
+    def _make_room(self, count: int, is_follower: bool, size: int, now_ms: float) -> bool:
+        """Return whether a session of this size may have so many partitions more."""
+        while self.partition_count + count > self._partitions_max:
+            if not self._evict_stale(now_ms) and not self._evict_largest(is_follower, size):
+                return False
+        return True
+
+    def _evict_largest(self, is_follower: bool, size: int) -> bool:
+        filed = self._by_followers if is_follower else self._by_all
+        at = bisect_left(filed, (True, 0, 0)) - 1  # the last one that is a client's
+        if at < 0 or (not is_follower and filed[at][1] <= size):
+            return False
+        self.close(self._sessions[filed[at][2]])
+        return True
+
+    def _file(self, session: FetchSession) -> None:
+        session.size = len(session.partitions)
+        self.partition_count += session.size
+        worth = _worth_of(session)
+        if session.is_filed_by_all:
+            insort(self._by_all, worth)
+        if session.is_filed_by_all or session.replica_id < 0:
+            insort(self._by_followers, worth)
+
+    def _unfile(self, session: FetchSession) -> None:
+        self.partition_count -= session.size
+        worth = _worth_of(session)
+        for filed in (self._by_all, self._by_followers):
+            at = bisect_left(filed, worth)
+            if at < len(filed) and filed[at] == worth:
+                del filed[at]
+
+
+def _worth_of(session: FetchSession) -> _Worth:
+    return session.replica_id >= 0, session.size, session.session_id

@@ -1,0 +1,334 @@
+"""What a Fetch finds in one partition after the other, within its limits.
+
+A follower reads to the log's end, and its fetch tells the leader what it holds. A consumer reads
+up to the high watermark or the last stable offset, from a follower up to what that knows of; a
+leader sends a consumer whose rack has a replica in sync there.
+
+Source: KIP-74 (size limits), KIP-320 (epochs), KIP-392 (closest replica), KIP-405 (tiers),
+KIP-595 (divergence).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidelog_core.errors import (
+    ErrorCode,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    TidelogError,
+)
+from tidelog_core.log.values import LogRead, OffsetNotLocal
+from tidelog_core.replication.follower_progress import FollowerContact
+from tidelog_core.replication.follower_state import find_divergence
+
+from tidelog_node.replicas import Replica, ReplicaManager, require_epoch
+from tidelog_node.tiered_reads import TieredRead, TierReader
+from tidelog_node.wire import fetch
+from tidelog_node.wire.fetch import FetchPartition, FetchRequest, FetchResult
+
+logger = logging.getLogger(__name__)
+
+READ_COMMITTED = 1
+CLOSEST_REPLICA_FROM = 11
+NO_REPLICAS: Mapping[int, Replica] = {}
+
+
+class ClosestReplica(Protocol):
+    """Knows of replicas that are closer to a consumer than their leader."""
+
+    def find(self, replica: Replica, rack: bytes, offset: int) -> int | None:
+        """Return the broker to read ``offset`` from instead of here, ``None`` for here."""
+
+
+@dataclass(slots=True)
+class TierRead:
+    """A partition of a request that must be read from the tier."""
+
+    results: list[FetchResult]  # where its result goes
+    index: int  # and at which place
+    replica: Replica
+    wanted: FetchPartition
+    bytes_max: int
+    is_first: bool  # gets its first batch whole, whatever the limits say
+
+    def to_tier(self, *, is_committed_only: bool) -> TieredRead:
+        """Return it as the tier wants it."""
+        return TieredRead(
+            self.replica.topic_id,
+            self.replica.partition,
+            self.wanted.offset,
+            max_bytes=self.bytes_max,
+            include_aborted=is_committed_only,
+            min_one_batch=self.is_first,
+        )
+
+    def fill_in(self, found: LogRead | Exception | None, *, is_committed_only: bool) -> None:
+        """Put what the tier had, or that it failed, where the result goes.
+
+        A read that was given up leaves the empty result: the client asks again.
+        """
+        if isinstance(found, OffsetOutOfRange):
+            result = FetchResult(self.wanted.partition, OffsetOutOfRange.code)
+        elif isinstance(found, Exception):
+            result = FetchResult(self.wanted.partition, ErrorCode.kafka_storage_error)
+        elif found is None:
+            return
+        else:
+            result = _nothing(self.replica, self.wanted)._replace(
+                records=found.slice,
+                aborted=_aborted_of(found) if is_committed_only else None,
+            )
+        self.results[self.index] = result
+
+
+@dataclass(slots=True)
+class Reading:
+    """One pass over partitions of a request: what it may still take, and what it has found."""
+
+    request: FetchRequest
+    has_ids: bool  # topics are named by their ids
+    can_serve: bool  # this node may answer at this moment
+    is_new: bool  # the first look: a follower's fetch is taken note of
+    bytes_left: int
+    contact: FollowerContact | None = None  # of the follower's session
+    topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
+    size_bytes: int = 0
+    must_answer: bool = False  # an error, or a divergence: the client must hear of it now
+    tier_reads: list[TierRead] = field(default_factory=list)
+
+
+class PartitionReader:
+    """Reads partitions that this node leads, or follows where a consumer may read those."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        tier: TierReader | None,
+        closest: ClosestReplica | None,
+    ) -> None:
+        self._replicas = replicas
+        self._tier = tier
+        self._closest = closest
+
+    def led(self, *, has_ids: bool) -> dict[bytes, dict[int, Replica]]:
+        """Return what this node leads, by topic as a request names it."""
+        return self._replicas.led_by_id if has_ids else self._replicas.led_by_name
+
+    def followed(
+        self, name: bytes, partition: int, request: FetchRequest, version: int
+    ) -> Replica | None:
+        """Return the replica that a consumer may read although another node leads."""
+        if request.replica_id >= 0 or version < CLOSEST_REPLICA_FROM:
+            return None
+        replicas = self._replicas
+        has_ids = version >= fetch.TOPIC_ID_FROM
+        followed_by = replicas.followed_by_id if has_ids else replicas.followed_by_name
+        return followed_by.get(name, NO_REPLICAS).get(partition)
+
+    def read(
+        self,
+        reading: Reading,
+        name: bytes,
+        wanted: FetchPartition,
+        replica: Replica | None,
+        results: list[FetchResult],
+    ) -> FetchResult:
+        """Return what a partition has; count it. The caller adds it to ``results``.
+
+        ``replica`` is what this node has of it, if it has any.
+        """
+        bytes_max = min(wanted.bytes_max, reading.bytes_left)
+        try:
+            if replica is None:
+                leaders = self._replicas.leaders
+                raise leaders.refusal(name, wanted.partition, is_id=reading.has_ids)
+            if not reading.can_serve:
+                raise NotLeaderOrFollower("this node has lost touch with the cluster")
+            if reading.request.replica_id >= 0:
+                result = self._read_for_follower(reading, replica, wanted, bytes_max)
+            else:
+                result = self._read_for_consumer(reading, replica, wanted, bytes_max)
+        except OffsetNotLocal as missing:
+            assert replica is not None  # It was its log that said so.
+            is_first = reading.size_bytes == 0 and not reading.tier_reads
+            tier_read = TierRead(
+                results, len(results), replica, wanted, max(bytes_max, 0), is_first
+            )
+            result = self._not_local(tier_read, reading, missing)
+            if reading.tier_reads and reading.tier_reads[-1] is tier_read:
+                # What the tier will find is not known yet: count what it may be.
+                reading.bytes_left -= bytes_max
+        except TidelogError as error:
+            reading.must_answer = True
+            result = FetchResult(wanted.partition, error.code)
+        except OSError as problem:
+            reading.must_answer = True
+            logger.error(
+                "read failed", extra={"partition": wanted.partition, "reason": str(problem)}
+            )
+            result = FetchResult(wanted.partition, ErrorCode.kafka_storage_error)
+        records = result.records
+        if records is not None:
+            reading.bytes_left -= records.size_bytes
+            reading.size_bytes += records.size_bytes
+        return result
+
+    def _not_local(self, read: TierRead, reading: Reading, error: OffsetNotLocal) -> FetchResult:
+        """Return what is read on from a file that is open, or an empty result.
+
+        The latter is noted as one that the tier has to fill in, if there is a tier.
+        """
+        if self._tier is None:
+            reading.must_answer = True
+            logger.error("no tier to read from", extra={"reason": str(error)})
+            return FetchResult(read.wanted.partition, OffsetOutOfRange.code)
+        is_committed_only = reading.request.isolation_level == READ_COMMITTED
+        found = None
+        with contextlib.suppress(TidelogError):  # It comes again of reading in full.
+            found = self._tier.read_open(
+                read.replica.topic_id,
+                read.replica.partition,
+                read.wanted.offset,
+                max_bytes=read.bytes_max,
+                include_aborted=is_committed_only,
+                min_one_batch=read.is_first,
+            )
+        if found is None:
+            reading.tier_reads.append(read)
+            return _nothing(read.replica, read.wanted)
+        reading.must_answer = True  # Nothing will be appended that could make it more.
+        return _result_of(found, read.wanted, is_committed_only=is_committed_only)
+
+    def _read_for_consumer(
+        self, reading: Reading, replica: Replica, wanted: FetchPartition, bytes_max: int
+    ) -> FetchResult:
+        request = reading.request
+        if wanted.leader_epoch >= 0:
+            require_epoch(replica, wanted.leader_epoch)
+        if replica.role is not None:
+            replica.require_readable()
+            if request.rack and self._closest is not None:
+                preferred = self._closest.find(replica, request.rack, wanted.offset)
+                if preferred is not None:
+                    reading.must_answer = True
+                    return _nothing(replica, wanted)._replace(preferred_replica=preferred)
+        log = replica.log
+        is_committed_only = request.isolation_level == READ_COMMITTED
+        log.check_online()  # also for those who only wait for more
+        high_watermark = log.high_watermark
+        bound = log.last_stable_offset if is_committed_only else high_watermark
+        if wanted.last_fetched_epoch >= 0:
+            diverging = _find_divergence(replica, wanted)
+            if diverging is not None:
+                reading.must_answer = True
+                return _nothing(replica, wanted)._replace(diverging=diverging)
+        is_first = reading.size_bytes == 0 and not reading.tier_reads
+        if wanted.offset == bound or (bytes_max <= 0 and not is_first):
+            return _nothing(replica, wanted, [] if is_committed_only else None)
+        read = log.read(
+            wanted.offset,
+            max_bytes=max(bytes_max, 0),
+            up_to=bound,
+            min_one_batch=is_first,
+            include_aborted=is_committed_only,
+        )
+        return _result_of(read, wanted, is_committed_only=is_committed_only)
+
+    def _read_for_follower(
+        self, reading: Reading, replica: Replica, wanted: FetchPartition, bytes_max: int
+    ) -> FetchResult:
+        """Read up to the log's end; take note of what the follower has if the fetch is new."""
+        request = reading.request
+        role = replica.role
+        if role is None or not replica.is_leader:
+            raise NotLeaderOrFollower(f"broker {request.replica_id} holds no replica")
+        role.require_leader()
+        require_epoch(replica, wanted.leader_epoch)
+        log = replica.log
+        diverging = find_divergence(
+            log, fetch_offset=wanted.offset, last_fetched_epoch=wanted.last_fetched_epoch
+        )
+        if diverging is not None:
+            reading.must_answer = True
+            if diverging[0] >= 0:
+                return _nothing(replica, wanted)._replace(diverging=diverging)
+            is_tiered = log.log_start_offset <= wanted.offset < log.local_log_start_offset
+            code = OffsetOutOfRange.code
+            if is_tiered:
+                code = ErrorCode.offset_moved_to_tiered_storage
+            return FetchResult(wanted.partition, code)
+        if reading.is_new:
+            role.on_fetch(
+                log,
+                request.replica_id,
+                wanted.offset,
+                replica_epoch=request.replica_epoch,
+                log_start_offset=wanted.log_start_offset,
+                contact=reading.contact,
+            )
+        end_offset = log.log_end_offset
+        is_first = reading.size_bytes == 0
+        if wanted.offset == end_offset or (bytes_max <= 0 and not is_first):
+            return _nothing(replica, wanted)
+        read = log.read(
+            wanted.offset,
+            max_bytes=max(bytes_max, 0),
+            up_to=end_offset,
+            min_one_batch=is_first,
+        )
+        return _result_of(read, wanted, is_committed_only=False)
+
+
+def _nothing(
+    replica: Replica, wanted: FetchPartition, aborted: list[tuple[int, int]] | None = None
+) -> FetchResult:
+    log = replica.log
+    return FetchResult(
+        wanted.partition,
+        0,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        None,
+        aborted,
+    )
+
+
+def _result_of(read: LogRead, wanted: FetchPartition, *, is_committed_only: bool) -> FetchResult:
+    return FetchResult(
+        wanted.partition,
+        0,
+        read.high_watermark,
+        read.last_stable_offset,
+        read.log_start_offset,
+        read.slice,
+        _aborted_of(read) if is_committed_only else None,
+    )
+
+
+def _aborted_of(read: LogRead) -> list[tuple[int, int]]:
+    return [(aborted.producer_id, aborted.first_offset) for aborted in read.aborted_transactions]
+
+
+def _find_divergence(replica: Replica, wanted: FetchPartition) -> tuple[int, int] | None:
+    """Return the epoch and offset from which the reader's log is not ours, if it is so.
+
+    Source: Kafka's ``Partition.readRecords``; KIP-595.
+    """
+    epoch, end_offset = replica.log.offset_for_leader_epoch(wanted.last_fetched_epoch)
+    if epoch < 0 or end_offset < 0:
+        raise OffsetOutOfRange(
+            replica.partition,
+            wanted.offset,
+            start=replica.log.log_start_offset,
+            end=replica.log.log_end_offset,
+        )
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.offset:
+        return epoch, end_offset
+    return None

@@ -1,0 +1,250 @@
+"""Requests of sessions on one node in this process: what they look at, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tidelog_core.errors import ErrorCode
+from tidelog_node.replicas import Replica
+
+from tests.node.fetching.session_world import FetchWorld, SessionClient, fetch_world
+from tests.node.wire_client import a_batch
+
+NOT_FOUND = ErrorCode.fetch_session_id_not_found
+WAIT_MS = 60_000
+
+
+async def settled_client(world: FetchWorld, topic: str, count: int, **who: int) -> SessionClient:
+    """Return a client that has been told all there is of an empty topic's partitions."""
+    client = SessionClient(world, by_id=True, **who)
+    epoch = 0 if client.replica_id >= 0 else -1
+    for index in range(count):
+        client.want(world.key(topic, index, by_id=True), 0, leader_epoch=epoch)
+    for _ in range(3):
+        await client.fetch()
+    return client
+
+
+def append(replica: Replica) -> None:
+    replica.append(memoryview(bytearray(a_batch(b"v"))))
+
+
+def looks_at(world: FetchWorld, client: SessionClient) -> int:
+    """Return how many partitions the session's next request, naming none, would look at."""
+    request = client.request([], [], session=(client.session_id, client.epoch))
+    return world.handler.weigh(request) - request.element_count
+
+
+def test_only_partitions_with_news_are_looked_at(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,), partitions=20)
+            client = await settled_client(world, "t", 20)
+            assert looks_at(world, client) == 0
+            append(world.replica("t", 7))
+            assert looks_at(world, client) == 1
+            await client.fetch()
+            assert list(client.answered) == [world.key("t", 7, by_id=True)]
+            await client.fetch()  # It names its new offset there.
+            assert looks_at(world, client) == 0
+            assert client.answered == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_followers_fetch_looks_at_what_was_appended_or_committed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", partitions=20)
+            second = await settled_client(world, "t", 20, replica_id=2)
+            third = await settled_client(world, "t", 20, replica_id=3)
+            for _ in range(3):
+                append(world.replica("t", 7))
+                for follower in (second, third, second, third, second):
+                    await follower.fetch()
+                    assert looks_at(world, follower) <= 1
+            replica = world.replica("t", 7)
+            assert replica.log.high_watermark == 3
+            for follower in (second, third):
+                await follower.fetch()
+                assert follower.told[world.key("t", 7, by_id=True)] == (3, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_may_not_serve_says_so_for_every_partition(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", partitions=5)
+            client = await settled_client(world, "t", 5)
+            world.may_serve = False
+            assert looks_at(world, client) == 5
+            await client.fetch()
+            assert set(client.errors.values()) == {int(ErrorCode.not_leader_or_follower)}
+            world.may_serve = True
+            await client.fetch()
+            assert len(client.answered) == 5
+            assert client.errors == {}
+
+    asyncio.run(scenario())
+
+
+def test_changed_terms_have_everything_looked_at(tmp_path: Path) -> None:
+    """What read_committed has read to its end may have more for read_uncommitted."""
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,))
+            client = await settled_client(world, "t", 1, isolation=1)
+            data = a_batch(
+                b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
+            )
+            world.replica("t").append(memoryview(bytearray(data)))
+            for _ in range(3):
+                await client.fetch()
+            assert looks_at(world, client) == 0
+            client.isolation = 0
+            assert looks_at(world, client) == 1
+            await client.fetch()
+            assert [bool(answer.records) for answer in client.answered.values()] == [True]
+
+    asyncio.run(scenario())
+
+
+def test_a_session_whose_client_is_gone_costs_a_partition_one_call(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,), partitions=2)
+            client = await settled_client(world, "t", 2)
+            replica = world.replica("t")
+            assert len(replica.waiters) == 1
+            append(replica)
+            assert len(replica.waiters) == 0
+            assert len(world.replica("t", 1).waiters) == 1
+            await client.fetch()
+            await client.fetch()
+            assert len(replica.waiters) == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_ended_session_watches_nothing_and_its_waiting_request_is_answered(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,), partitions=2)
+            client = await settled_client(world, "t", 2)
+            waiting = world.handler.handle(
+                client.next_request(max_wait_ms=WAIT_MS), client.version, 1
+            )
+            assert not isinstance(waiting, list)
+            session = world.handler.sessions.find(client.session_id)
+            assert session is not None
+            world.handler.sessions.close(session)
+            assert client.take(await waiting) == 0
+            assert all(not world.replica("t", index).waiters for index in (0, 1))
+            assert await client.fetch() == NOT_FOUND
+
+    asyncio.run(scenario())
+
+
+def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,))
+            client = await settled_client(world, "t", 1)
+            first = world.handler.handle(
+                client.next_request(max_wait_ms=WAIT_MS), client.version, 1
+            )
+            assert not isinstance(first, list)
+            client.epoch += 1
+            second = world.handler.handle(
+                client.next_request(max_wait_ms=WAIT_MS), client.version, 2
+            )
+            client.take(await first)
+            client.epoch -= 1
+            append(world.replica("t"))
+            assert not isinstance(second, list)
+            client.take(await second)
+            assert [bool(answer.records) for answer in client.answered.values()] == [True]
+
+    asyncio.run(scenario())
+
+
+def test_a_session_is_its_followers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t")
+            follower = await settled_client(world, "t", 1, replica_id=2)
+            for replica_id in (3, -1):
+                other = SessionClient(world, by_id=True, replica_id=replica_id)
+                other.session_id, other.epoch = follower.session_id, follower.epoch
+                assert await other.fetch() == NOT_FOUND
+            assert await follower.fetch() == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_grows_beyond_the_bound_ends(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bounds = {"max_incremental_fetch_session_cache_partitions": 4}
+        async with fetch_world(tmp_path, **bounds) as world:
+            await world.create_topic("t", replicas=(1,), partitions=6)
+            client = await settled_client(world, "t", 3)
+            assert client.session_id
+            for index in range(6):
+                client.want(world.key("t", index, by_id=True), 0)
+            assert await client.fetch() == NOT_FOUND
+            assert len(world.handler.sessions) == 0
+            assert await client.fetch() == 0
+            assert client.session_id == 0
+            assert len(client.answered) == 6
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_outside_of_the_isr_says_with_every_request_that_it_wants_in(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t")
+            follower = await settled_client(world, "t", 1, replica_id=2)
+            assert looks_at(world, follower) == 0
+            await world.change_partition("t", 0, isr=(1, 3))
+            leader = world.replica("t").leader
+            assert leader is not None
+            assert not leader.followers[2].wants_in
+            for _ in range(3):
+                await follower.fetch()
+                assert leader.followers[2].wants_in
+                assert looks_at(world, follower) == 1
+            await world.change_partition("t", 0, isr=(1, 2, 3))
+            await follower.fetch()
+            assert looks_at(world, follower) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_followers_session_vouches_for_idle_partitions(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", partitions=2)
+            follower = await settled_client(world, "t", 2, replica_id=2)
+            world.now_ms += 3_600_000
+            await follower.fetch()
+            world.now_ms += 10
+            for index in (0, 1):
+                append(world.replica("t", index))
+                leader = world.replica("t", index).leader
+                assert leader is not None
+                assert leader.followers[2].last_caught_up_ms == world.now_ms - 10
+            del follower.wanted[world.key("t", 1, by_id=True)]
+            await follower.fetch()
+            leader = world.replica("t", 1).leader
+            assert leader is not None
+            assert leader.followers[2].contact is None
+
+    asyncio.run(scenario())
