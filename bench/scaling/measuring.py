@@ -81,15 +81,23 @@ def grow_through(
     """Grow to every step in turn on a running cluster that has the workload's topic."""
     with closing(dimension.make()) as grown:
         workload = dimension.workload(grown)
+        idle_ms = None
         for count in steps:
             grown.grow(cluster, count)
-            tell(count, _step(cluster, dimension, workload, effort))
+            figures = _step(cluster, dimension, workload, effort, usual_ms=idle_ms)
+            idle_ms = figures[Measure.IDLE_CPU]
+            tell(count, figures)
 
 
 def _step(
-    cluster: Cluster, dimension: Dimension, workload: Workload, effort: Effort
+    cluster: Cluster,
+    dimension: Dimension,
+    workload: Workload,
+    effort: Effort,
+    *,
+    usual_ms: float | None,
 ) -> dict[Measure, float]:
-    _await_quiet(cluster, effort.quiet_step_seconds)
+    _await_quiet(cluster, effort.quiet_step_seconds, usual_ms=usual_ms)
     figures = _idle(cluster, effort.idle_seconds)
     figures[Measure.MEMORY] = cluster.memory_megabytes()
     figures |= _work(cluster, workload, effort, idle=figures)
@@ -150,18 +158,23 @@ def _restart(cluster: Cluster, effort: Effort, *, idle_ms: float) -> float:
     cluster.start()
     started = time.perf_counter()
     cluster.await_record()
-    _await_quiet(cluster, effort.quiet_step_seconds)
+    _await_quiet(cluster, effort.quiet_step_seconds, usual_ms=idle_ms)
     return cluster.cpu_seconds() - idle_ms / 1000 * (time.perf_counter() - started)
 
 
-def _await_quiet(cluster: Cluster, step_seconds: float) -> None:
-    """Return once two stretches in a row take about the same CPU time."""
+def _await_quiet(cluster: Cluster, step_seconds: float, *, usual_ms: float | None) -> None:
+    """Return once two stretches in a row take about the same CPU time.
+
+    And no more than twice ``usual_ms`` a second, if that is known: what is done once may go
+    on evenly for a while. Where it does not end it is not done once.
+    """
     deadline = time.monotonic() + _QUIET_SECONDS_MAX
     before = None
     while time.monotonic() < deadline:
         cpu, started = cluster.cpu_seconds(), time.perf_counter()
         time.sleep(step_seconds)
         used_ms = (cluster.cpu_seconds() - cpu) / (time.perf_counter() - started) * 1000
-        if before is not None and abs(used_ms - before) <= max(_QUIET_MS, before / 10):
+        is_even = before is not None and abs(used_ms - before) <= max(_QUIET_MS, before / 10)
+        if is_even and (usual_ms is None or used_ms <= 2 * usual_ms + _QUIET_MS):
             return
         before = used_ms

@@ -29,6 +29,7 @@ from tidelog_core.records.control import EndTransactionMarker
 RETAINED_BATCH_COUNT = 5  # a client has at most this many requests in flight
 SEQUENCE_MAX = 2**31 - 1
 NO_COORDINATOR_EPOCH = -1
+NONE_BEGUN = 2**63  # above every offset
 
 
 class RetainedBatch(NamedTuple):
@@ -126,12 +127,24 @@ class ProducerEntry:
 class ProducerState:
     """The producers and transactions of one log, up to ``end_offset``."""
 
-    __slots__ = ("_expiration_ms", "_ongoing", "_producers", "_unreplicated", "end_offset")
+    __slots__ = (
+        "_expiration_ms",
+        "_first_ongoing",
+        "_first_unreplicated",
+        "_ongoing",
+        "_producers",
+        "_unreplicated",
+        "end_offset",
+    )
 
     def __init__(self, *, end_offset: int = 0, expiration_ms: int) -> None:
         self._producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset → producer id
         self._unreplicated: dict[int, int] = {}  # first offset → last offset, above the watermark
+        # The least first offset of each, NONE_BEGUN where there is none: every append asks for it,
+        # and there may be thousands that nobody ends.
+        self._first_ongoing = NONE_BEGUN
+        self._first_unreplicated = NONE_BEGUN
         self._expiration_ms = expiration_ms
         self.end_offset = end_offset
 
@@ -150,15 +163,16 @@ class ProducerState:
         """Put in a producer from a snapshot."""
         self._producers[producer_id] = entry
         if entry.transaction_first_offset != NO_OFFSET:
-            self._ongoing[entry.transaction_first_offset] = producer_id
+            self._begin({entry.transaction_first_offset: producer_id})
 
     def unreplicated(self) -> Iterator[tuple[int, int]]:
         """Iterate over the first and last offsets of what has ended above the high watermark."""
         return iter(self._unreplicated.items())
 
     def load_unreplicated(self, first_offset: int, last_offset: int) -> None:
-        """Put in a transaction from a snapshot that had ended above the high watermark."""
+        """Put in a transaction that has ended above the high watermark."""
         self._unreplicated[first_offset] = last_offset
+        self._first_unreplicated = min(self._first_unreplicated, first_offset)
 
     def find_duplicate(self, header: BatchHeader) -> RetainedBatch | None:
         """Return the retained batch that a client's batch repeats."""
@@ -175,12 +189,13 @@ class ProducerState:
         Returns the transactions that the batches aborted, for the transaction index.
         """
         self._producers.update(draft.entries)
-        self._ongoing.update(draft.started)
+        self._begin(draft.started)
         aborted = []
         for completed in draft.completed:
-            last_stable_offset = self._stable_offset_after(completed)
-            self._ongoing.pop(completed.first_offset, None)
-            self._unreplicated[completed.first_offset] = completed.last_offset
+            self._end(completed.first_offset)
+            # One that the same append opens later does not count, as where each batch comes alone.
+            last_stable_offset = min(self._first_ongoing, completed.last_offset + 1)
+            self.load_unreplicated(completed.first_offset, completed.last_offset)
             if completed.is_aborted:
                 aborted.append(
                     AbortedTransaction(*completed[:3], last_stable_offset=last_stable_offset)
@@ -191,9 +206,8 @@ class ProducerState:
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the oldest transaction begins that is open or above the high watermark."""
-        if not self._ongoing and not self._unreplicated:
-            return None
-        return min(min(self._ongoing, default=2**63), min(self._unreplicated, default=2**63))
+        first = min(self._first_ongoing, self._first_unreplicated)
+        return None if first == NONE_BEGUN else first
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Let go of the completed transactions whose marker is below the high watermark."""
@@ -201,6 +215,7 @@ class ProducerState:
             self._unreplicated = {
                 first: last for first, last in self._unreplicated.items() if last >= high_watermark
             }
+            self._first_unreplicated = min(self._unreplicated, default=NONE_BEGUN)
 
     def expire(self, now_ms: int) -> int:
         """Forget producers idle for too long, except in transactions. Returns how many."""
@@ -231,14 +246,14 @@ class ProducerState:
             return False
         return epoch is None or entry.epoch == epoch
 
-    def _stable_offset_after(self, completed: CompletedTransaction) -> int:
-        # The offset that will be stable once this transaction's marker is replicated.
-        others = [
-            first
-            for first, producer_id in self._ongoing.items()
-            if producer_id != completed.producer_id
-        ]
-        return min(others, default=completed.last_offset + 1)
+    def _begin(self, started: dict[int, int]) -> None:
+        self._ongoing.update(started)
+        self._first_ongoing = min(self._first_ongoing, min(started, default=NONE_BEGUN))
+
+    def _end(self, first_offset: int) -> None:
+        self._ongoing.pop(first_offset, None)
+        if first_offset == self._first_ongoing:
+            self._first_ongoing = min(self._ongoing, default=NONE_BEGUN)
 
 
 class ProducerDraft:

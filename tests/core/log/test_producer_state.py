@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +169,48 @@ def test_last_stable_offset_waits_for_the_oldest_open_transaction(log: UnifiedLo
     assert log.last_stable_offset == 2
     end_transaction(log, is_commit=False, producer_id=11, epoch=0)
     assert log.last_stable_offset == log.log_end_offset == 6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_last_stable_offset_is_that_of_the_oldest_whoever_ends_when(
+    tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    log = open_log(tmp_path / "log")
+    firsts: dict[int, int] = {}  # by producer
+    sequences: Counter[int] = Counter()
+    for _ in range(150):
+        producer_id = rng.randrange(12)
+        if producer_id in firsts:
+            is_commit = rng.random() < 0.5
+            end_transaction(log, is_commit=is_commit, producer_id=producer_id, epoch=0)
+            del firsts[producer_id]
+        else:
+            firsts[producer_id] = log.log_end_offset
+            transact(log, producer_id, sequences[producer_id])
+            sequences[producer_id] += 1
+        if rng.random() < 0.05:  # snapshots have them in another order
+            log.close()
+            log = open_log(tmp_path / "log")
+            log.advance_high_watermark(log.log_end_offset)
+        assert log.last_stable_offset == min(firsts.values(), default=log.log_end_offset)
+    log.close()
+
+
+def test_thousands_of_open_transactions_make_no_append_dearer(log: UnifiedLog) -> None:
+    """Every append asks for the last stable offset: CPU of that beside one, and beside 3,000."""
+
+    def cost() -> float:
+        started = time.thread_time()
+        for _ in range(1_000):
+            assert log.last_stable_offset == 0
+        return time.thread_time() - started
+
+    transact(log, 0)
+    beside_one = min(cost() for _ in range(3))
+    for producer_id in range(1, 3_000):
+        transact(log, producer_id)
+    assert min(cost() for _ in range(3)) < 5 * beside_one
 
 
 def test_completed_transaction_is_stable_only_below_the_high_watermark(log: UnifiedLog) -> None:
