@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -100,6 +101,8 @@ class LoadedGroup:
         self.storage = storage
         self.shard = shard
         self.is_unloaded = False
+        # Whether offsets were committed that say themselves when they end (OffsetCommit 2 to 4).
+        self.has_own_expiries = False
         self._now_ms = surroundings.now_ms
         self._surroundings = surroundings
         self._on_change = on_change  # after every event: deadlines may be nearer, or it unloaded
@@ -228,6 +231,7 @@ class LoadedGroup:
         )
         try:
             if error is ErrorCode.none and offsets:
+                self.has_own_expiries = self.has_own_expiries or _say_when_they_end(offsets)
                 await self.storage.commit_offsets(offsets)
         except (VersionConflict, OutcomeUnknown) as problem:
             self.unload(error_code(problem))
@@ -520,3 +524,11 @@ class LoadedGroup:
         rest = Step(joins=step.joins[AT_ONCE:], syncs=step.syncs[AT_ONCE:])
         if rest.joins or rest.syncs:
             asyncio.get_running_loop().call_soon(self._answer, rest)
+
+
+def _say_when_they_end(
+    offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+) -> bool:
+    """Whether the offsets of one request do: all of them, or none."""
+    first = next(iter(offsets.values()), {})
+    return any(offset.expires_ms is not None for offset in islice(first.values(), 1))

@@ -5,6 +5,7 @@ Source: KIP-211 and ``OffsetMetadataManager.cleanupExpiredOffsets`` of Kafka.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -56,6 +57,31 @@ def expired_partitions(
         if page.partitions[partition].expires_ms is None and now_ms - since_ms >= retention_ms
     )
     return is_ended | by_age
+
+
+def earliest_end_ms(
+    group: ClassicGroup | ConsumerGroup,
+    page: GroupOffsets,
+    *,
+    clock_offset_ms: int,
+    retention_ms: int,
+) -> float:
+    """Return a wall clock time before which none of the page's offsets ends.
+
+    As long as the group and the topic stay what they are. Infinite for never.
+    """
+    if group.is_subscribed_to(page.topic) and not group.is_empty:
+        return math.inf
+    empty_since_ms = group.phase_since_ms + clock_offset_ms
+    return min(
+        (
+            min(offset.committed_ms, empty_since_ms) + retention_ms
+            if offset.expires_ms is None
+            else offset.expires_ms
+            for offset in page.partitions.values()
+        ),
+        default=math.inf,
+    )
 
 
 def _committed(offsets: Mapping[int, CommittedOffset]) -> dict[int, int]:

@@ -1,27 +1,46 @@
-"""What ends by itself: offsets with age or with their topic, groups with their last offset."""
+"""What ends by itself: offsets with age or with their topic, groups with their last offset.
+
+To look through a group takes several readings of the store. What a look has found tells until
+when nothing can end (``_Settled``), as long as the group is in the same phase and no topic is
+deleted; the next looks leave such a group alone. An offset that is committed meanwhile ends later
+than that, unless it says itself when: groups with such offsets are always looked through.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from tidelog_core.admin.share_offsets import forget, list_share_partitions
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.groups import GroupOffsets
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.share_partitions import share_partition_of
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
-from tidelog_node.coordinator.offset_rules import expired_partitions
+from tidelog_node.coordinator.offset_rules import earliest_end_ms, expired_partitions
 from tidelog_node.coordinator.shard import Shard
 from tidelog_node.coordinator.share_group import ShareGroup
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """Until when nothing of a group can end, as long as all of this is as it was."""
+
+    until_ms: float  # wall clock
+    retention_ms: int
+    phase: object
+    phase_since_ms: float
+    deletion_count: int  # of topics
 
 
 class Sweeper:
@@ -49,22 +68,41 @@ class Sweeper:
         self._wall_clock_ms = wall_clock_ms
         self._clock_offset_ms = clock_offset_ms
         self._may_expire = may_expire
+        self._settled: dict[LoadedGroup, _Settled] = {}
+        self._image = view.image
+        self._deletion_count = 0  # images that lacked a topic of before
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        while True:
-            interval_ms = self._node_config().offsets_retention_check_interval_ms
-            await asyncio.sleep(interval_ms / 1000)
-            for shard in self._shards:
-                await self._sweep(shard)
+        unsubscribe = self._view.subscribe(self._on_image)
+        try:
+            while True:
+                interval_ms = self._node_config().offsets_retention_check_interval_ms
+                await asyncio.sleep(interval_ms / 1000)
+                known, self._settled = self._settled, {}
+                for shard in self._shards:
+                    await self._sweep(shard, known)
+        finally:
+            unsubscribe()
 
-    async def _sweep(self, shard: Shard) -> None:
+    def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
+        before, self._image = self._image, image
+        for name in changed_topics:
+            topic = before.topic(name)
+            if topic is not None and topic.topic_id not in image.topic_names:
+                self._deletion_count += 1
+
+    async def _sweep(self, shard: Shard, known: Mapping[LoadedGroup, _Settled]) -> None:
         try:
             groups = await shard.find_all()
         except TidelogError as error:
             logger.warning("offsets are not expired", extra={"problem": str(error)})
             return
         for loaded in groups:
+            settled = known.get(loaded)
+            if settled is not None and self._is_settled(loaded, settled):
+                self._settled[loaded] = settled
+                continue
             try:
                 await loaded.exclusively(lambda loaded=loaded: self._end(loaded))  # type: ignore[misc]
             except Unloaded:
@@ -75,6 +113,33 @@ class Sweeper:
                     extra={"group": loaded.group.group_id, "problem": str(error)},
                 )
 
+    def _is_settled(self, loaded: LoadedGroup, settled: _Settled) -> bool:
+        may_end = loaded.has_own_expiries or self._wall_clock_ms() >= settled.until_ms
+        now = self._as_settled(loaded, settled.until_ms, self._deletion_count)
+        return not may_end and settled == now
+
+    def _as_settled(self, loaded: LoadedGroup, until_ms: float, deletion_count: int) -> _Settled:
+        group = loaded.group
+        return _Settled(
+            until_ms,
+            self._retention_ms(),
+            group.phase,
+            group.phase_since_ms,
+            deletion_count,
+        )
+
+    def _settle(self, loaded: LoadedGroup, end_ms: float, deletion_count: int) -> None:
+        """Note that nothing ends before, of what was there at this look.
+
+        ``deletion_count`` is from before the look.
+        """
+        # What was not there may have been committed right after it.
+        until_ms = min(end_ms, self._wall_clock_ms() + self._retention_ms())
+        self._settled[loaded] = self._as_settled(loaded, until_ms, deletion_count)
+
+    def _retention_ms(self) -> int:
+        return self._node_config().offsets_retention_minutes * 60_000
+
     async def _end(self, loaded: LoadedGroup) -> None:
         if isinstance(loaded.group, ShareGroup):
             # It never ends by itself: that would forget where it was.
@@ -84,6 +149,7 @@ class Sweeper:
 
     async def _drop_share_partitions(self, loaded: LoadedGroup) -> None:
         """Drop the share partitions of topics that were deleted."""
+        deletion_count = self._deletion_count
         items = await list_share_partitions(self._store, loaded.group.group_id)
         # Read after them: it has every topic that anybody can have read by then.
         image = await self._view.refresh()
@@ -95,26 +161,34 @@ class Sweeper:
             if (at := share_partition_of(item.id)) is not None and at[0] not in image.topic_names
         ]
         await loaded.storage.write_in_parts([forget(item) for item in gone])
+        self._settle(loaded, math.inf, deletion_count)
 
     async def _expire_offsets(
         self, loaded: LoadedGroup, group: ClassicGroup | ConsumerGroup
     ) -> None:
-        retention_ms = self._node_config().offsets_retention_minutes * 60_000
-        now_ms = self._wall_clock_ms()
+        retention_ms, now_ms = self._retention_ms(), self._wall_clock_ms()
+        ends_ms, deletion_count = [math.inf], self._deletion_count
 
         def expired(page: GroupOffsets) -> frozenset[int]:
-            image = self._view.image
+            image, clock_offset_ms = self._view.image, self._clock_offset_ms()
             if image.is_unreadable(page.topic):
+                ends_ms.append(-math.inf)
                 return frozenset()  # Nobody knows whether it is still the same topic.
             topic = image.topic(page.topic)
-            return expired_partitions(
+            ended = expired_partitions(
                 group,
                 page,
                 topic_id=None if topic is None else topic.topic_id,
                 now_ms=now_ms,
-                clock_offset_ms=self._clock_offset_ms(),
+                clock_offset_ms=clock_offset_ms,
                 retention_ms=retention_ms,
             )
+            ends_ms.append(
+                earliest_end_ms(
+                    group, page, clock_offset_ms=clock_offset_ms, retention_ms=retention_ms
+                )
+            )
+            return ended
 
         removed_count, left_count = await loaded.storage.remove_offsets(expired)
         if removed_count:
@@ -122,3 +196,5 @@ class Sweeper:
         is_over = left_count == 0 and group.is_vacant and loaded.storage.is_idle
         if is_over and not await loaded.storage.has_pending():
             await loaded.delete()
+        elif not removed_count and (left_count or not group.is_vacant):
+            self._settle(loaded, min(ends_ms), deletion_count)

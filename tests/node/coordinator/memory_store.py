@@ -30,6 +30,7 @@ class MemoryMetadataStore:
         # Asked before each commit; may return an error to raise, with or without writing.
         self.on_commit: Callable[[Sequence[Write]], Exception | None] = lambda _: None
         self.commits: list[Sequence[Write]] = []
+        self.list_count = 0
         self._items: dict[ItemKey, tuple[int, str]] = {}
         self._changes: list[tuple[int, ItemKey]] = []
         self._version = 0
@@ -46,6 +47,7 @@ class MemoryMetadataStore:
     async def list(
         self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
     ) -> list[Item]:
+        self.list_count += 1
         await self._call()
         start, end = keys.bounds(prefix)
         found = [k for k in self._items if k.collection == collection and k.key >= start]

@@ -680,6 +680,67 @@ class TestExpiry:
 
         play(scenario)
 
+    def test_a_group_in_which_nothing_can_end_is_not_read_again(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            async with node(store, config=self.CONFIG) as broker:
+                await self._commit(broker, topic="t")
+                await asyncio.sleep(2.5 * 60)
+                before = store.list_count
+                await asyncio.sleep(5 * 60)
+                assert store.list_count == before
+                await self._commit(broker, topic="u")
+                await asyncio.sleep(3.5 * 60)
+                assert (await broker.offset("t"), await broker.offset("u")) == (None, 5)
+
+        play(scenario)
+
+    def test_a_group_with_members_is_not_read_again_while_it_goes_on_as_it_is(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            async with node(store, config=self.CONFIG) as broker:
+                generation = await broker.stable("a", session_timeout_ms=1_800_000)
+                await self._commit(broker, member_id="a", generation=generation)
+                await asyncio.sleep(2.5 * 60)
+                before = store.list_count
+                await self._commit(broker, member_id="a", generation=generation)
+                await asyncio.sleep(5 * 60)
+                assert store.list_count == before
+                await broker.coordinator.leave("g", [MemberIdentity("a")])
+                await asyncio.sleep(11.5 * 60)
+                assert await broker.offset() is None
+
+        play(scenario)
+
+    def test_offsets_committed_since_the_last_look_end_with_their_topic(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            async with node(store, config=self.CONFIG) as broker:
+                await self._commit(broker, topic="u")
+                await asyncio.sleep(2.5 * 60)
+                await self._commit(broker, topic="t")
+                await delete_topic(store, broker.view, "t")
+                await asyncio.sleep(61)
+                assert [item.id.key for item in await store.list("offset:g")] == ["u/000000"]
+
+        play(scenario)
+
+    def test_an_explicit_retention_counts_in_a_group_that_was_looked_at(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            async with node(store, config=self.CONFIG) as broker:
+                await self._commit(broker, topic="u")
+                await asyncio.sleep(2.5 * 60)
+                now_ms = int(asyncio.get_running_loop().time() * 1000) + 5_000_000
+                offset = CommittedOffset(1, -1, "", now_ms, now_ms + 30_000)
+                await broker.coordinator.commit_offsets(
+                    "g",
+                    {("t", topic_id("t")): {0: offset}},
+                    member_id="",
+                    group_instance_id=None,
+                    generation=-1,
+                )
+                await asyncio.sleep(91)
+                assert (await broker.offset("t"), await broker.offset("u")) == (None, 5)
+
+        play(scenario)
+
     def test_an_explicit_retention_counts_instead(self) -> None:
         async def scenario(store: MemoryMetadataStore) -> None:
             async with node(store, config=self.CONFIG) as broker:
