@@ -12,12 +12,15 @@ nobody has noted is late, not lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from tidelog_core.turns import Turn
 
 from tidelog_node.replicas import Replica, ReplicaManager
 
 TELL_SECONDS = 1.0
 TOLD_IN_TURN_COUNT = 4  # logs that are told each time without a change
+PORTION_COUNT_MAX = 100  # logs that are told before others have their turn: about a millisecond
 
 Subscriber = Callable[[Collection[Replica]], None]
 
@@ -48,15 +51,24 @@ class LogChanges:
         """Tell, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
-            self.tell()
+            turn = Turn()
+            for portion in self._portions():
+                self._tell(portion)
+                await turn.step()
 
     def tell(self) -> None:
         """Tell what has changed, and the next few logs."""
-        told = self._replicas.take_changed()
-        told.update(self._next_in_turn())
-        if told:
-            for subscriber in self._subscribers:
-                subscriber(told)
+        for portion in self._portions():
+            self._tell(portion)
+
+    def _tell(self, replicas: Collection[Replica]) -> None:
+        for subscriber in self._subscribers:
+            subscriber(replicas)
+
+    def _portions(self) -> Iterator[Sequence[Replica]]:
+        told = list(self._replicas.take_changed().union(self._next_in_turn()))
+        for start in range(0, len(told), PORTION_COUNT_MAX):
+            yield told[start : start + PORTION_COUNT_MAX]
 
     def _next_in_turn(self) -> Iterator[Replica]:
         for index in range(self._told_in_turn_count):

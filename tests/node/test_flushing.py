@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
+from tidelog_node import log_changes
 from tidelog_node.flushing import ROLL_RETRY_MS, Flusher
 from tidelog_node.log_changes import TOLD_IN_TURN_COUNT, LogChanges
 from tidelog_node.replicas import Replica
@@ -162,5 +164,22 @@ def test_logs_that_have_not_changed_are_told_a_few_at_a_time(tmp_path: Path) -> 
             for _ in range(10):
                 one.changes.tell()
             assert set(told) == set(one.node.replicas.replicas())
+
+    asyncio.run(run())
+
+
+def test_many_changes_are_told_in_portions_between_other_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_changes, "PORTION_COUNT_MAX", 3)
+
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            await one.create(partition_count=10)
+            sizes: list[int] = []
+            changes = LogChanges(one.node.replicas, told_in_turn_count=0)
+            changes.subscribe(lambda replicas: sizes.append(len(replicas)))
+            changes.tell()
+            assert sorted(sizes) == [1, 3, 3, 3]
 
     asyncio.run(run())
