@@ -76,9 +76,10 @@ class ClockWatch:
 
 def store_witness(store: MetadataStore) -> WitnessSource:
     """Return what hears the metadata store's clock, if it has one of its own."""
+    clocked = store if isinstance(store, ClockedStore) else None  # To ask takes 20 microseconds.
 
     def witnesses() -> Iterable[Witness]:
-        heard = store.heard_time if isinstance(store, ClockedStore) else None
+        heard = None if clocked is None else clocked.heard_time
         if heard is not None:
             name = "the metadata store's clock"
             yield Witness(name, heard.wall_ms, heard.steady_ms, is_independent=True)
