@@ -81,6 +81,7 @@ class LedPartition:
         "retained_at",
         "told_log_start",
         "under_way",
+        "was_looked_at",
     )
 
     def __init__(self, replica: TieredReplica, leadership: Leadership, remote: RemoteLog) -> None:
@@ -89,6 +90,7 @@ class LedPartition:
         self.remote = remote
         self.lock = asyncio.Lock()  # one of copying, retention and take-over at a time
         self.is_taken_over = False
+        self.was_looked_at = False  # by retention, be it in vain
         # A copy that has begun, so that a retry continues it instead of beginning anew.
         self.under_way: tuple[SealedSegment, SegmentMeta] | None = None
         self.copied_up_to = NOT_LOOKED_AT

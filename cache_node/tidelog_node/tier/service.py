@@ -419,7 +419,7 @@ class TierService:
         if has_sealed(replica):
             self._to_copy.add(replica)
         led = self._known_led(replica)
-        if replica.leader_epoch > 0 and (led is None or not led.is_taken_over):
+        if replica.leader_epoch > 0 and (led is None or not led.was_looked_at):
             # What is tiered is compared with the log at once: a log that is behind its tier
             # must not go on. In epoch 0 nothing is tiered.
             self._times.put_in(replica, 0.0)
@@ -533,6 +533,7 @@ class TierService:
             async with slots, led.lock:
                 if led.not_before <= loop.time() and await self._is_worth_opening(led):
                     await self._attempt(led, "retention", run)
+                led.was_looked_at = True
                 if expires and led.failure_count == 0:
                     led.retained_at = loop.time()
                 if led.not_before <= loop.time() and self._tells_of_topic(led):

@@ -132,6 +132,30 @@ def test_what_nobody_has_noted_is_seen_in_turn(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_an_empty_partition_that_was_led_before_is_looked_at_once(tmp_path: Path) -> None:
+    """There is nothing to open, so nothing shows that it has been taken over."""
+
+    async def run() -> None:
+        async with retaining_node(tmp_path) as node:
+            node.tier._holds_files = node.directories.holds
+            replica = await node.create_topic(configs=LIMITED)
+            await node.change_partition(replica, leader_epoch=3)
+            await node.view.refresh()
+
+            async def is_looked_at() -> bool:
+                led = node.tier._known_led(replica)
+                return led is not None and led.was_looked_at
+
+            await eventually(is_looked_at)
+            assert replica.opened_log is None
+            node.tier._times.forget(replica)
+            node.tier.on_changed([replica])
+            assert replica in node.tier._times._due
+            assert node.tier._times.wait_s > 0
+
+    asyncio.run(run())
+
+
 def test_a_deleted_partition_is_forgotten(tmp_path: Path) -> None:
     async def run() -> None:
         async with retaining_node(tmp_path) as node:
