@@ -26,6 +26,7 @@ from tools.places import ROOT
 
 _CORE, _NODE = "core/tidelog_core", "cache_node/tidelog_node"
 MODULES = (
+    f"{_CORE}/fetch_session.py",
     *(f"{_CORE}/records/{name}.py" for name in ("header", "validation")),
     *(
         f"{_CORE}/log/{name}.py"

@@ -241,6 +241,7 @@ class Replica:
             self._log = None
             self._set_refusal(damage)
         self.wake()
+        self._on_trouble(self)
 
     def begin_anew(self) -> None:
         """Let a log be opened where the damaged one was; its files are set aside."""

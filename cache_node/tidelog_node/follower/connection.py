@@ -1,10 +1,11 @@
-"""A follower's connection to one leader: one request at a time, answers in one buffer.
+"""A follower's connection to one leader: requests in turn, answers in one buffer.
 
 Answers are received straight into a buffer that is kept from one to the next; what is
 handed out is a view of it, good until the next request.
 
 Who goes on and on (``converse``) is called with each answer as soon as it is whole, and what
-it returns is sent then and there: no task is woken for it, and no timer made.
+it returns is sent then and there: no task is woken for it, and no timer made. One more request
+may be sent before the answer has come (``send_another``).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self._deadline = 0.0  # the loop's time, of the answer that is waited for
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self.under_way_count = 0  # requests whose answers have not come
 
     @classmethod
     async def connect(cls, host: str, port: int) -> LeaderConnection:
@@ -63,20 +65,22 @@ class LeaderConnection(asyncio.BufferedProtocol):
         *,
         timeout_s: Callable[[], float],
     ) -> None:
-        """Send a request, and what ``next_request`` makes of each answer, until it is ``None``.
+        """Send a request, and what ``next_request`` makes of each answer.
 
-        ``next_request`` is called by the event loop's reader, between other connections'
-        turns, never after this has returned or was cancelled. Requests have their size
-        included, answers left out; an answer's view is good until its call returns, the last
-        one's until the next request. ``timeout_s`` is asked with every request. Raises
-        ``OSError`` where the connection is lost or closed, ``TimeoutError``, and what
-        ``next_request`` raises; the connection can only be closed then.
+        Until it makes ``None`` of the last answer that is to come. ``next_request`` is called by
+        the event loop's reader, between other connections' turns, never after this has returned
+        or was cancelled. Requests have their size included, answers left out; an answer's view
+        is good until its call returns, the last one's until the next request. ``timeout_s`` is
+        asked with every request. Raises ``OSError`` where the connection is lost or closed,
+        ``TimeoutError``, and what ``next_request`` raises; the connection can only be closed
+        then.
         """
         assert self._end is None, "one request at a time"
         if self._is_closed or self._transport is None:
             raise ConnectionResetError("the connection is closed")
         self._end = self._loop.create_future()
         self._next_request, self._timeout_s = next_request, timeout_s
+        self.under_way_count = 0
         try:
             self._send(request)
             await self._end
@@ -85,6 +89,12 @@ class LeaderConnection(asyncio.BufferedProtocol):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+    def send_another(self, request: bytes | bytearray) -> None:
+        """Send one more request of the conversation before the last one's answer has come."""
+        assert self._end is not None, "there is a conversation"
+        if not self._end.done():
+            self._send(request)
 
     def close(self) -> None:
         """Close now; a request under way fails with ``ConnectionAbortedError``."""
@@ -111,27 +121,27 @@ class LeaderConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take note of bytes that have come."""
         self._filled += nbytes
-        if self._filled < 4:
-            return
-        (size_bytes,) = _SIZE.unpack_from(self._buffer)
-        end = 4 + size_bytes
-        is_waiting = self._end is not None and not self._end.done()
-        if not 0 <= size_bytes <= RESPONSE_BYTES_MAX or self._filled > end or not is_waiting:
-            self._fail(ConnectionAbortedError("the leader sends what was not asked for"))
-            self.close()
-        elif self._filled == end:
-            self._take(self._view[4:end])
-        elif end > len(self._buffer):
-            self._resize(end + 1)
+        while self._filled >= 4:
+            (size_bytes,) = _SIZE.unpack_from(self._buffer)
+            end = 4 + size_bytes
+            is_waiting = self._end is not None and not self._end.done()
+            if not 0 <= size_bytes <= RESPONSE_BYTES_MAX or not is_waiting:
+                self._refuse()
+            elif self._filled >= end:
+                self._take(end)
+                continue
+            elif end > len(self._buffer):
+                self._resize(end + 1)
+            break
 
     # -- inside
 
     def _send(self, request: bytes | bytearray) -> None:
         assert self._transport is not None
         assert self._timeout_s is not None
-        if len(self._buffer) > BUFFER_BYTES_KEPT:
+        self.under_way_count += 1
+        if not self._filled and len(self._buffer) > BUFFER_BYTES_KEPT:
             self._resize(BUFFER_BYTES_MIN)
-        self._filled = 0
         self._deadline = self._loop.time() + self._timeout_s()
         if self._timer is None:
             self._timer = self._loop.call_at(self._deadline, self._on_timer)
@@ -145,22 +155,34 @@ class LeaderConnection(asyncio.BufferedProtocol):
         else:
             self._fail(TimeoutError("no answer"))
 
-    def _take(self, answer: memoryview) -> None:
+    def _take(self, end: int) -> None:
+        """Hand out the answer that ends there; what follows is of the next one."""
         assert self._next_request is not None
-        if self._filled == len(self._buffer):
-            self._resize(2 * len(self._buffer))  # There is always room to read into.
+        self.under_way_count -= 1
+        filled, self._filled = self._filled, 0
+        if filled > end and not self.under_way_count:
+            self._refuse()
+            return
+        view = self._view
         try:
-            request = self._next_request(answer)
+            request = self._next_request(view[4:end])
         except Exception as error:  # It is the business of the task that converses.
             self._fail(error)
             return
         # What was made of the answer may have closed this connection.
         if self._end is None or self._end.done():
             return
-        if request is None:
-            self._end.set_result(None)
-        else:
+        if filled > end:
+            self._filled = filled - end
+            self._view[: self._filled] = view[end:filled]
+        if request is not None:
             self._send(request)
+        elif not self.under_way_count:
+            self._end.set_result(None)
+
+    def _refuse(self) -> None:
+        self._fail(ConnectionAbortedError("the leader sends what was not asked for"))
+        self.close()
 
     def _resize(self, size_bytes: int) -> None:
         # A new one each time: views of the old one may still be in use.

@@ -1,11 +1,19 @@
-"""Fetches what this node follows: one task and one connection for each leader.
+"""Fetches what this node follows: one task, one connection and one session for each leader.
 
-Every fetch carries all partitions that this leader leads and that may be asked for now;
-the leader holds it until there is something. What is added while a fetch is held would
-wait with it, so the fetch is given up and sent anew.
+The leader keeps in its fetch session (``fetch_session``) what is wanted of it, and holds each
+fetch until there is something new. A fetch names only the partitions that have changed, and its
+answer only those with news: both cost what has changed, however many partitions are followed.
+So nothing here may go through all of them. Whatever changes how a partition is to be asked for
+has it looked at before the next fetch (``_to_look_at``): its answer, the end of a wait, a new
+start, trouble with its log, another leader.
+
+What is added while a fetch is held would wait with it. It goes out at once in a second fetch, on
+which the leader answers the held one. A leader without sessions does not do that: its fetch is
+given up with the connection and sent again.
 
 ``FollowerState`` says what to ask for and what an answer means; this sends, appends and
-waits. A partition in trouble waits by itself and keeps nobody else from going on.
+waits. A partition in trouble waits by itself, out of the session, and keeps nobody else from
+going on.
 """
 
 from __future__ import annotations
@@ -15,11 +23,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import NotLeaderOrFollower, StorageError, TidelogError
+from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, StorageError, TidelogError
+from tidelog_core.fetch_session import SESSION_ERRORS, FetcherSession, SessionFetch
 from tidelog_core.log.values import UnexpectedAppendOffset
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
@@ -41,7 +52,6 @@ from tidelog_node.follower.wire import (
     FollowerLimits,
     WantedPartition,
     encode_follower_fetch,
-    error_name,
     known_error,
     parse_follower_fetch,
 )
@@ -52,6 +62,9 @@ logger = logging.getLogger(__name__)
 
 TROUBLE_SECONDS = 5.0  # before a partition with a broken log or answer is tried again
 CONNECT_SECONDS_MAX = 5.0
+# Partitions that one fetch names: with their topics no more than the leader handles without a
+# rest, see ``partition_pace``.
+NAMED_MAX = 250
 
 PartitionKey = tuple[bytes, int]
 """Topic id as the wire has it, which hashes faster than a ``UUID``, and partition."""
@@ -82,12 +95,14 @@ class FollowerFetchers:
     def start(self) -> None:
         """Begin to follow what the image says. This node is registered."""
         self._replicas.on_following = self._assign
+        self._replicas.on_trouble.append(self._on_trouble)
         for replica in self._replicas.replicas():
             self._assign(replica)
 
     async def close(self) -> None:
         """Follow nobody any more."""
         self._replicas.on_following = lambda _: None
+        self._replicas.on_trouble.remove(self._on_trouble)
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
 
     def endpoint(self, leader_id: int) -> tuple[str, int] | None:
@@ -125,6 +140,12 @@ class FollowerFetchers:
             )
         fetcher.add(replica, follower)
 
+    def _on_trouble(self, replica: Replica) -> None:
+        follower = None if replica.role is None else replica.role.follower
+        fetcher = None if follower is None else self._fetchers.get(follower.leader_id)
+        if fetcher is not None:
+            fetcher.on_trouble(replica)
+
 
 @dataclass(slots=True, eq=False)
 class _Followed:
@@ -137,11 +158,6 @@ class _Followed:
     is_begun: bool = False  # the first fetch may go out
     task: asyncio.Task[None] | None = None  # looks for a new start
 
-    @property
-    def is_current(self) -> bool:
-        role = self.replica.role
-        return role is not None and role.follower is self.follower
-
 
 class LeaderFetcher:
     """Fetches from one leader."""
@@ -152,10 +168,19 @@ class LeaderFetcher:
         self._broker_id = broker_id
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionKey, _Followed] = {}
-        self._asked: dict[PartitionKey, tuple[_Followed, ReplicaFetch]] = {}  # under way
+        elements_max = owner.node_config().socket_request_max_partitions
+        self._session: FetcherSession[PartitionKey, ReplicaFetch] = FetcherSession(
+            named_max=NAMED_MAX, named_sessionless_max=elements_max // 2
+        )
+        self._session_lost_at = float("-inf")  # the loop's time
+        self._partition_max_bytes = -1  # as the leader was told
+        self._to_look_at: dict[_Followed, None] = {}  # before the next fetch
+        self._waits: list[tuple[float, int, _Followed]] = []  # a heap: until when, a number
+        self._wait_count = 0
         self._changed = asyncio.Event()
         self._connection: LeaderConnection | None = None
         self._is_interrupted = False
+        self._is_urgent = False  # what has become possible is about to be sent
         self._correlation_id = 0
         self._is_in_trouble = False
         self._task = self._loop.create_task(self._run(), name=f"follow broker {leader_id}")
@@ -164,8 +189,16 @@ class LeaderFetcher:
         """Follow the partition in this leader epoch."""
         key = (replica.topic_id.bytes, replica.partition.partition)
         followed = _Followed(replica, follower, key)
-        self._partitions[followed.key] = followed
-        self._send_anew()
+        follower.on_stop = partial(self._drop, followed)
+        self._partitions[key] = followed
+        self._to_look_at[followed] = None
+        self._send_now()
+
+    def on_trouble(self, replica: Replica) -> None:
+        """Ask for a partition whose log is in trouble only after a while."""
+        followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
+        if followed is not None:
+            self._put_off(followed, TROUBLE_SECONDS)
 
     async def close(self) -> None:
         """Stop."""
@@ -176,12 +209,39 @@ class LeaderFetcher:
             with suppress(asyncio.CancelledError):
                 await task
 
-    def _send_anew(self) -> None:
-        """Make what has just become possible part of the fetch that is under way."""
+    def _drop(self, followed: _Followed) -> None:
+        """Follow the partition no more, or not in this leader epoch."""
+        if self._partitions.get(followed.key) is followed:
+            del self._partitions[followed.key]
+            self._session.forget(followed.key)
+
+    def _put_off(self, followed: _Followed, seconds: float) -> None:
+        """Leave the partition out until then."""
+        followed.not_before = self._loop.time() + seconds
+        self._wait_count += 1
+        heappush(self._waits, (followed.not_before, self._wait_count, followed))
+        self._to_look_at[followed] = None
+
+    def _send_now(self) -> None:
+        """Ask soon for what has just become possible, also while a fetch is held."""
         self._changed.set()
-        if self._connection is not None and not self._is_interrupted:
+        if not self._is_urgent:
+            # Later in this turn of the loop: many partitions change hands at once.
+            self._is_urgent = True
+            self._loop.call_soon(self._send_another)
+
+    def _send_another(self) -> None:
+        self._is_urgent = False
+        connection = self._connection
+        if connection is None or self._is_interrupted or connection.under_way_count != 1:
+            return  # The next fetch is about to go out.
+        if self._session.is_established:
+            request = self._next_request(may_wait=False)
+            if request is not None:
+                connection.send_another(request)
+        elif self._session.is_declined:
             self._is_interrupted = True
-            self._connection.close()
+            connection.close()
 
     # -- the loop
 
@@ -201,7 +261,7 @@ class LeaderFetcher:
                     extra={"leader": self._leader_id, "reason": str(error) or repr(error)},
                 )
             self._is_in_trouble = True
-            await self._pause(self._owner.node_config().replica_fetch_backoff_ms / 1000)
+            await self._pause(self._backoff_s())
         except Exception:
             # Whatever it was: while nobody follows, records are on one node fewer.
             logger.exception("following broke, will retry", extra={"leader": self._leader_id})
@@ -211,6 +271,7 @@ class LeaderFetcher:
                 self._connection.close()
             self._connection = None
             self._is_interrupted = False
+            self._session.restart()
 
     async def _fetch_on_one_connection(self) -> None:
         """Connect and fetch until something goes wrong."""
@@ -225,19 +286,36 @@ class LeaderFetcher:
             await self._wait_for_work()
             request = self._next_request()
             if request is None:
-                await self._pause(self._owner.node_config().replica_fetch_backoff_ms / 1000)
+                await self._pause(self._backoff_s())
                 continue
             await connection.converse(request, self._on_answer, timeout_s=self._timeout_s)
 
-    def _next_request(self) -> bytearray | None:
-        """Return the next fetch, ``None`` where nothing can be asked for now."""
+    def _next_request(self, *, may_wait: bool = True) -> bytearray | None:
+        """Return the next fetch, ``None`` where nothing can be asked for now.
+
+        One that must not wait comes while another is under way.
+        """
         self._changed.clear()
         limits = self._owner.limits()
-        self._asked = self._next_fetches() if limits is not None else {}
-        if limits is None or not self._asked:
+        if limits is None:
+            return None
+        if may_wait and limits.partition_max_bytes != self._partition_max_bytes:
+            self._partition_max_bytes = limits.partition_max_bytes
+            self._session.restart()  # It is said of every partition.
+        self._look()
+        fetch = self._session.next_fetch()
+        if fetch is None:
             return None
         self._correlation_id = (self._correlation_id + 1) % 2**31
-        return encode_follower_fetch(self._correlation_id, limits, _by_topic(self._asked))
+        return encode_follower_fetch(
+            self._correlation_id,
+            limits,
+            _named_by_topic(fetch),
+            session_id=fetch.session_id,
+            session_epoch=fetch.session_epoch,
+            forgotten=_by_topic(fetch.forgotten),
+            may_wait=may_wait and fetch.may_wait,
+        )
 
     def _on_answer(self, frame: memoryview) -> bytearray | None:
         """Do what the answer asks for and return the next fetch.
@@ -246,23 +324,51 @@ class LeaderFetcher:
         these partitions happens before or after it, never meanwhile.
         """
         try:
-            error_code, fetched = parse_follower_fetch(frame)
-        except PARSE_ERRORS as error:
-            raise NotLeaderOrFollower(f"the answer cannot be read: {error!r}") from error
-        if error_code:
-            raise NotLeaderOrFollower(f"the leader answers {error_name(error_code)}")
+            error_code, session_id, fetched = parse_follower_fetch(frame)
+        except PARSE_ERRORS as problem:
+            raise NotLeaderOrFollower(f"the answer cannot be read: {problem!r}") from problem
+        error = known_error(error_code)
+        keys = [(partition.topic_id, partition.partition) for partition in fetched]
+        if not self._session.on_answer(error, session_id, keys):
+            self._begin_session_again(error)
+            return self._next_request()
         if self._is_in_trouble:
             self._is_in_trouble = False
             logger.info("leader is followed again", extra={"leader": self._leader_id})
-        for partition in fetched:
-            wanted = self._asked.get((partition.topic_id, partition.partition))
-            if wanted is not None:
-                self._take(*wanted, partition)
+        for key, partition in zip(keys, fetched, strict=True):
+            followed, fetch = self._partitions.get(key), self._session.told(key)
+            if followed is not None and fetch is not None:
+                self._take(followed, fetch, partition)
+        assert self._connection is not None
+        if self._connection.under_way_count:
+            if not self._session.is_established:
+                raise NotLeaderOrFollower("the leader has closed the fetch session")
+            return None
         return self._next_request()
+
+    def _begin_session_again(self, error: ErrorCode) -> None:
+        """Raise unless the next fetch may go out on this connection at once."""
+        if error is ErrorCode.none:
+            reason = "an answer does not fit the fetch session"
+        else:
+            reason = f"the leader answers {error.name}"
+        lost_at, self._session_lost_at = self._session_lost_at, self._loop.time()
+        is_often = self._session_lost_at - lost_at < self._backoff_s()
+        is_ours = error is ErrorCode.none or error in SESSION_ERRORS
+        assert self._connection is not None
+        if is_often or not is_ours or self._connection.under_way_count:
+            raise NotLeaderOrFollower(reason)
+        logger.info(
+            "fetch session lost, begins again",
+            extra={"leader": self._leader_id, "reason": reason},
+        )
 
     def _timeout_s(self) -> float:
         config = self._owner.node_config()
         return (config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000
+
+    def _backoff_s(self) -> float:
+        return self._owner.node_config().replica_fetch_backoff_ms / 1000
 
     async def _wait_for_work(self) -> None:
         while not self._partitions:
@@ -277,29 +383,30 @@ class LeaderFetcher:
         # It is new once: left set, it would never let the event loop do anything else.
         self._changed.clear()
 
-    def _next_fetches(self) -> dict[PartitionKey, tuple[_Followed, ReplicaFetch]]:
-        """Return what to ask for now; forget what this leader does not lead any more."""
+    def _look(self) -> None:
+        """Bring the session to what can be asked for now, where that may have changed."""
         now = self._loop.time()
-        asked: dict[PartitionKey, tuple[_Followed, ReplicaFetch]] = {}
-        gone = []
-        for key, followed in self._partitions.items():
-            if not followed.is_current:
-                gone.append(key)
-                continue
-            if followed.task is not None or followed.not_before > now:
-                continue
+        waits = self._waits
+        while waits and waits[0][0] <= now:
+            self._to_look_at[heappop(waits)[2]] = None
+        if self._to_look_at:
+            to_look_at, self._to_look_at = self._to_look_at, {}
+            for followed in to_look_at:
+                if self._partitions.get(followed.key) is followed:
+                    self._look_at(followed, now)
+
+    def _look_at(self, followed: _Followed, now: float) -> None:
+        fetch = None
+        if followed.task is None and followed.not_before <= now:
             log = followed.replica.opened_log
             if log is None or log.is_offline:
-                followed.not_before = now + TROUBLE_SECONDS
-                continue
-            if not followed.is_begun and self._begins_elsewhere(followed):
-                continue
-            fetch = followed.follower.next_fetch(log)
-            if fetch is not None:
-                asked[key] = (followed, fetch)
-        for key in gone:
-            del self._partitions[key]
-        return asked
+                self._put_off(followed, TROUBLE_SECONDS)
+            elif followed.is_begun or not self._begins_elsewhere(followed):
+                fetch = followed.follower.next_fetch(log)
+        if fetch is None:
+            self._session.forget(followed.key)
+        else:
+            self._session.want(followed.key, fetch)
 
     def _begins_elsewhere(self, followed: _Followed) -> bool:
         """Start to look for a better beginning where the log is empty and not in sync."""
@@ -315,12 +422,11 @@ class LeaderFetcher:
 
     def _take(self, followed: _Followed, fetch: ReplicaFetch, answer: FetchedPartition) -> None:
         """Do what one partition's answer asks for."""
-        if not followed.is_current:
-            return
+        self._to_look_at[followed] = None
         try:
             self._act(followed, fetch, answer)
         except (TidelogError, OSError) as error:
-            followed.not_before = self._loop.time() + TROUBLE_SECONDS
+            self._put_off(followed, TROUBLE_SECONDS)
             replica = followed.replica
             if not (isinstance(error, OSError | StorageError) and replica.note_failure(error)):
                 logger.error(
@@ -344,8 +450,6 @@ class LeaderFetcher:
             case Append():
                 if answer.records is not None:
                     _append(replica, answer.records)
-                    # To the end, so that large answers come to everyone in turn.
-                    self._partitions[followed.key] = self._partitions.pop(followed.key)
                 replica.follow_leader(
                     high_watermark=action.high_watermark,
                     log_start_offset=action.log_start_offset,
@@ -363,8 +467,7 @@ class LeaderFetcher:
             case AskOffsets():
                 self._start(followed, self._owner.catch_up.find_start(replica, follower, fetch))
             case Ignore(must_wait=True):
-                backoff_s = self._owner.node_config().replica_fetch_backoff_ms / 1000
-                followed.not_before = self._loop.time() + backoff_s
+                self._put_off(followed, self._backoff_s())
             case _:
                 pass
 
@@ -375,15 +478,14 @@ class LeaderFetcher:
 
         def on_done(done: asyncio.Task[None]) -> None:
             followed.task = None
-            followed.not_before = self._loop.time() + (
-                self._owner.node_config().replica_fetch_backoff_ms / 1000
-            )
             problem = None if done.cancelled() else done.exception()
             if problem is None:
                 followed.not_before = 0.0
-                self._send_anew()
+                self._to_look_at[followed] = None
+                self._send_now()
                 return
             followed.is_begun = False
+            self._put_off(followed, self._backoff_s())
             logger.warning(
                 "no new start found, will retry",
                 extra={"partition": str(followed.replica.partition), "reason": str(problem)},
@@ -393,20 +495,27 @@ class LeaderFetcher:
         task.add_done_callback(on_done)
 
 
-def _by_topic(
-    asked: dict[PartitionKey, tuple[_Followed, ReplicaFetch]],
-) -> list[tuple[bytes, list[WantedPartition]]]:
+def _named_by_topic(
+    fetch: SessionFetch[PartitionKey, ReplicaFetch],
+) -> dict[bytes, list[WantedPartition]]:
     topics: dict[bytes, list[WantedPartition]] = {}
-    for (topic_id, index), (_, fetch) in asked.items():
-        wanted = WantedPartition(
+    for (topic_id, index), wanted in fetch.named:
+        partition = WantedPartition(
             index,
-            fetch.leader_epoch,
-            fetch.offset,
-            fetch.last_fetched_epoch,
-            fetch.log_start_offset,
+            wanted.leader_epoch,
+            wanted.offset,
+            wanted.last_fetched_epoch,
+            wanted.log_start_offset,
         )
-        topics.setdefault(topic_id, []).append(wanted)
-    return list(topics.items())
+        topics.setdefault(topic_id, []).append(partition)
+    return topics
+
+
+def _by_topic(keys: list[PartitionKey]) -> dict[bytes, list[int]]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, index in keys:
+        topics.setdefault(topic_id, []).append(index)
+    return topics
 
 
 def _append(replica: Replica, records: memoryview) -> None:

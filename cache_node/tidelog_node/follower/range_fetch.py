@@ -79,10 +79,10 @@ async def _fetch(
         partition_max_bytes=FETCH_BYTES,
     )
     wanted = WantedPartition(replica.partition.partition, leader_epoch, offset, -1, -1)
-    request = encode_follower_fetch(0, limits, [(replica.topic_id.bytes, [wanted])])
+    request = encode_follower_fetch(0, limits, {replica.topic_id.bytes: [wanted]})
     answer = await connection.exchange(request, timeout_s=ANSWER_SECONDS_MAX)
     try:
-        error_code, found = parse_follower_fetch(answer)
+        error_code, _, found = parse_follower_fetch(answer)
     except PARSE_ERRORS as error:
         raise NotLeaderOrFollower(f"the answer cannot be read: {error!r}") from error
     if error_code or len(found) != 1 or found[0].error_code:

@@ -1,24 +1,26 @@
 """Fetch as a follower sends it: version 15, the first that names the replica's epoch.
 
-    request   max wait ms:32, min bytes:32, max bytes:32, isolation:8, session 0:32, -1:32,
-              [topic id, [partition:32, leader epoch:32, fetch offset:64,
-              last fetched epoch:32, log start offset:64, max bytes:32]], no forgotten topics,
-              no rack; tag 1: replica id:32, replica epoch:64
+    request   max wait ms:32, min bytes:32, max bytes:32, isolation:8, session id:32,
+              session epoch:32, [topic id, [partition:32, leader epoch:32, fetch offset:64,
+              last fetched epoch:32, log start offset:64, max bytes:32]],
+              forgotten: [topic id, [partition:32]], no rack; tag 1: replica id:32,
+              replica epoch:64
     response  throttle ms:32, error:16, session id:32,
               [topic id, [partition:32, error:16, high watermark:64, last stable offset:64,
               log start offset:64, aborted, preferred replica:32, records, tag 0: diverging]]
 
-Source: FetchRequest.json and FetchResponse.json; KIP-595, KIP-903.
+Source: FetchRequest.json and FetchResponse.json; KIP-227, KIP-595, KIP-903.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
+from tidelog_core.fetch_session import NO_SESSION, SESSIONLESS_EPOCH
 
 from tidelog_node.wire.primitives import (
     MalformedRequest,
@@ -35,12 +37,14 @@ CLIENT_ID = b"tidelog-follower"
 
 _SIZE_HEADER = struct.Struct(f">ihhih{len(CLIENT_ID)}sB")
 _LIMITS = struct.Struct(">iiibii")
+_INDEX = struct.Struct(">i")
 _PARTITION = struct.Struct(">iiqiqiB")
 _REPLICA_STATE = struct.Struct(">BBBiqB")
 _RESPONSE_HEAD = struct.Struct(">iBihi")  # correlation id, tags, throttle, error, session
 _RESULT = struct.Struct(">ihqqq")
 _ABORTED_SIZE_BYTES = 16
 _EPOCH_OFFSET = struct.Struct(">iq")
+_NO_TOPICS: Mapping[bytes, Sequence[int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +83,35 @@ class FetchedPartition(NamedTuple):
 def encode_follower_fetch(
     correlation_id: int,
     limits: FollowerLimits,
-    topics: Iterable[tuple[bytes, Sequence[WantedPartition]]],
+    topics: Mapping[bytes, Sequence[WantedPartition]],
+    *,
+    session_id: int = NO_SESSION,
+    session_epoch: int = SESSIONLESS_EPOCH,
+    forgotten: Mapping[bytes, Sequence[int]] = _NO_TOPICS,
+    may_wait: bool = True,
 ) -> bytearray:
-    """Return the request, its size included."""
-    topics = list(topics)
+    """Return the request, its size included. Topics by id, partitions by number.
+
+    The leader answers at once unless it ``may_wait`` for news.
+    """
     out = bytearray(_SIZE_HEADER.size)
-    out += _LIMITS.pack(limits.max_wait_ms, 1, limits.max_bytes, 0, 0, -1)
+    max_wait_ms = limits.max_wait_ms if may_wait else 0
+    out += _LIMITS.pack(max_wait_ms, 1, limits.max_bytes, 0, session_id, session_epoch)
     write_uvarint(out, len(topics) + 1)
-    for topic_id, partitions in topics:
+    for topic_id, partitions in topics.items():
         out += topic_id
         write_uvarint(out, len(partitions) + 1)
         for wanted in partitions:
             out += _PARTITION.pack(*wanted, limits.partition_max_bytes, 0)
         out.append(0)
-    out += b"\x01\x01"  # no forgotten topics, an empty rack
+    write_uvarint(out, len(forgotten) + 1)
+    for topic_id, indexes in forgotten.items():
+        out += topic_id
+        write_uvarint(out, len(indexes) + 1)
+        for index in indexes:
+            out += _INDEX.pack(index)
+        out.append(0)
+    out += b"\x01"  # an empty rack
     # One tagged field: tag 1, 13 bytes.
     out += _REPLICA_STATE.pack(1, 1, 13, limits.replica_id, limits.replica_epoch, 0)
     size_bytes = len(out) - 4
@@ -102,9 +121,12 @@ def encode_follower_fetch(
     return out
 
 
-def parse_follower_fetch(frame: memoryview) -> tuple[int, list[FetchedPartition]]:
-    """Return the error of the whole answer and every partition's. Raises ``PARSE_ERRORS``."""
-    _, tag_count, _, error_code, _ = _RESPONSE_HEAD.unpack_from(frame)
+def parse_follower_fetch(frame: memoryview) -> tuple[int, int, list[FetchedPartition]]:
+    """Return the error of the whole answer, the session id and what is said of partitions.
+
+    Raises ``PARSE_ERRORS``.
+    """
+    _, tag_count, _, error_code, session_id = _RESPONSE_HEAD.unpack_from(frame)
     if tag_count:
         raise MalformedRequest("a response header with tagged fields")
     position = _RESPONSE_HEAD.size
@@ -117,7 +139,7 @@ def parse_follower_fetch(frame: memoryview) -> tuple[int, list[FetchedPartition]
             fetched, position = _parse_partition(frame, position, topic_id)
             found.append(fetched)
         position = skip_tagged_fields(frame, position)
-    return error_code, found
+    return error_code, session_id, found
 
 
 def known_error(code: int) -> ErrorCode:

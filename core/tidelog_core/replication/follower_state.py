@@ -19,6 +19,7 @@ Source: KIP-101, KIP-279, KIP-405, KIP-595; Kafka's ``AbstractFetcherThread``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog_core.errors import ErrorCode
@@ -88,6 +89,7 @@ class FollowerState:
         self.partition = partition
         self.broker_id = broker_id
         self.leader_epoch = partition.leader_epoch
+        self.on_stop: Callable[[], None] = _do_nothing
         self._is_stopped = False
 
     @property
@@ -103,7 +105,9 @@ class FollowerState:
 
     def stop(self) -> None:
         """Fetch no more: this broker takes over, drains, or no longer holds a replica."""
-        self._is_stopped = True
+        if not self._is_stopped:
+            self._is_stopped = True
+            self.on_stop()
 
     def next_fetch(self, log: ReplicaLog) -> ReplicaFetch | None:
         """Return what to ask for now, ``None`` where there is nobody to ask."""
@@ -184,6 +188,10 @@ class FollowerState:
             and fetch.leader_epoch == self.leader_epoch
             and fetch.offset == log.log_end_offset
         )
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def find_divergence(

@@ -149,13 +149,13 @@ class LedNode:
         await self.store.commit([records.delete(self.view.image.topics[TOPIC])])
         await self.view.refresh()
 
-    def replica(self) -> Replica:
-        found = self.replicas.get(TopicPartition(TOPIC, 0))
+    def replica(self, partition: int = 0) -> Replica:
+        found = self.replicas.get(TopicPartition(TOPIC, partition))
         assert found is not None
         return found
 
-    async def change_partition(self, **changes: Any) -> None:
-        partition = self.view.image.partition(TopicPartition(TOPIC, 0))
+    async def change_partition(self, index: int = 0, **changes: Any) -> None:
+        partition = self.view.image.partition(TopicPartition(TOPIC, index))
         assert partition is not None
         await self.store.commit([records.put(dataclasses.replace(partition, **changes))])
         await self.view.refresh()

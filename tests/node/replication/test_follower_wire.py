@@ -33,7 +33,7 @@ def a_request(topics: int = 2, partitions: int = 200) -> tuple[bytearray, Any]:
         )
         for _ in range(topics)
     ]
-    return encode_follower_fetch(9, LIMITS, wanted), wanted
+    return encode_follower_fetch(9, LIMITS, dict(wanted)), wanted
 
 
 def test_requests_are_what_kio_reads() -> None:
@@ -61,6 +61,24 @@ def test_requests_are_what_the_node_reads() -> None:
     assert partitions[150][:5] == (150, 3, 1500, 2, 5)
 
 
+def test_a_session_and_what_it_shall_forget_are_what_kio_reads() -> None:
+    gone = {uuid4().bytes: list(range(300)), uuid4().bytes: [7]}
+    data = encode_follower_fetch(
+        9, LIMITS, {}, session_id=77, session_epoch=5, forgotten=gone, may_wait=False
+    )
+    request, size_bytes = entity_reader(FetchRequest)(memoryview(bytes(data)), BODY_AT)
+    assert BODY_AT + size_bytes == len(data)
+    assert (request.session_id, request.session_epoch) == (77, 5)
+    assert request.topics == ()
+    found = {
+        topic.topic_id.bytes: list(topic.partitions) for topic in request.forgotten_topics_data
+    }
+    assert found == gone
+    assert request.max_wait.total_seconds() == 0
+    assert request.replica_state.replica_id == 2
+    assert parse_fetch(memoryview(data), BODY_AT, 15).session_epoch == 5
+
+
 def an_answer() -> tuple[bytes, bytes]:
     topic_id = uuid4().bytes
     results = [
@@ -74,8 +92,8 @@ def an_answer() -> tuple[bytes, bytes]:
 
 def test_answers_of_the_node_are_read() -> None:
     topic_id, data = an_answer()
-    error_code, found = parse_follower_fetch(memoryview(data))
-    assert error_code == 0
+    error_code, session_id, found = parse_follower_fetch(memoryview(data))
+    assert (error_code, session_id) == (0, 0)
     assert [(one.topic_id, one.partition, one.error_code) for one in found] == [
         (topic_id, 0, 0),
         (topic_id, 1, 6),

@@ -1,0 +1,223 @@
+"""What a fetcher says in each fetch of an incremental fetch session (KIP-227).
+
+Theory of operation. The node keeps, for each session, the partitions that the fetcher wants and
+from which offset on. A *full* fetch has session epoch 0, begins with nothing and asks for a
+session; the node's answer has the id of the new session, or 0 if it gives none. Each fetch after
+it is *incremental*: its epoch is one higher than the last one's, and it names only partitions
+that are new or wanted with other parameters, and those to forget. Its answer leaves out every
+partition of which there is nothing new.
+
+Fetcher and node must agree on what is in the session, so:
+
+- Any doubt ends the session: an error of the whole answer, an answer that does not come, one that
+  does not fit. The next fetch is full. It names the old id, so that the node lets go of it.
+- A partition that is forgotten and wanted again is forgotten in one fetch and named in a later
+  one. The node then begins with it as with a new one, and tells its high watermark and its log
+  start offset again.
+- A partition whose records came must be named with its next offset, or be forgotten: the node
+  would send the same records again.
+
+One fetch names a bounded number of partitions; further fetches tell the rest. A node that gives
+no session is told all of them with every fetch, or a part of them in turn where they are more
+than one fetch may name.
+
+Source: KIP-227; Kafka's ``FetchSessionHandler``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
+
+from tidelog_core.errors import ErrorCode
+
+NO_SESSION = 0
+SESSIONLESS_EPOCH = -1
+FULL_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
+
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.fetch_session_id_not_found,
+        ErrorCode.invalid_fetch_session_epoch,
+        ErrorCode.fetch_session_topic_id_error,
+    }
+)
+"""Errors of a whole answer after which a full fetch is sent at once."""
+
+Key = TypeVar("Key", bound=Hashable)
+Wanted = TypeVar("Wanted")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFetch(Generic[Key, Wanted]):
+    """What to say in one fetch."""
+
+    session_id: int
+    session_epoch: int
+    named: list[tuple[Key, Wanted]]
+    forgotten: list[Key]
+    # Whether the node may hold this fetch until there is something new. Not while a session is
+    # hoped for, or more is to be told.
+    may_wait: bool
+
+
+class FetcherSession(Generic[Key, Wanted]):
+    """The fetcher's side of its sessions with one node, one after the other.
+
+    ``Wanted`` is how a partition is asked for; equal values are the same to the node. It costs
+    what changes: nothing here goes through all partitions but a full fetch.
+    """
+
+    def __init__(self, *, named_max: int, named_sessionless_max: int) -> None:
+        """Bound the partitions of one fetch: with a session, and with a node that gives none."""
+        self._named_max = named_max
+        self._named_sessionless_max = named_sessionless_max
+        self._wanted: dict[Key, Wanted] = {}  # those that changed last at the end
+        # Of this session, or of the last fetch without one: what the node has been told.
+        self._told: dict[Key, Wanted] = {}
+        self._untold: dict[Key, None] = {}  # wanted, and not told so; oldest first
+        self._to_forget: dict[Key, None] = {}  # told, and to be forgotten before all else
+        self._id = NO_SESSION
+        self._epoch = FULL_EPOCH  # of the next fetch
+        self._is_declined = False  # the last full fetch got no session
+        self._is_full_under_way = False
+        self._under_way_count = 0
+
+    def __len__(self) -> int:
+        """Return how many partitions are wanted."""
+        return len(self._wanted)
+
+    @property
+    def is_established(self) -> bool:
+        """Whether the next fetch is an incremental one."""
+        return self._epoch != FULL_EPOCH and not self._is_full_under_way
+
+    @property
+    def is_declined(self) -> bool:
+        """Whether the node has given no session when it was last asked."""
+        return self._is_declined
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell the node."""
+        return bool(self._untold or self._to_forget) or self._epoch == FULL_EPOCH
+
+    def told(self, key: Key) -> Wanted | None:
+        """Return how the node was last asked for the partition, ``None`` if it was not."""
+        return self._told.get(key)
+
+    # -- what is wanted
+
+    def want(self, key: Key, wanted: Wanted) -> None:
+        """Ask for the partition like this from the next fetch on."""
+        self._wanted.pop(key, None)
+        self._wanted[key] = wanted
+        if key in self._to_forget or self._told.get(key) != wanted:
+            self._untold[key] = None
+        else:
+            self._untold.pop(key, None)
+
+    def forget(self, key: Key) -> None:
+        """Ask for the partition no more."""
+        if self._wanted.pop(key, None) is None:
+            return
+        self._untold.pop(key, None)
+        if key in self._told:
+            self._to_forget[key] = None
+
+    def replace(self, wanted: Mapping[Key, Wanted]) -> None:
+        """Ask for exactly these partitions. Looks at every one."""
+        for key in [key for key in self._wanted if key not in wanted]:
+            self.forget(key)
+        for key, value in wanted.items():
+            if self._wanted.get(key) != value:
+                self.want(key, value)
+
+    # -- fetches and their answers
+
+    def next_fetch(self) -> SessionFetch[Key, Wanted] | None:
+        """Return what to say next, ``None`` where nothing is wanted.
+
+        Nothing may be under way before a full fetch.
+        """
+        if not self._wanted:
+            return None
+        self._under_way_count += 1
+        return self._next_full() if self._epoch == FULL_EPOCH else self._next_incremental()
+
+    def on_answer(self, error: ErrorCode, session_id: int, answered: Collection[Key]) -> bool:
+        """Take the answer to the oldest fetch under way; return whether it may be used.
+
+        ``answered`` are its partitions. If it may not, the next fetch is full.
+        """
+        is_full, self._is_full_under_way = self._is_full_under_way, False
+        self._under_way_count -= 1
+        if error is not ErrorCode.none:
+            if error is ErrorCode.fetch_session_id_not_found:
+                self._id = NO_SESSION
+            self.restart()
+            return False
+        if is_full:
+            self._id, self._is_declined = session_id, session_id == NO_SESSION
+            if set(answered) != self._told.keys():
+                self.restart()
+                return False
+            if self._is_declined:
+                self._epoch = FULL_EPOCH
+            return True
+        # What a fetch under way has forgotten may still be in the answer before it.
+        is_ours = self._under_way_count > 0 or all(key in self._told for key in answered)
+        if session_id == NO_SESSION and is_ours:
+            self._id = NO_SESSION
+            self._epoch = FULL_EPOCH  # The node has closed the session; this answer is good.
+            return True
+        if session_id != self._id or not is_ours:
+            self.restart()
+            return False
+        return True
+
+    def restart(self) -> None:
+        """Begin with a full fetch: an answer will not come, or cannot be used."""
+        self._epoch = FULL_EPOCH
+        self._is_full_under_way = False
+        self._under_way_count = 0
+        self._told.clear()
+        self._untold.clear()
+        self._to_forget.clear()
+
+    def _next_full(self) -> SessionFetch[Key, Wanted]:
+        assert self._under_way_count == 1, "a full fetch comes alone"
+        named_max = self._named_sessionless_max if self._is_declined else self._named_max
+        named = list(islice(self._wanted.items(), named_max))
+        self._told = dict(named)
+        self._to_forget.clear()
+        is_whole = len(named) == len(self._wanted)
+        if self._is_declined and not is_whole:
+            for key, wanted in named:  # The others have their turn next.
+                del self._wanted[key]
+                self._wanted[key] = wanted
+        rest = () if is_whole else (key for key in self._wanted if key not in self._told)
+        self._untold = dict.fromkeys(rest)
+        self._is_full_under_way = True
+        self._epoch = FULL_EPOCH + 1
+        return SessionFetch(self._id, FULL_EPOCH, named, [], self._is_declined)
+
+    def _next_incremental(self) -> SessionFetch[Key, Wanted]:
+        epoch = self._epoch
+        self._epoch = epoch % EPOCH_MAX + 1
+        forgotten = list(islice(self._to_forget, self._named_max))
+        for key in forgotten:
+            del self._to_forget[key]
+            del self._told[key]
+        named: list[tuple[Key, Wanted]] = []
+        if not self._to_forget:
+            gone = set(forgotten)
+            fresh = (key for key in self._untold if key not in gone)
+            for key in list(islice(fresh, self._named_max - len(forgotten))):
+                del self._untold[key]
+                self._told[key] = wanted = self._wanted[key]
+                named.append((key, wanted))
+        return SessionFetch(self._id, epoch, named, forgotten, not self.has_news)
