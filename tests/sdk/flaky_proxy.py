@@ -31,8 +31,11 @@ class FlakyProxy:
         *,
         port: int | None = None,
         loses_answer: Rule = lambda *_: False,
+        on_request: Callable[[bytes], None] = lambda _: None,
     ) -> None:
+        """``on_request`` is called with each request, size left out."""
         self.port = free_port() if port is None else port
+        self._on_request = on_request
         self.loses_answer = loses_answer
         self.lost_count = 0
         self.kept_back_count = 0
@@ -87,6 +90,7 @@ class FlakyProxy:
 
         def on_request(frame: bytes) -> _Fate:
             apis.add(int.from_bytes(frame[:2], "big"))
+            self._on_request(frame)
             return _Fate.PASSES
 
         def on_answer(frame: bytes) -> _Fate:

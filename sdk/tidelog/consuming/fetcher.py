@@ -3,7 +3,8 @@
 A node gets two kinds of fetches, each on a connection of its own, one at a time:
 partitions known (or hoped) to have more records are asked for at once, and partitions
 read to their end wait at the node until records come (long poll). Were they mixed, a
-partition whose buffer runs dry would wait behind the long poll of idle ones.
+partition whose buffer runs dry would wait behind the long poll of idle ones. Those that wait
+are in a fetch session, see ``fetch_requests``.
 
 After a change of leader a partition is fetched once its position is validated; an answer
 that comes from before then is dropped.
@@ -12,19 +13,17 @@ that comes from before then is dropped.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v12 import request as by_name
-from kio.schema.fetch.v17 import request as by_id
 from tidelog_core.model import TopicPartition
-from tidelog_core.wire_messages import build
 
 from tidelog.cluster import Cluster, Lane
+from tidelog.consuming.fetch_requests import Fetched, NodeFetches
 from tidelog.consuming.fetched import Chunk
 from tidelog.consuming.locating import RESET_TIMESTAMPS
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
@@ -34,8 +33,6 @@ from tidelog.metadata import Node, PartitionInfo
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
 from tidelog.wire.backoff import Backoff
-from tidelog.wire.connection import Connection
-from tidelog.wire.requests import FETCH_BY_ID, FETCH_BY_NAME, supports
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +73,7 @@ class Fetcher:
         self._wake = asyncio.Event()
         self._busy: set[tuple[int, Lane]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fetches: dict[int, NodeFetches] = {}  # by node
         self._backoffs: dict[int, tuple[Backoff, float]] = {}  # by node; not before loop time
         self._read_committed = options.isolation_level == "read_committed"
         self._validator = Validator(cluster, options, self._on_validated)
@@ -160,9 +158,11 @@ class Fetcher:
             connection = await self._cluster.connection(node_id, lane)
             states = [state for state, ticket in tickets.items() if state.ticket == ticket]
             if states:
-                response = await self._request(connection, lane, states)
+                fetches = self._fetches_to(node_id)
+                ask = fetches.wait if lane is Lane.TAIL else fetches.fetch
+                fetched = await ask(connection, states)
                 self._backoffs.pop(node_id, None)
-                self._take(node_id, response, tickets)
+                self._take(node_id, fetched, tickets)
         except TidelogError as error:
             self._back_off(node_id, error)
             for state in tickets:
@@ -175,63 +175,35 @@ class Fetcher:
             self._busy.discard((node_id, lane))
             self.wake()
 
-    async def _request(
-        self, connection: Connection, lane: Lane, states: Sequence[PartitionState]
-    ) -> Any:
-        wait_ms = self._options.fetch_max_wait_ms if lane is Lane.TAIL else 0
-        topic_ids = {state.partition.topic: self._topic_id(state) for state in states}
-        has_ids = supports(FETCH_BY_ID, connection.versions) and all(topic_ids.values())
-        api, module = (FETCH_BY_ID, by_id) if has_ids else (FETCH_BY_NAME, by_name)
-        topics: dict[str, list[Any]] = {}
-        for state in states:
-            topics.setdefault(state.partition.topic, []).append(
-                build(
-                    module.FetchPartition,
-                    partition=state.partition.partition,
-                    current_leader_epoch=state.leader_epoch,
-                    fetch_offset=state.fetch_position,
-                    partition_max_bytes=self._options.max_partition_fetch_bytes,
-                )
+    def _fetches_to(self, node_id: int) -> NodeFetches:
+        fetches = self._fetches.get(node_id)
+        if fetches is None:
+            fetches = self._fetches[node_id] = NodeFetches(
+                self._options,
+                topic_id=self._topic_id,
+                request_timeout_s=self._cluster.request_timeout_s,
             )
-        request = build(
-            module.FetchRequest,
-            max_wait=datetime.timedelta(milliseconds=wait_ms),
-            min_bytes=self._options.fetch_min_bytes if lane is Lane.TAIL else 1,
-            max_bytes=self._options.fetch_max_bytes,
-            isolation_level=int(self._read_committed),
-            topics=tuple(
-                build(module.FetchTopic, topic_id=topic_ids[name], partitions=tuple(partitions))
-                if has_ids
-                else build(by_name.FetchTopic, topic=name, partitions=tuple(partitions))
-                for name, partitions in topics.items()
-            ),
-            rack_id=self._options.rack or "",
-        )
-        timeout_s = self._cluster.request_timeout_s + wait_ms / 1000
-        return await connection.request(api, request, timeout_s=timeout_s)
+        return fetches
 
-    def _topic_id(self, state: PartitionState) -> Any:
-        topic = self._cluster.topic(state.partition.topic)
+    def _topic_id(self, name: str) -> UUID | None:
+        topic = self._cluster.topic(name)
         return None if topic is None else topic.topic_id
 
     def _take(
-        self, node_id: int, response: Any, tickets: dict[PartitionState, tuple[int, int]]
+        self, node_id: int, fetched: Fetched, tickets: dict[PartitionState, tuple[int, int]]
     ) -> None:
-        if response.error_code is not ErrorCode.none:
-            raise error_for(response.error_code, None, about="fetch")
-        names = {self._topic_id(state): state.partition.topic for state in tickets}
-        asked = {state.partition: state for state in tickets}
-        nodes = _nodes(response)
-        for topic in response.responses:
-            name = topic.topic if hasattr(topic, "topic") else names.get(topic.topic_id)
-            for answer in topic.partitions:
-                partition = TopicPartition(name or "", int(answer.partition_index))
-                state = asked.get(partition)
-                self._note_leader(partition, answer.current_leader, nodes)
-                # Between question and answer the partition may have been left, sought in or
-                # validated under another leader.
-                if state is not None and state.ticket == tickets[state]:
-                    self._take_partition(node_id, state, answer)
+        nodes = _nodes(fetched.response)
+        for partition, offset, answer in fetched.partitions:
+            state = self._positions.get(partition)
+            self._note_leader(partition, answer.current_leader, nodes)
+            # Between question and answer the partition may have been left, sought in or
+            # validated under another leader; or the node has not been told of its offset yet.
+            if (
+                state is not None
+                and state.ticket == tickets.get(state)
+                and state.fetch_position == offset
+            ):
+                self._take_partition(node_id, state, answer)
         self._on_arrival()
 
     def _note_leader(self, partition: TopicPartition, current: Any, nodes: list[Node]) -> None:

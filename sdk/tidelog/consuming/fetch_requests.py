@@ -1,0 +1,219 @@
+"""Fetch requests: of one session for each node whose partitions wait for records, and without.
+
+Partitions that were read to their end wait at their node, by a fetch session (``fetch_session``):
+a fetch names those alone that have come, gone or moved on, and the answer has those with news.
+What is there to be read is asked for without a session: its answers are large, and it changes
+with each.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12 import request as by_name
+from kio.schema.fetch.v17 import request as by_id
+from tidelog_core.fetch_session import NO_SESSION, SESSIONLESS_EPOCH, FetcherSession
+from tidelog_core.model import TopicPartition
+from tidelog_core.wire_messages import build
+
+from tidelog.consuming.positions import PartitionState
+from tidelog.errors import TidelogError, error_for
+from tidelog.options import ConsumerOptions
+from tidelog.wire.connection import Connection
+from tidelog.wire.requests import FETCH_BY_ID, FETCH_BY_NAME, Api, supports
+
+# Partitions that a fetch names: with their topics no more than the fewest that a Tidelog node may
+# be set to take, and without a session half of what it takes by default.
+NAMED_MAX = 500
+NAMED_SESSIONLESS_MAX = 10_000
+
+_Key = tuple[str | UUID, int]
+"""How a request names a partition: by topic name or id, and number."""
+
+
+class _Wanted(NamedTuple):
+    """How a partition is asked for."""
+
+    leader_epoch: int
+    offset: int
+
+
+class FetchedPartition(NamedTuple):
+    """What a node says of one partition."""
+
+    partition: TopicPartition
+    offset: int  # that was asked for
+    answer: Any
+
+
+class Fetched(NamedTuple):
+    """A node's answer."""
+
+    response: Any
+    partitions: list[FetchedPartition]
+
+
+class NodeFetches:
+    """The fetches that one consumer sends to one node."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        *,
+        topic_id: Callable[[str], UUID | None],
+        request_timeout_s: float,
+    ) -> None:
+        self._options = options
+        self._topic_id = topic_id
+        self._timeout_s = request_timeout_s
+        self._has_ids = True  # topics have been named by their ids last
+        self._is_refused = False  # the last answer of a session could not be used
+        self._session: FetcherSession[_Key, _Wanted] = FetcherSession(
+            named_max=NAMED_MAX, named_sessionless_max=NAMED_SESSIONLESS_MAX
+        )
+
+    async def fetch(self, connection: Connection, states: Sequence[PartitionState]) -> Fetched:
+        """Ask for the records that are there, without a session. Raises what went wrong."""
+        api, names, wanted = self._wanted(connection, states)
+        request = self._build(api, wanted.items(), max_wait_ms=0, min_bytes=1)
+        response = await connection.request(api, request, timeout_s=self._timeout_s)
+        if response.error_code is not ErrorCode.none:
+            raise error_for(response.error_code, None, about="fetch")
+        return _fetched(response, names, wanted.get)
+
+    async def wait(self, connection: Connection, states: Sequence[PartitionState]) -> Fetched:
+        """Wait for records of these partitions, in the node's session.
+
+        Other partitions are waited for no more. Where the session was lost nothing is
+        returned, and the next call opens another. Raises what went wrong.
+        """
+        session, options = self._session, self._options
+        api, names, wanted = self._wanted(connection, states)
+        if (api is FETCH_BY_ID) != self._has_ids:
+            self._has_ids = api is FETCH_BY_ID
+            session.restart()  # A session stays with the one or the other.
+        session.replace(wanted)
+        fetch = session.next_fetch()
+        assert fetch is not None, "something is waited for"
+        max_wait_ms = options.fetch_max_wait_ms if fetch.may_wait else 0
+        request = self._build(
+            api,
+            fetch.named,
+            max_wait_ms=max_wait_ms,
+            min_bytes=options.fetch_min_bytes,
+            session=(fetch.session_id, fetch.session_epoch),
+            forgotten=fetch.forgotten,
+        )
+        try:
+            response = await connection.request(
+                api, request, timeout_s=self._timeout_s + max_wait_ms / 1000
+            )
+        except BaseException:
+            session.restart()  # The node may have taken it, and the answer is lost.
+            raise
+        keys = [
+            (_topic_key(topic), int(answer.partition_index))
+            for topic in response.responses
+            for answer in topic.partitions
+        ]
+        if session.on_answer(response.error_code, int(response.session_id), keys):
+            self._is_refused = False
+            return _fetched(response, names, session.told)
+        was_refused, self._is_refused = self._is_refused, True
+        if was_refused or response.error_code is ErrorCode.none:
+            raise _refusal(response)
+        return Fetched(response, [])
+
+    def _wanted(
+        self, connection: Connection, states: Sequence[PartitionState]
+    ) -> tuple[Api, dict[str | UUID, str], dict[_Key, _Wanted]]:
+        """Return by which API to ask, the topics' names as they are asked for, and for what."""
+        ids = {name: self._topic_id(name) for name in {one.partition.topic for one in states}}
+        has_ids = supports(FETCH_BY_ID, connection.versions) and all(ids.values())
+        keys: dict[str, str | UUID] = {
+            name: topic_id if has_ids and topic_id else name for name, topic_id in ids.items()
+        }
+        wanted = {
+            (keys[state.partition.topic], state.partition.partition): _Wanted(
+                state.leader_epoch, state.fetch_position
+            )
+            for state in states
+        }
+        api = FETCH_BY_ID if has_ids else FETCH_BY_NAME
+        return api, {key: name for name, key in keys.items()}, wanted
+
+    def _build(
+        self,
+        api: Api,
+        named: Iterable[tuple[_Key, _Wanted]],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        session: tuple[int, int] = (NO_SESSION, SESSIONLESS_EPOCH),
+        forgotten: Iterable[_Key] = (),
+    ) -> Any:
+        options, module = self._options, by_id if api is FETCH_BY_ID else by_name
+        topics: dict[str | UUID, list[Any]] = {}
+        for (topic, partition), wanted in named:
+            topics.setdefault(topic, []).append(
+                build(
+                    module.FetchPartition,
+                    partition=partition,
+                    current_leader_epoch=wanted.leader_epoch,
+                    fetch_offset=wanted.offset,
+                    partition_max_bytes=options.max_partition_fetch_bytes,
+                )
+            )
+        gone: dict[str | UUID, list[int]] = {}
+        for topic, partition in forgotten:
+            gone.setdefault(topic, []).append(partition)
+        topic_field = "topic_id" if api is FETCH_BY_ID else "topic"
+        return build(
+            module.FetchRequest,
+            max_wait=datetime.timedelta(milliseconds=max_wait_ms),
+            min_bytes=min_bytes,
+            max_bytes=options.fetch_max_bytes,
+            isolation_level=int(options.isolation_level == "read_committed"),
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=tuple(
+                build(module.FetchTopic, **{topic_field: topic}, partitions=tuple(partitions))
+                for topic, partitions in topics.items()
+            ),
+            forgotten_topics_data=tuple(
+                build(module.ForgottenTopic, **{topic_field: topic}, partitions=tuple(partitions))
+                for topic, partitions in gone.items()
+            ),
+            rack_id=options.rack or "",
+        )
+
+
+def _fetched(
+    response: Any,
+    names: Mapping[str | UUID, str],
+    asked: Callable[[_Key], _Wanted | None],
+) -> Fetched:
+    partitions = []
+    for topic in response.responses:
+        key = _topic_key(topic)
+        for answer in topic.partitions:
+            wanted = asked((key, int(answer.partition_index)))
+            if wanted is not None and key in names:
+                partition = TopicPartition(names[key], int(answer.partition_index))
+                partitions.append(FetchedPartition(partition, wanted.offset, answer))
+    return Fetched(response, partitions)
+
+
+def _topic_key(topic: Any) -> str | UUID:
+    key: str | UUID = topic.topic if hasattr(topic, "topic") else topic.topic_id
+    return key
+
+
+def _refusal(response: Any) -> TidelogError:
+    if response.error_code is ErrorCode.none:
+        return error_for(ErrorCode.invalid_fetch_session_epoch, None, about="fetch")
+    return error_for(response.error_code, None, about="fetch")
