@@ -11,7 +11,9 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
@@ -26,9 +28,10 @@ from tidelog_core.metadata.records import (
     partition_collection,
     partition_key,
     segment_collection,
+    segment_key_from,
     topic_key,
 )
-from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
+from tidelog_core.metadata.store import ALL_KEYS, Item, ItemKey, KeyRange, MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.keys import segment_keys
 
@@ -40,6 +43,7 @@ R = TypeVar("R")
 
 CALLS_AT_ONCE_MAX = 16
 GETS_OF_ONE_TOPIC_MAX = 4
+NOTHING_READ: Mapping[tuple[UUID, int], int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,12 @@ async def load_catalog(
     *,
     known: Collection[TopicPartition] = (),
     is_tier_wanted: bool = True,
+    list_from: Mapping[tuple[UUID, int], int] = NOTHING_READ,
 ) -> Catalog:
     """Return the selected partitions, with their segments if the tier is wanted.
+
+    ``list_from`` says of partitions, by topic id and number, from which offset on their
+    segments are enough; all are listed where those leave a doubt.
 
     Raises ``UnknownTopicOrPartition`` naming everything that is asked for by name and not
     there, ``known`` ones aside: a stream has read those before they were deleted. Raises
@@ -109,8 +117,11 @@ async def load_catalog(
     there = [(topic, p) for topic, p in wanted if p < topic.partition_count]
     segments: list[list[Item]] = [[]] * len(there)
     if is_tier_wanted:
-        keys = [segment_collection(topic.topic_id, number) for topic, number in there]
-        segments = await gather(metadata.list, keys)
+        ranges = [
+            (topic.topic_id, number, list_from.get((topic.topic_id, number), 0))
+            for topic, number in there
+        ]
+        segments = await gather(partial(_list_segments, metadata), ranges)
     items = await _partition_items(metadata, there)
     logs: list[PartitionLog] = []
     unreadable: dict[TopicPartition, CorruptItem] = {}
@@ -119,7 +130,11 @@ async def load_catalog(
         found = items.get(partition_key(topic.topic_id, number))
         if found is not None:
             try:
-                logs.append(_log(topic, name, found, of_segments))
+                listed_from = list_from.get((topic.topic_id, number), 0)
+                log = _log(topic, name, found, of_segments, listed_from)
+                if not log.is_listed_enough:
+                    log = await _log_of_all(metadata, topic, name, found)
+                logs.append(log)
             except CorruptItem as error:
                 if not isinstance(selection, SubscribePattern):
                     raise
@@ -184,14 +199,32 @@ async def _partition_items(
     return {item.id: item for item in found if item is not None}
 
 
+async def _log_of_all(
+    metadata: MetadataStore, topic: Topic, partition: TopicPartition, before: Item
+) -> PartitionLog:
+    """Return the log by all of its segments, and by the log start read after them."""
+    number = partition.partition
+    segments = await _list_segments(metadata, (topic.topic_id, number, 0))
+    item = await metadata.get(partition_key(topic.topic_id, number))
+    return _log(topic, partition, before if item is None else item, segments, 0)
+
+
+async def _list_segments(metadata: MetadataStore, wanted: tuple[UUID, int, int]) -> list[Item]:
+    """Return the partition's segments that begin at the offset or above."""
+    topic_id, number, offset = wanted
+    keys = KeyRange(segment_key_from(offset)) if offset else ALL_KEYS
+    return await metadata.list(segment_collection(topic_id, number), keys=keys)
+
+
 def _log(
-    topic: Topic, partition: TopicPartition, item: Item, segments: Iterable[Item]
+    topic: Topic, partition: TopicPartition, item: Item, segments: Iterable[Item], listed_from: int
 ) -> PartitionLog:
     """Return the partition's log. Raises ``CorruptItem``."""
     log = partition_log(
         partition,
         Partition.from_item(item).log_start_offset,
         [SegmentMeta.from_item(segment) for segment in segments],
+        listed_from=listed_from,
     )
     return replace(log, topic_id=topic.topic_id)
 

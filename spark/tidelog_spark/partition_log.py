@@ -26,6 +26,8 @@ class PartitionLog:
     # Where consumers' reading ends on the nodes; ``None`` where the nodes are not asked.
     node_end_offset: int | None = None
     topic_id: UUID | None = None  # the topic's, to ask the nodes for no other of its name
+    # Where the listing of its segments began; what the tier has below was not looked at.
+    listed_from: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -40,6 +42,26 @@ class PartitionLog:
         if not self.stretches:
             return self.log_start_offset
         return max(self.stretches[-1].end_offset, self.log_start_offset)
+
+    def listing_start(self, offset: int) -> int:
+        """Return from where the segments must be listed to go on reading at the offset.
+
+        That is where the segment begins that is read last before it, 0 where there is none.
+        """
+        after = bisect_right(self.stretches, offset, key=lambda stretch: stretch.start_offset)
+        return self.stretches[after - 1].segment.base_offset if after else 0
+
+    @property
+    def is_listed_enough(self) -> bool:
+        """Whether a listing of some segments leaves no doubt of what it left out.
+
+        A new leader's first segment, or one that has come in the place of several, may begin
+        below where the listing began: that shows as offsets which nothing has.
+        """
+        if not self.listed_from:
+            return True
+        start = max(self.log_start_offset, self.listed_from)
+        return bool(self.stretches) and not self.holes(start, self.tiered_end_offset)
 
     def between(self, start_offset: int, end_offset: int) -> list[Stretch]:
         """Return the stretches that overlap ``[start_offset, end_offset)``, cut to it."""
@@ -85,9 +107,15 @@ class SegmentIndex:
 
 
 def partition_log(
-    partition: TopicPartition, log_start_offset: int, metas: Iterable[SegmentMeta]
+    partition: TopicPartition,
+    log_start_offset: int,
+    metas: Iterable[SegmentMeta],
+    *,
+    listed_from: int = 0,
 ) -> PartitionLog:
-    """Return the partition's readable log from all of its segments' metadata.
+    """Return the partition's readable log from its segments' metadata.
+
+    From that of all segments, or of those that begin at ``listed_from`` or above.
 
     Segments are copied side by side: where one that is still being copied is missing
     between finished ones, the tiered log ends before it. A hole that nobody is
@@ -101,8 +129,9 @@ def partition_log(
         elif meta.state is SegmentState.COPY_STARTED:
             copying.append(meta)
     stretches = stretches_of(finished)
-    log = PartitionLog(partition, log_start_offset, stretches)
-    for hole_start, hole_end in log.holes(log_start_offset, log.tiered_end_offset):
+    log = PartitionLog(partition, log_start_offset, stretches, listed_from=listed_from)
+    start = max(log_start_offset, listed_from)
+    for hole_start, hole_end in log.holes(start, log.tiered_end_offset):
         if any(m.base_offset < hole_end and m.end_offset > hole_start for m in copying):
             return replace(log, stretches=tuple(s for s in stretches if s.end_offset <= hole_start))
     return log

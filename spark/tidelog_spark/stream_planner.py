@@ -2,17 +2,21 @@
 
 Spark asks for the newest offsets a hundred times a second while there is nothing to do,
 so the answer is kept for a while: in a tier nothing new comes sooner than a segment is
-sealed, and a look at it lists the segments' metadata.
+sealed, and a look at it lists the segments' metadata, from the one that is being read on. All of
+them are listed where those leave a doubt, and now and then: a segment that another leader has
+copied may begin far below where the one before ended, and be the only new one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Coroutine
+import math
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeVar
+from uuid import UUID
 
 from tidelog_core.errors import InvalidConfig, ObjectNotFound
 from tidelog_core.model import TopicPartition
@@ -33,8 +37,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+NOWHERE = Positions({})
+
 TIER_LOOK_INTERVAL_S = 1.0
 NODE_LOOK_INTERVAL_S = 0.1
+LIST_ALL_INTERVAL_S = 60.0
 
 
 class StreamPlanner:
@@ -52,6 +59,7 @@ class StreamPlanner:
         self._sources: Sources | None = None
         self._catalog: Catalog | None = None
         self._looked_at_s = 0.0
+        self._listed_all_at_s = -math.inf
         self._unreadable: set[str] = set()  # what has been warned of
 
     def close(self) -> None:
@@ -66,14 +74,15 @@ class StreamPlanner:
         """The last look."""
         return self._catalog
 
-    def look(self, known: Collection[TopicPartition] = (), *, is_fresh: bool = False) -> Catalog:
+    def look(self, read_to: Positions = NOWHERE, *, is_fresh: bool = False) -> Catalog:
         """Return the partitions with where they end, as of a moment ago or (fresh) now.
 
-        ``known`` may have been deleted. Raises as ``load_catalog``.
+        The partitions that are ``read_to`` somewhere may have been deleted, and of the others
+        nothing is needed below. Raises as ``load_catalog``.
         """
         is_old = monotonic() - self._looked_at_s >= self._look_interval_s
         if self._catalog is None or is_fresh or is_old:
-            self._catalog = self._run(self._look(known))
+            self._catalog = self._run(self._look(read_to))
             self._looked_at_s = monotonic()
         return self._catalog
 
@@ -92,11 +101,20 @@ class StreamPlanner:
         """
         return self._run(self._splits(start, end))
 
-    async def _look(self, known: Collection[TopicPartition]) -> Catalog:
+    async def _look(self, read_to: Positions) -> Catalog:
         sources = await self._open()
-        nodes = sources.nodes
+        nodes, now_s = sources.nodes, monotonic()
+        list_from: dict[tuple[UUID, int], int] = {}
+        if self._catalog is not None and now_s - self._listed_all_at_s < LIST_ALL_INTERVAL_S:
+            list_from = listing_starts(self._catalog, read_to)
+        else:
+            self._listed_all_at_s = now_s
         catalog = await load_catalog(
-            sources.metadata, self._options.selection, known=known, is_tier_wanted=nodes is None
+            sources.metadata,
+            self._options.selection,
+            known=read_to.offsets.keys(),
+            is_tier_wanted=nodes is None,
+            list_from=list_from,
         )
         self._warn(catalog)
         if nodes is None:
@@ -112,7 +130,7 @@ class StreamPlanner:
         for attempts_left in reversed(range(ATTEMPTS_MAX)):
             catalog = self._catalog
             is_first = attempts_left == ATTEMPTS_MAX - 1
-            if not is_first or catalog is None or not self._is_enough(catalog, end):
+            if not is_first or catalog is None or not self._is_enough(catalog, start, end):
                 catalog = await load_catalog(
                     sources.metadata,
                     self._options.selection,
@@ -137,11 +155,14 @@ class StreamPlanner:
                 return planned.splits
         raise AssertionError("the last attempt returns or raises")
 
-    def _is_enough(self, catalog: Catalog, end: Positions) -> bool:
+    def _is_enough(self, catalog: Catalog, start: Positions, end: Positions) -> bool:
         """Return whether the catalog has every segment of the micro-batch."""
-        ends = {log.partition: log.tiered_end_offset for log in catalog.logs}
+        logs = {log.partition: log for log in catalog.logs}
         return self._options.nodes is None and all(
-            offset <= ends.get(partition, -1) for partition, offset in end.offsets.items()
+            partition in logs
+            and logs[partition].listed_from <= start.offsets.get(partition, 0)
+            and offset <= logs[partition].tiered_end_offset
+            for partition, offset in end.offsets.items()
         )
 
     def _logs(self, catalog: Catalog, ranges: Ranges) -> list[PartitionLog]:
@@ -182,3 +203,16 @@ class StreamPlanner:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(call)
+
+
+def listing_starts(catalog: Catalog, read_to: Positions) -> dict[tuple[UUID, int], int]:
+    """Return from where each partition's segments are listed by who has read so far."""
+    starts: dict[tuple[UUID, int], int] = {}
+    for log in catalog.logs:
+        offset = read_to.offsets.get(log.partition)
+        read_id = read_to.topic_ids.get(log.partition.topic, log.topic_id)
+        if offset is not None and log.topic_id is not None and read_id == log.topic_id:
+            start = log.listing_start(offset)
+            if start:
+                starts[log.topic_id, log.partition.partition] = start
+    return starts

@@ -71,7 +71,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return where the next micro-batch ends; ``start`` itself where there is none yet."""
         positions = Positions.from_json(start)
-        catalog = self._planner.look(positions.offsets.keys())
+        catalog = self._planner.look(positions)
         cut = self._cut_logs(positions, catalog)
         ranges = available(positions, catalog, until=self._until, cut=cut)
         if self._is_delayed(limit, offset_count(ranges)):
