@@ -172,10 +172,10 @@ class AnyoneTakesOver(ElectionClerk):
         return self._live(partition.replicas, peers)
 
     def _change(
-        self, partition: Partition, peers: PeerLeases, *, is_clean: bool
+        self, partition: Partition, peers: PeerLeases, successor: int, *, is_clean: bool
     ) -> PartitionChange:
-        change = super()._change(partition, peers, is_clean=True)
-        isr = tuple(dict.fromkeys((*change.after.isr, self._broker_id)))
+        change = super()._change(partition, peers, successor, is_clean=True)
+        isr = tuple(dict.fromkeys((*change.after.isr, successor)))
         return dataclasses.replace(change, after=dataclasses.replace(change.after, isr=isr))
 
 
@@ -183,9 +183,9 @@ class TakesOverUnchecked(ElectionClerk):
     """A takeover that does not ask whether the dead leader has renewed meanwhile."""
 
     def _change(
-        self, partition: Partition, peers: PeerLeases, *, is_clean: bool
+        self, partition: Partition, peers: PeerLeases, successor: int, *, is_clean: bool
     ) -> PartitionChange:
-        change = super()._change(partition, peers, is_clean=is_clean)
+        change = super()._change(partition, peers, successor, is_clean=is_clean)
         return dataclasses.replace(change, checks=())
 
 

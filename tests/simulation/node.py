@@ -25,6 +25,7 @@ from uuid import UUID
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition, broker_key
 from tidelog_core.metadata.store import ABSENT, ItemKey
+from tidelog_core.replication.appointments import Appointers
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import ElectionClerk, leave_isr
 from tidelog_core.replication.follower_state import (
@@ -484,26 +485,42 @@ class SimNode:
         partition = self.state.partition
         if partition is None or self._partition_busy:
             return
+        appointers = Appointers(self.brokers, self._is_live)
+        written_for = {b for b in partition.replicas if appointers.of(b) == self.broker_id}
+        change = self.clerk.relieve(partition, self.peer_leases, written_for)
+        if change is not None and not self.is_draining:
+            self._commit_decided(change)
+            return
         leader = self.state.leader
         if leader is not None:
             self._lead(leader, now_ms)
             return
-        change: PartitionChange | None
         if self.is_draining:
             change = leave_isr(partition, self.broker_id)
         else:
-            change = self.clerk.takeover(
-                partition,
-                self.peer_leases,
-                is_unclean_allowed=self._s.is_unclean_allowed,
-                now_ms=now_ms,
-            )
-        if change is None:
-            return
+            appointing = appointers.of(partition.leader)
+            change = None
+            if appointing == self.broker_id:
+                change = self.clerk.appoint(partition, self.peer_leases)
+            if change is None:
+                change = self.clerk.takeover(
+                    partition,
+                    self.peer_leases,
+                    is_unclean_allowed=self._s.is_unclean_allowed,
+                    now_ms=now_ms,
+                    is_appointed=appointing not in (None, self.broker_id),
+                )
+        if change is not None:
+            self._commit_decided(change)
+
+    def _commit_decided(self, change: PartitionChange) -> None:
         self._partition_busy = True
         self._s.store.commit(
             self, [change.after], change.checks, self._on_decided, self.incarnation
         )
+
+    def _is_live(self, broker_id: int) -> bool:
+        return broker_id == self.broker_id or self.peer_leases.is_live(broker_id)
 
     def _on_decided(self, _: Outcome, __: None, incarnation: int) -> None:
         """Whatever became of it is in the next reading."""

@@ -3,7 +3,8 @@
 Looks at what has changed: the topics of a new image, everything once the set of dead
 brokers is another, and again at topics where a partition waits for its time. What is
 decided together is written together, so a dead leader of a thousand partitions costs a
-dozen transactions.
+dozen transactions. What a dead node led is taken over by one node for all heirs
+(``appointments``); the others step in where it does not.
 
 In its first moments a node takes over only what nobody leads or it led itself: the nodes
 of a cluster that is started again do not come up at once, and the first would take all.
@@ -22,6 +23,7 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
+from tidelog_core.replication.appointments import Appointers
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.partition_writer import write_changes
 
@@ -52,6 +54,7 @@ class ElectionLoop:
         self._waiting: set[str] = set()  # topics with a partition that may be taken over later
         self._held: dict[str, tuple[Partition, ...]] = {}  # as last looked at
         self._dead: frozenset[int] | None = None  # None: look at everything
+        self._written_for: frozenset[int] = frozenset()  # dead ones, by this node for all
         self._grace_until_ms: float | None = None  # None: nothing has been decided yet
         self._stir = asyncio.Event()
 
@@ -88,8 +91,12 @@ class ElectionLoop:
                 "partitions taken over by a replica that may lack records",
                 extra={"count": len(unclean)},
             )
-        if outcome.written:
-            logger.info("partitions taken over", extra={"count": len(outcome.written)})
+        relieved = sum(change.reason is ChangeReason.ALTER_ISR for change in outcome.written)
+        if relieved < len(outcome.written):
+            count = len(outcome.written) - relieved
+            logger.info("partitions taken over", extra={"count": count})
+        if relieved:
+            logger.info("dead replicas taken out of ISRs", extra={"count": relieved})
         if outcome.refused or outcome.unknown:
             self._waiting.update(self._names(outcome.refused + outcome.unknown))
         try:
@@ -107,52 +114,87 @@ class ElectionLoop:
         """Return the takeovers that are due now."""
         image, dead = self._view.image, self._membership.dead
         if self._dead != dead:
-            names: Iterable[str] = set(image.topics) | set(self._held)
+            names = set(image.topics) | set(self._held)
         else:
             names = self._changed | self._waiting
         self._dead, self._changed = dead, set()
-        changes: list[PartitionChange] = []
+        appointers = Appointers(image.brokers, self._membership.is_live)
+        broker_id = self._membership.broker_id
+        self._written_for = frozenset(b for b in dead if appointers.of(b) == broker_id)
         # Groups wait for their coordinator, and have to find it before anything else works.
-        for name in sorted(names, key=lambda name: (name not in RESERVED_TOPICS, name)):
-            changes += self._decide_topic(image, name)
+        changes = self._decide_topics(image, RESERVED_TOPICS.intersection(names), appointers)
+        others = self._decide_topics(image, names - RESERVED_TOPICS, appointers)
+        # What nobody leads first, and that with the same dead leader together: a transaction
+        # checks its lease once.
+        others.sort(key=_urgency)
+        return changes + others
+
+    def _decide_topics(
+        self, image: ClusterImage, names: Iterable[str], appointers: Appointers
+    ) -> list[PartitionChange]:
+        changes: list[PartitionChange] = []
+        for name in sorted(names):
+            changes += self._decide_topic(image, name, appointers)
         return changes
 
-    def _decide_topic(self, image: ClusterImage, name: str) -> list[PartitionChange]:
+    def _decide_topic(
+        self, image: ClusterImage, name: str, appointers: Appointers
+    ) -> list[PartitionChange]:
         topic, partitions = image.topic(name), image.partitions(name)
         self._forget(name, partitions)
         was_waiting = name in self._waiting
         self._waiting.discard(name)
         if topic is None:
             return []
-        changes = []
+        clerk, peers = self._membership.clerk, self._membership.peers
+        reliefs = (
+            clerk.relieve(partition, peers, self._written_for)
+            for partition in partitions
+            if not (self._written_for.isdisjoint(partition.isr) or self._is_vacant(partition))
+        )
+        changes = [change for change in reliefs if change is not None]
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
         if self._grace_until_ms is None:
             grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
             self._grace_until_ms = now_ms + grace_ms
         is_unclean_allowed: bool | None = None
         for partition in partitions:
-            if broker_id not in partition.replicas or not is_readable(partition):
+            is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
+            if not is_readable(partition) or not (is_vacant or (is_held and was_waiting)):
                 continue
-            is_vacant = self._is_vacant(partition)
-            if not is_vacant and not was_waiting:
+            # Who writes for all heirs of the dead leader; nobody needs to where none is dead.
+            writer = appointers.of(partition.leader) if self._is_orphan(partition) else None
+            if not is_held and writer != broker_id:
                 continue
             if is_vacant and now_ms < self._grace_until_ms and self._has_other_leader(partition):
                 self._waiting.add(name)
                 continue
             if is_unclean_allowed is None:
                 is_unclean_allowed = self._is_unclean_allowed(topic)
-            change = self._membership.clerk.takeover(
-                partition,
-                self._membership.peers,
-                is_unclean_allowed=is_unclean_allowed,
-                now_ms=now_ms,
-            )
+            change = None
+            if writer == broker_id:
+                change = clerk.appoint(partition, peers)
+            if change is None and is_held:
+                change = clerk.takeover(
+                    partition,
+                    peers,
+                    is_unclean_allowed=is_unclean_allowed,
+                    now_ms=now_ms,
+                    is_appointed=writer not in (None, broker_id),
+                )
             if change is not None:
                 changes.append(change)
             # Who can never take over looks again when the record or a lease changes.
-            if is_vacant and (is_unclean_allowed or broker_id in partition.isr):
+            may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
+            if is_vacant and (change is not None or may_later):
                 self._waiting.add(name)
         return changes
+
+    def _is_orphan(self, partition: Partition) -> bool:
+        """Whether another broker led it and has died."""
+        return self._has_other_leader(partition) and self._membership.peers.has_died(
+            partition.leader
+        )
 
     def _is_vacant(self, partition: Partition) -> bool:
         leader = partition.leader
@@ -198,3 +240,7 @@ class ElectionLoop:
         if changed_topics:
             self._changed |= changed_topics
             self._stir.set()
+
+
+def _urgency(change: PartitionChange) -> tuple[bool, list[str]]:
+    return change.reason is ChangeReason.ALTER_ISR, [check.id.key for check in change.checks]

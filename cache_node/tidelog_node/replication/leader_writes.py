@@ -139,7 +139,7 @@ class LeaderWrites:
             if change is not None:
                 changes.append(change)
                 proposed[id(change)] = (replica, leader)
-            elif leader.is_at_rest(now_ms):
+            elif leader.is_at_rest(self._standing.peers, now_ms):
                 self._restless.discard(replica)
         if changes:
             to_read += await self._write(changes, proposed)

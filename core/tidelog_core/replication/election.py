@@ -3,10 +3,12 @@
 Theory of operation. There is no controller. Every node looks at the partitions that it
 holds a replica of and asks whether it should be the one to act:
 
-- A leader is gone when its lease is dead, or when nobody leads. The first member of the
-  ISR in replica order that is not dead takes over at once; the second steps in a delay
-  later, the third two delays later. Several may act at the same time all the same: the
-  write is conditional on the partition's version, so one wins and the others read again.
+- A leader is gone when its lease is dead, or when nobody leads. Of a dead leader one node
+  writes the takeovers of all heirs (``appointments``). Where it does not, and where nobody
+  leads, the first member of the ISR in replica order that is not dead takes over; the second
+  steps in a delay later, the third two delays later. Several may act at the same time all
+  the same: the write is conditional on the partition's version, so one wins and the others
+  read again.
 - The write is committed with a check that the dead leader's lease item has not moved.
   A leader that has renewed meanwhile keeps its partition: it acts again only after that
   renewal, and from then on no takeover decided earlier can land (see ``leases``).
@@ -35,16 +37,16 @@ holds a replica of and asks whether it should be the one to act:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from uuid import UUID
 
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.model import NO_LEADER
+from tidelog_core.replication.appointments import APPOINTED_PLACES, STEP_IN_DELAY_MS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.leases import PeerLeases
 
-STEP_IN_DELAY_MS = 1_000
 PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
 
 PartitionKey = tuple[UUID, int]
@@ -96,10 +98,15 @@ class ElectionClerk:
         return changes
 
     def leads(self, partition: Partition) -> bool:
-        """Whether this process leads the partition as the record has it."""
+        """Whether this process leads the partition as the record has it.
+
+        Not one that it may lack records of, though others that cannot know name it leader:
+        ``departures`` gives that up.
+        """
         return (
             partition.leader == self._broker_id
             and partition.leader_epoch > self._start_epochs.get(_key(partition), -1)
+            and not self._lacks(partition)
         )
 
     def takeover(
@@ -109,10 +116,12 @@ class ElectionClerk:
         *,
         is_unclean_allowed: bool,
         now_ms: float,
+        is_appointed: bool = False,
     ) -> PartitionChange | None:
         """Return the write by which this broker takes the partition over now, if it should.
 
-        The caller's own lease must allow it to act.
+        The caller's own lease must allow it to act. ``is_appointed``: another node writes the
+        takeovers of the dead leader's heirs, and is left the time for it.
         """
         key = _key(partition)
         if not self._is_vacant(partition, peers):
@@ -120,7 +129,7 @@ class ElectionClerk:
             return None
         if self._broker_id not in partition.replicas:
             return None
-        if key in self._to_leave and leave_isr(partition, self._broker_id) is not None:
+        if self._lacks(partition):
             return None
         epoch, since_ms = self._vacant_since.get(key, (partition.leader_epoch, now_ms))
         if epoch != partition.leader_epoch:
@@ -133,9 +142,42 @@ class ElectionClerk:
         if self._broker_id not in candidates:
             return None
         place = 0 if partition.leader == self._broker_id else candidates.index(self._broker_id)
+        if is_clean and is_appointed:
+            place += APPOINTED_PLACES
         if now_ms < since_ms + place * self._step_in_delay_ms:
             return None
-        return self._change(partition, peers, is_clean=is_clean)
+        return self._change(partition, peers, self._broker_id, is_clean=is_clean)
+
+    def appoint(self, partition: Partition, peers: PeerLeases) -> PartitionChange | None:
+        """Return the write by which the first choice takes over from a dead leader, if any.
+
+        For the one node that writes for all heirs; its own lease must allow it to act.
+        """
+        if not is_readable(partition) or partition.leader in (NO_LEADER, self._broker_id):
+            return None
+        if not peers.has_died(partition.leader):
+            return None
+        candidates = self.candidates(partition, peers)
+        if not candidates or (candidates[0] == self._broker_id and self._lacks(partition)):
+            return None
+        return self._change(partition, peers, candidates[0], is_clean=True)
+
+    def relieve(
+        self, partition: Partition, peers: PeerLeases, dead: Container[int]
+    ) -> PartitionChange | None:
+        """Return the write that takes dead followers out of the ISR of a leader that lives.
+
+        For the one node that writes for all leaders, of the ``dead`` that it writes for.
+        """
+        leader = partition.leader
+        if not is_readable(partition) or leader == NO_LEADER or leader not in partition.isr:
+            return None
+        if leader in dead or peers.is_dead(leader):
+            return None
+        isr = tuple(b for b in partition.isr if b not in dead or not peers.has_died(b))
+        if isr == partition.isr:
+            return None
+        return PartitionChange(dataclasses.replace(partition, isr=isr), ChangeReason.ALTER_ISR)
 
     def candidates(self, partition: Partition, peers: PeerLeases) -> list[int]:
         """Return who may take over without loss, the first choice first."""
@@ -178,6 +220,12 @@ class ElectionClerk:
             kept.pop(_key(partition), None)
         self._to_leave.discard(_key(partition))
 
+    def _lacks(self, partition: Partition) -> bool:
+        """Whether this broker may lack records and has an ISR to leave for that."""
+        return (
+            _key(partition) in self._to_leave and leave_isr(partition, self._broker_id) is not None
+        )
+
     def _is_vacant(self, partition: Partition, peers: PeerLeases) -> bool:
         if not is_readable(partition):
             return False
@@ -192,9 +240,9 @@ class ElectionClerk:
         return [b for b in broker_ids if b == self._broker_id or not peers.is_dead(b)]
 
     def _change(
-        self, partition: Partition, peers: PeerLeases, *, is_clean: bool
+        self, partition: Partition, peers: PeerLeases, successor: int, *, is_clean: bool
     ) -> PartitionChange:
-        isr: tuple[int, ...] = (self._broker_id,)
+        isr: tuple[int, ...] = (successor,)
         must_stay_dead = {partition.leader} - {NO_LEADER, self._broker_id}
         if is_clean:
             isr = tuple(self._live(partition.isr, peers))
@@ -203,7 +251,7 @@ class ElectionClerk:
         return PartitionChange(
             dataclasses.replace(
                 partition,
-                leader=self._broker_id,
+                leader=successor,
                 leader_epoch=partition.leader_epoch + 1,
                 isr=isr,
             ),

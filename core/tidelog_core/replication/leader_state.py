@@ -21,7 +21,8 @@ What may interleave with what, and why it is safe:
   from the replica's current registration (KIP-903): a broker that has restarted may lack
   what its earlier life had fetched. The commit checks that registration, too.
 - *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``, or its
-  lease was seen and is dead, or it is behind and says that it is unfit: its disk takes
+  lease was seen and is dead (another node writes that for all leaders, ``appointments``, and
+  is left a moment for it), or it is behind and says that it is unfit: its disk takes
   nothing. It counts until the store has agreed, and joins again once it is fit.
 - *A new leader* knows of nobody's log end, so its high watermark stays where it was until
   every ISR member has fetched in this epoch (or has left the ISR).
@@ -50,6 +51,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.records import Broker, Partition, check
 from tidelog_core.metadata.store import Check
+from tidelog_core.replication.appointments import RELIEF_DELAY_MS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
 from tidelog_core.replication.follower_progress import FollowerContact, FollowerProgress
@@ -338,11 +340,11 @@ class LeaderState(Generic[Token]):
         self._count()
         return change
 
-    def is_at_rest(self, now_ms: float) -> bool:
+    def is_at_rest(self, peers: PeerLeases, now_ms: float) -> bool:
         """Whether ``propose`` returns nothing, however much time goes by.
 
         Until something is appended, a follower may join, a peer has died, a hand-over begins, or
-        the item is another one: every member of the ISR has the whole log.
+        the item is another one: every member of the ISR lives and has the whole log.
         """
         if (
             self.needs_read
@@ -357,6 +359,8 @@ class LeaderState(Generic[Token]):
             if broker_id != self.broker_id:
                 member = self.followers.get(broker_id)
                 if member is None or member.log_end_offset != self.log_end_offset:
+                    return False
+                if peers.has_died(broker_id):
                     return False
         return not any(follower.wants_in for follower in self.followers.values())
 
@@ -421,7 +425,7 @@ class LeaderState(Generic[Token]):
         follower = self.followers.get(follower_id)
         return (
             follower is None
-            or peers.has_died(follower_id)
+            or peers.has_died(follower_id, delay_ms=RELIEF_DELAY_MS)
             or (peers.is_unfit(follower_id) and follower.log_end_offset < self.log_end_offset)
             or not follower.is_caught_up(self.log_end_offset, now_ms, self.rules.lag_time_max_ms)
         )

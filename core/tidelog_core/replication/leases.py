@@ -328,12 +328,17 @@ class PeerLeases:
             return True
         return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
 
-    def has_died(self, broker_id: int) -> bool:
+    def has_died(self, broker_id: int, *, delay_ms: int = 0) -> bool:
         """Whether a lease of the broker's was seen, and it can no longer act.
 
-        One that has never been seen may have come since the last reading.
+        One that has never been seen may have come since the last reading. With a delay: whether
+        its lease was over that long ago, or it has left.
         """
-        return broker_id in self._sightings and self.is_dead(broker_id)
+        known = self._sightings.get(broker_id)
+        if known is None or not self.is_dead(broker_id):
+            return False
+        over_ms = known.confirmed_ms - known.first_seen_ms - self._times.lease_ms
+        return known.record.counter == RELEASED or over_ms >= delay_ms
 
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker has been seen and not been found dead."""

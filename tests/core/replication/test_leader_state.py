@@ -10,16 +10,19 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
 )
 from tidelog_core.metadata.store import Check
+from tidelog_core.replication.appointments import RELIEF_DELAY_MS
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.leases import RELEASED, PeerLeases
 from tidelog_core.replication.reassignment import cancel_reassignment, start_reassignment
 
 from tests.core.replication.cluster import (
     LAG_MS,
+    TIMES,
     fetch,
     make_brokers,
     make_leader,
+    make_lease,
     make_partition,
     make_peers,
 )
@@ -176,11 +179,33 @@ def test_a_replica_counts_until_the_store_has_let_it_go() -> None:
     assert leader.partition.version == 8
 
 
-def test_a_dead_replica_leaves_at_once() -> None:
+def test_a_dead_replica_leaves_when_others_have_not_seen_to_it() -> None:
+    leader, peers = make_leader(), make_peers(dead=(3,), live=(1, 2))
+    leader.on_append(5, 0)
+    assert leader.propose(BROKERS, peers, 0) is None
+    later_ms = TIMES.lease_ms + RELIEF_DELAY_MS
+    leases = [make_lease(1, 2), make_lease(2, 2), make_lease(3)]
+    peers.observe(leases, started_ms=later_ms, now_ms=later_ms)
+    assert propose(leader, peers=peers).after.isr == (1, 2)
+
+
+def test_a_replica_that_has_left_in_order_leaves_the_isr_at_once() -> None:
+    leader, peers = make_leader(), make_peers(live=(1, 2))
+    leader.on_append(5, 0)
+    peers.observe([make_lease(3, RELEASED, version=4)], started_ms=0, now_ms=0)
+    assert propose(leader, peers=peers).after.isr == (1, 2)
+
+
+def test_a_replica_that_others_take_out_of_the_isr_no_longer_holds_anything_back() -> None:
     leader = make_leader()
     leader.on_append(5, 0)
-    change = propose(leader, peers=make_peers(dead=(3,), live=(1, 2)))
-    assert change.after.isr == (1, 2)
+    fetch(leader, 2, 5)
+    assert leader.high_watermark == 0
+    relieved = dataclasses.replace(
+        leader.partition, isr=(1, 2), version=leader.partition.version + 1
+    )
+    leader.on_partition(relieved, 0)
+    assert leader.high_watermark == 5
 
 
 def test_a_replica_on_a_full_disk_leaves_once_it_is_behind_and_joins_when_there_is_room() -> None:
@@ -388,8 +413,7 @@ def test_a_hand_over_to_a_successor_that_has_died_is_given_up() -> None:
     leader = make_leader()
     leader.begin_hand_over(2, is_leaving=True, now_ms=0)
     dead = make_peers(live=(1, 3), dead=(2,))
-    change = propose(leader, peers=dead)
-    assert (change.after.leader, change.after.isr) == (1, (1, 3))
+    assert leader.propose(BROKERS, dead, 0) is None
     leader.require_appendable(needs_all=False)
 
 

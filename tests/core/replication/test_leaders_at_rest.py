@@ -75,7 +75,7 @@ class LeaderMachine(RuleBasedStateMachine):
     @invariant()
     def has_nothing_to_write_at_rest(self) -> None:
         for wait_ms in (0, 600, 10 * LAG_MS):
-            if self.leader.is_at_rest(self.now_ms):
+            if self.leader.is_at_rest(ALIVE, self.now_ms):
                 assert self.leader.propose(BROKERS, ALIVE, self.now_ms + wait_ms) is None
 
 
@@ -85,23 +85,31 @@ TestLeadersAtRest = LeaderMachine.TestCase
 
 def test_a_leader_whose_followers_have_everything_is_at_rest() -> None:
     leader = make_leader()
-    assert not leader.is_at_rest(0)
+    assert not leader.is_at_rest(ALIVE, 0)
     fetch(leader, 2, 0)
     fetch(leader, 3, 0)
-    assert leader.is_at_rest(0)
+    assert leader.is_at_rest(ALIVE, 0)
     leader.on_append(1, 0)
-    assert not leader.is_at_rest(0)
+    assert not leader.is_at_rest(ALIVE, 0)
 
 
 def test_one_that_is_out_of_the_isr_and_does_not_fetch_disturbs_nobody() -> None:
     leader = make_leader(make_partition(isr=(1, 2)))
     fetch(leader, 2, 0)
-    assert leader.is_at_rest(0)
+    assert leader.is_at_rest(ALIVE, 0)
     fetch(leader, 3, 0)
-    assert not leader.is_at_rest(0)
+    assert not leader.is_at_rest(ALIVE, 0)
 
 
 def test_a_reassignment_is_no_rest() -> None:
     leader = make_leader(make_partition((1, 2), adding=(2,), isr=(1, 2)))
     fetch(leader, 2, 0)
-    assert not leader.is_at_rest(0)
+    assert not leader.is_at_rest(ALIVE, 0)
+
+
+def test_a_leader_whose_follower_has_died_is_not_at_rest_before_that_has_left() -> None:
+    leader = make_leader()
+    fetch(leader, 2, 0)
+    fetch(leader, 3, 0)
+    assert leader.is_at_rest(ALIVE, 0)
+    assert not leader.is_at_rest(make_peers(live=(1, 2), dead=(3,)), 0)

@@ -77,6 +77,38 @@ def test_a_thousand_partitions_cost_a_dozen_transactions(tmp_path: Path) -> None
     run(main())
 
 
+def test_one_node_takes_over_for_all_heirs_of_a_lost_zone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=9, racks=3) as cluster:
+            for first in (1, 4, 7):
+                await cluster.create(f"t{first}", partitions=9, replicas=range(first, first + 3))
+            await asyncio.sleep(3)
+            committed = len(cluster.store.commits)
+            for broker_id in (1, 4, 7):
+                await cluster[broker_id].kill()
+            for first in (1, 4, 7):
+                await until_led(cluster, f"t{first}", {first + 1, first + 2}, 12)
+            takeovers = [
+                writes
+                for writes in cluster.store.commits[committed:]
+                if any(w.is_logged and w.id.collection.startswith("part") for w in writes)
+            ]
+            # Their leases end one after the other, so it is one for each of the dead at most.
+            assert len(takeovers) <= 3
+            # With it went what the leaders that live would have written each for itself.
+            for first in (1, 4, 7):
+                for found in await cluster.partitions(f"t{first}"):
+                    assert set(found.isr) == {first + 1, first + 2}
+            # Those that it has named lead, without having written anything.
+            await asyncio.sleep(1)
+            for first in (1, 4, 7):
+                for found in await cluster.partitions(f"t{first}"):
+                    assert cluster[found.leader].leads(f"t{first}", found.partition)
+                    assert (found.leader_epoch == 1) == (found.replicas[0] == first)
+
+    run(main())
+
+
 def test_the_next_in_line_steps_in_where_the_first_does_not(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path) as cluster:

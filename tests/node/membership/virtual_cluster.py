@@ -16,6 +16,7 @@ handed over as ``LeaderStates`` would once nothing is left to replicate.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,6 +54,7 @@ class Link:
         self.is_cut = False
         self.delay_s = 0.0
         self.commits = 0
+        self.listed: Counter[str] = Counter()
 
     async def get(self, id: ItemKey) -> Item | None:
         await self._pass()
@@ -66,6 +68,7 @@ class Link:
         self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
     ) -> list[Item]:
         await self._pass()
+        self.listed[collection] += 1
         return await self._store.list(collection, prefix=prefix, keys=keys)
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
@@ -109,6 +112,7 @@ class Member:
         self.config = config
         self.folder = folder
         self.link = Link(store)
+        self.rack: str | None = None
         self.stalled_s = 0.0  # how much this process's clock is ahead, as after a pause
         self._tasks: list[asyncio.Task[None]] = []
         self._paused: list[asyncio.Task[None]] = []
@@ -139,7 +143,7 @@ class Member:
             incarnation=uuid4(),
             host="localhost",
             port=9000 + self.broker_id,
-            rack=None,
+            rack=self.rack,
         )
         await self.view.refresh()
         await self.member.enter(NoLogs(), self._begin)
@@ -184,7 +188,8 @@ class Member:
 class VirtualCluster:
     """The members and the store that they share."""
 
-    def __init__(self, folder: Path, config: NodeConfig) -> None:
+    def __init__(self, folder: Path, config: NodeConfig, rack_count: int = 0) -> None:
+        self.rack_count = rack_count  # the brokers are in them by turns; 0: in none
         self.store = MemoryMetadataStore()
         self.folder = folder
         self.config = config
@@ -199,6 +204,8 @@ class VirtualCluster:
 
     async def add(self, broker_id: int) -> Member:
         member = Member(broker_id, self.store, self.folder / f"node-{broker_id}", self.config)
+        if self.rack_count:
+            member.rack = f"r{broker_id % self.rack_count}"
         self.members[broker_id] = member
         await member.start()
         return member
@@ -251,10 +258,10 @@ class VirtualCluster:
 
 @asynccontextmanager
 async def virtual_cluster(
-    folder: Path, *, brokers: int = 3, config: NodeConfig | None = None
+    folder: Path, *, brokers: int = 3, config: NodeConfig | None = None, racks: int = 0
 ) -> AsyncIterator[VirtualCluster]:
     """Run members 1 to ``brokers``; at the end nothing of theirs may have broken."""
-    cluster = VirtualCluster(folder, NodeConfig() if config is None else config)
+    cluster = VirtualCluster(folder, NodeConfig() if config is None else config, racks)
     try:
         for broker_id in range(1, brokers + 1):
             await cluster.add(broker_id)

@@ -11,6 +11,7 @@ import pytest
 from tidelog_core import turns
 from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.admin.topics import NewTopic
+from tidelog_core.replication.appointments import RELIEF_DELAY_MS
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.replication.leader_writes import LeaderWrites
@@ -139,6 +140,11 @@ def test_a_dead_follower_leaves_the_isr_of_a_partition_at_rest(tmp_path: Path) -
     async def run() -> None:
         async with leading(tmp_path) as one:
             one.node.now_ms += LEASE_MS
+            one.standing.observe(2, 1)
+            await one.step()
+            await one.writes.look([one.node.replica()])
+            assert one.isr() == (1, 2, 3)  # Another node is left the time to write it.
+            one.node.now_ms += RELIEF_DELAY_MS
             one.standing.observe(2, 1)
             await one.until(lambda: one.isr() == (1, 2))
 

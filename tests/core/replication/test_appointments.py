@@ -1,0 +1,109 @@
+"""One node writes the takeovers of all heirs of a dead leader."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tidelog_core.metadata.records import Broker
+from tidelog_core.model import NO_LEADER
+from tidelog_core.replication.appointments import (
+    APPOINTED_PLACES,
+    STEP_IN_DELAY_MS,
+    Appointers,
+)
+from tidelog_core.replication.change import ChangeReason
+from tidelog_core.replication.election import ElectionClerk
+
+from tests.core.replication.cluster import make_brokers, make_partition, make_peers
+
+
+def racked(*broker_ids: int) -> dict[int, Broker]:
+    """Return brokers in three racks, by turns."""
+    brokers = make_brokers(*broker_ids)
+    return {b: dataclasses.replace(broker, rack=f"r{b % 3}") for b, broker in brokers.items()}
+
+
+def test_the_first_live_broker_of_another_rack_writes() -> None:
+    brokers = racked(1, 2, 3, 4, 5, 6)
+    assert Appointers(brokers, lambda b: True).of(4) == 2
+    assert Appointers(brokers, lambda b: b not in (2, 5)).of(1) == 3
+    assert Appointers(brokers, lambda b: b in (1, 4)).of(1) == 1  # as of one that was restarted
+    assert Appointers(brokers, lambda b: b == 4).of(1) == 4  # better than nobody
+    assert Appointers(brokers, lambda b: False).of(1) is None
+
+
+def test_all_dead_of_a_rack_have_the_same_writer() -> None:
+    brokers = racked(*range(1, 31))
+    dead = [b for b in brokers if b % 3 == 1]
+    appointers = Appointers(brokers, lambda b: b not in dead)
+    assert {appointers.of(b) for b in dead} == {2}
+
+
+def test_without_racks_it_is_the_first_live_broker() -> None:
+    assert Appointers(make_brokers(1, 2, 3), lambda b: b != 1).of(1) == 2
+    assert Appointers(make_brokers(2, 3), lambda b: True).of(1) == 2  # 1 is no longer registered
+
+
+def test_the_writer_names_the_first_live_isr_member_on_the_same_conditions() -> None:
+    partition = make_partition((1, 2, 3), isr=(1, 3, 2))
+    peers = make_peers(dead=(1,), live=(2, 3, 9))
+    change = ElectionClerk(9).appoint(partition, peers)
+    assert change is not None
+    own = ElectionClerk(2).takeover(partition, peers, is_unclean_allowed=False, now_ms=0)
+    assert change == own
+    assert (change.after.leader, change.after.leader_epoch, change.after.isr) == (2, 6, (3, 2))
+    assert change.reason is ChangeReason.TAKEOVER
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "dead"),
+    [(1, (1, 2), ()), (NO_LEADER, (1, 2), (1,)), (1, (1,), (1,)), (1, (1, 2), (1, 2))],
+    ids=["the leader lives", "nobody leads", "no other member", "no live member"],
+)
+def test_the_writer_names_nobody(leader: int, isr: tuple[int, ...], dead: tuple[int, ...]) -> None:
+    live = tuple({1, 2, 3, 9} - set(dead))
+    partition = make_partition(leader=leader, isr=isr)
+    assert ElectionClerk(9).appoint(partition, make_peers(dead=dead, live=live)) is None
+
+
+def test_the_writer_takes_dead_followers_out_of_the_isr_of_a_leader_that_lives() -> None:
+    partition, peers = make_partition(), make_peers(dead=(3,), live=(1, 2, 9))
+    change = ElectionClerk(9).relieve(partition, peers, {3})
+    assert change is not None
+    assert change.after == dataclasses.replace(partition, isr=(1, 2))
+    assert change.reason is ChangeReason.ALTER_ISR
+    assert ElectionClerk(9).relieve(partition, peers, set()) is None  # another one writes that
+    assert ElectionClerk(9).relieve(change.after, peers, {3}) is None
+    lone = make_partition(leader=3, isr=(3,))
+    assert ElectionClerk(9).relieve(lone, peers, {3}) is None
+    lives = make_peers(live=(1, 2, 3, 9))
+    assert ElectionClerk(9).relieve(partition, lives, {3}) is None
+
+
+def test_heirs_leave_the_writer_a_moment() -> None:
+    partition, peers = make_partition(), make_peers(dead=(1,), live=(2, 3))
+    clerk = ElectionClerk(2)
+
+    def takes_over(now_ms: float) -> bool:
+        change = clerk.takeover(
+            partition, peers, is_unclean_allowed=False, now_ms=now_ms, is_appointed=True
+        )
+        return change is not None
+
+    assert not takes_over(0)
+    assert not takes_over(APPOINTED_PLACES * STEP_IN_DELAY_MS - 1)
+    assert takes_over(APPOINTED_PLACES * STEP_IN_DELAY_MS)
+
+
+def test_who_may_lack_records_does_not_lead_though_it_was_named() -> None:
+    clerk = ElectionClerk(2)
+    clerk.start([make_partition(epoch=5)])
+    clerk.note_lacking([make_partition(epoch=5)])
+    named = make_partition(leader=2, epoch=6, isr=(2, 3))
+    assert not clerk.leads(named)
+    (given_up,) = clerk.departures([named])
+    assert (given_up.after.leader, given_up.after.isr) == (NO_LEADER, (3,))
+    assert ElectionClerk(2).leads(named)
+    # Nor does it name itself.
+    assert clerk.appoint(make_partition(isr=(1, 2)), make_peers(dead=(1,), live=(3,))) is None
