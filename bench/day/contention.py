@@ -21,7 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.dynamodb import ATTEMPTS_MAX, DELAY_FIRST, DELAY_MAX
+from tidelog_core.metadata.dynamodb import (
+    ATTEMPTS_MAX,
+    DELAY_FIRST,
+    DELAY_MAX,
+    turn_delay_s_max,
+)
 from tidelog_core.replication.leases import LeaseTimes
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 
@@ -115,7 +120,7 @@ class _Simulation:
             if writer.losses >= ATTEMPTS_MAX:
                 self._end(writer, is_written=False)
                 return
-            pause = self._latency_s * HELD + self.chance.uniform(0, DELAY_FIRST * 4)
+            pause = self._latency_s * HELD + self.chance.uniform(0, turn_delay_s_max(writer.losses))
             self._after(pause, partial(self._begin, writer))
         else:
             self._held_until = self._now + self._latency_s * HELD
@@ -172,6 +177,21 @@ def burst(
         latency_s=latency_s,
         read_latency_s=read_latency_s,
         seed=seed,
+    )
+
+
+def lost_zone(
+    commits: int, *, others_per_s: float, latency_s: float, read_latency_s: float, seed: int
+) -> Outcome:
+    """Return what becomes of the commits of the one broker that writes for all (``appointments``).
+
+    Beside those that others write meanwhile; the slowest is its last.
+    """
+    chance = random.Random(seed)
+    seconds = commits * latency_s
+    others = [[chance.uniform(0, seconds)] for _ in range(round(others_per_s * seconds))]
+    return simulate(
+        [[0.0] * commits, *others], latency_s=latency_s, read_latency_s=read_latency_s, seed=seed
     )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.day import contention, table_load
+from bench.day import table_load
 from bench.day.cluster import Cluster, Floats, build, total_by
 from bench.day.flows import Standing, lead
 from bench.day.operations import ITEM_BYTES
@@ -156,19 +156,6 @@ def grown_pressures(scenario: Scenario, factor: float) -> dict[str, float]:
     per_zone = grown.machines_per_zone * grown.processes_per_machine
     found["broker ids of a zone in the template"] = per_zone / IDS_PER_ZONE
     return found
-
-
-def takeover_given_up(scenario: Scenario, factor: float) -> float:
-    """Return the share of commits that run out of attempts when a grown cluster loses a zone."""
-    grown = scenario.grown(factor)
-    writers = grown.brokers * (ZONES - 1) // ZONES
-    outcome = contention.burst(
-        [1] * writers,
-        latency_s=scenario.table_change_latency_s,
-        read_latency_s=scenario.table_read_latency_s,
-        seed=scenario.seed,
-    )
-    return outcome.given_up / writers
 
 
 def breaking_point(pressure: Callable[[float], float]) -> float | None:

@@ -144,7 +144,7 @@ class _Simulation:
         self._in_sync &= ~dead
         self._leader = flows.lead(self._cluster, self._alive, self._in_sync)
         moved = (before != self._leader) & shrunk
-        outcome = self._write_partitions(shrunk, hour)
+        outcome = self._write_partitions(shrunk, hour, by_one=True)
         heirs = np.bincount(
             self._leader[moved & (self._leader >= 0)], minlength=self._cluster.broker_count
         )
@@ -157,21 +157,27 @@ class _Simulation:
             f" {LEASE_S + outcome.last_at_s:.1f} s after the last renewal",
         )
 
-    def _write_partitions(self, changed: Bools, hour: Hour) -> contention.Outcome:
-        """Account for one logged commit of every leader that has changed partitions."""
+    def _write_partitions(
+        self, changed: Bools, hour: Hour, *, by_one: bool = False
+    ) -> contention.Outcome:
+        """Account for one logged commit of every leader that has changed partitions.
+
+        After a death one broker writes ``by_one`` for all of them, as much as each commit takes.
+        """
         leaders = self._leader[changed & (self._leader >= 0)]
         by_leader = Counter(leaders.tolist())
+        each = [len(leaders)] if by_one else by_leader.values()
         outcome = contention.burst(
-            [math.ceil(count / PER_TRANSACTION) for count in by_leader.values()],
+            [math.ceil(count / PER_TRANSACTION) for count in each],
             latency_s=self._scenario.table_change_latency_s,
             read_latency_s=self._scenario.table_read_latency_s,
             seed=self._scenario.seed,
         )
         keys = len(leaders) / max(1, outcome.written)
         one, many = COSTS["take 1 partition over"], COSTS["take 24 partitions over"]
-        each = one.writes + (keys - 1) * (many.writes - one.writes) / 23
+        units = one.writes + (keys - 1) * (many.writes - one.writes) / 23
         load = Load()
-        load.writes["leadership and ISRs"] = outcome.transactions * each
+        load.writes["leadership and ISRs"] = outcome.transactions * units
         load.reads["leadership and ISRs"] = outcome.version_reads
         alive = int(self._alive.sum())
         load.reads["changes"] = outcome.written * alive * (1 + keys)

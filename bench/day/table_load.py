@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from tidelog_core.metadata.groups import shard_of_group
+from tidelog_core.metadata.image import POLLS_PER_S_MAX
+from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
 from tidelog_core.replication.leases import LeaseTimes
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 
@@ -23,9 +25,8 @@ from bench.day.scenario import DAY_S, GB, NODE, TOPIC, Scenario
 from bench.day.units import READ_UNIT_BYTES, read_units
 
 KEY_WRITE_UNITS, KEY_READ_UNITS = 1000, 3000  # a second. Source: developer guide, partition keys
-POLLS_PER_S = 1000 / NODE.metadata_poll_interval_ms
 RENEWALS_PER_S = 1000 / LeaseTimes().renew_ms
-LEASE_READINGS_PER_S = RENEWALS_PER_S * READINGS_PER_RENEWAL  # ``PeerWatch``
+LEASE_READINGS_PER_S = RENEWALS_PER_S * READINGS_PER_RENEWAL  # of a watcher, ``PeerWatch``
 RETENTION_ROUND_S = NODE.log_retention_check_interval_ms / 1000
 
 LOG_START = COSTS["a node advances a log start"]
@@ -58,6 +59,18 @@ def lease_list_units(registered: int) -> int:
     return read_units(registered * ITEM_BYTES["lease"])
 
 
+def polls_per_s(brokers: int) -> float:
+    """Return how often each broker asks for the cluster version."""
+    return min(1000 / NODE.metadata_poll_interval_ms, POLLS_PER_S_MAX / max(1, brokers))
+
+
+def lease_readings_per_s(alive: int, registered: int) -> float:
+    """Return how often all brokers together read everyone's leases."""
+    watchers = min(alive, WATCHERS_MIN)
+    unhurried = min(LEASE_READINGS_PER_S, 1000 / unhurried_interval_ms(registered))
+    return watchers * LEASE_READINGS_PER_S + (alive - watchers) * unhurried
+
+
 def segment_list_units(scenario: Scenario, cluster: Cluster) -> Floats:
     """Return the read units of listing each partition's segments, retention reached."""
     gb = cluster.share * scenario.produced_gb_per_s * DAY_S * scenario.retention_days
@@ -69,9 +82,9 @@ def standing_load(scenario: Scenario, alive: int) -> Load:
     """Return what brokers take a second that have nothing to do."""
     load = Load()
     load.writes["leases"] = alive * RENEWALS_PER_S * COSTS["renew a lease"].writes
-    readings = alive * LEASE_READINGS_PER_S * lease_list_units(scenario.brokers)
+    readings = lease_readings_per_s(alive, scenario.brokers) * lease_list_units(scenario.brokers)
     load.reads["leases"] = readings
-    polls = alive * POLLS_PER_S * COSTS["poll, nothing has changed"].reads
+    polls = alive * polls_per_s(alive) * COSTS["poll, nothing has changed"].reads
     load.reads["polls"] = polls
     load.key_writes["broker-lease"] = load.writes["leases"]
     load.key_reads["broker-lease"] = readings
@@ -101,7 +114,8 @@ def changes_load(alive: int, commits: float, keys: float) -> Load:
     load = Load()
     if commits <= 0:
         return load
-    asking = POLLS_PER_S * -math.expm1(-commits / POLLS_PER_S)  # polls that find something new
+    polls = polls_per_s(alive)
+    asking = polls * -math.expm1(-commits / polls)  # of the polls, those that find something new
     entry: float = ITEM_BYTES["changelog entry of one key"]
     entry += (keys - 1) * ITEM_BYTES["changelog entry, each further key"]
     entries = alive * asking * read_units(math.ceil(entry * commits / asking))

@@ -216,7 +216,7 @@ class NodeConfig:
     max_incremental_fetch_session_cache_partitions: int = _setting("max.incremental.fetch.session.cache.partitions", "int", 100_000, "The most partitions that all incremental fetch sessions of a node keep together, about 700 bytes of memory each. Followers come first; a session that does not fit is declined.", at_least=0, is_read_only=True)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", "int", 1000, "The most incremental fetch sessions that a node keeps, one for each client and follower that fetches from it; who gets none names all of its partitions in every fetch. 0 declines them all.", at_least=0, is_read_only=True)
     message_max_bytes: int = _setting("message.max.bytes", "int", 1_048_588, "Default of the topic's max.message.bytes.", at_least=0)
-    metadata_poll_interval_ms: int = _setting("metadata.poll.interval.ms", "int", 200, "How often a node asks the metadata store for changes, milliseconds.", at_least=1, is_read_only=True)
+    metadata_poll_interval_ms: int = _setting("metadata.poll.interval.ms", "int", 200, "How often a node asks the metadata store for changes, milliseconds. Of more than 1,500 polls a second of all nodes together the interval grows.", at_least=1, is_read_only=True)
     min_insync_replicas: int = _setting("min.insync.replicas", "int", 1, "Default of the topic setting of that name.", at_least=1)
     num_partitions: int = _setting("num.partitions", "int", 1, "Partitions of a topic created without saying how many.", at_least=1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", "int", 4096, "The longest metadata string of a committed offset, bytes.", at_least=0)

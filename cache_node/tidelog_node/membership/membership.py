@@ -115,13 +115,19 @@ class Membership:
         self._own = own
         own.is_unfit = self._is_unfit
 
-    def observe(self, leases: Iterable[BrokerLease], *, started_ms: float) -> None:
-        """Take a reading of all leases that was begun at ``started_ms`` and is back now."""
+    def observe(
+        self, leases: Iterable[BrokerLease], *, started_ms: float, is_whole: bool = True
+    ) -> None:
+        """Take a reading of leases that was begun at ``started_ms`` and is back now.
+
+        ``is_whole``: of all there are.
+        """
         leases = tuple(leases)
         before = self._known
         self._known = before | {lease.broker_id for lease in leases} - {self.broker_id}
         self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
-        self.peer_clocks.observe(leases, started_ms=started_ms)
+        if is_whole:  # What moved since the last one was written after that had begun.
+            self.peer_clocks.observe(leases, started_ms=started_ms)
         dead = frozenset(b for b in self._known if self.peers.is_dead(b))
         if dead != self._dead or self._known != before:
             self._dead = dead

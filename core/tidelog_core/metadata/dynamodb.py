@@ -60,12 +60,23 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_MAX = 60  # of one commit, contention on the cluster version included
 ATTEMPTS_UNREACHABLE_MAX = 6  # without an answer
 DELAY_FIRST, DELAY_MAX = 0.01, 0.5  # seconds, before jitter
+TURN_DELAY_MAX = 1.0  # seconds, before jitter, between two turns at the cluster version
 CONNECT_TIMEOUT, READ_TIMEOUT = 3.0, 5.0  # seconds
 CONNECTIONS_MAX = 50
 GET_AT_ONCE = 100  # items; what one BatchGetItem takes
 GETS_IN_FLIGHT_MAX = 4  # BatchGetItem calls of one reading
 RENEW_INTERVAL = 2.0  # seconds
 CLIENTS_KEPT = 5  # On the oldest, no call of CONNECT_TIMEOUT + READ_TIMEOUT is under way.
+
+
+def turn_delay_s_max(losses: int) -> float:
+    """Return how long a logged commit waits at most that has lost so many turns in a row.
+
+    Twice as long each time: how many others want a turn nobody knows, and where they are many,
+    most of what is sent at once is lost and costs as much as what is written.
+    """
+    doublings = min(losses + 1, 16)
+    return min(TURN_DELAY_MAX, DELAY_FIRST * float(2**doublings))
 
 
 class DynamoDbMetadataStore:
@@ -209,7 +220,7 @@ class DynamoDbMetadataStore:
         """Commit on the next cluster version, whichever that turns out to be."""
         write_id = uuid.uuid4().hex
         actions, ids = items.transaction(self._table, writes, checks, write_id)
-        for _ in range(ATTEMPTS_MAX):
+        for losses in range(1, ATTEMPTS_MAX + 1):
             after = self._version_guess
             if after is None:
                 after = await self._cluster_version()
@@ -231,7 +242,7 @@ class DynamoDbMetadataStore:
             lost = [ids[index] for index in failure.failed_actions if index < len(ids)]
             if lost:
                 raise VersionConflict([(key.collection, key.key) for key in lost])
-            await asyncio.sleep(random.uniform(0, DELAY_FIRST * 4))
+            await asyncio.sleep(random.uniform(0, turn_delay_s_max(losses)))
         raise StoreUnavailable(f"no turn at the cluster version in {ATTEMPTS_MAX} attempts")
 
     async def _commit_unlogged(self, writes: Sequence[Write], checks: Sequence[Check]) -> None:

@@ -59,6 +59,7 @@ R = TypeVar("R", bound=records.Record)
 
 NO_VERSION = ClusterVersion(0)  # before the first logged commit
 COLLECTIONS_AT_ONCE_MAX = 16
+POLLS_PER_S_MAX = 1500  # of all brokers; each reads the cluster version, and a key takes 3,000
 # So many items, and such a part of their collection, are cheaper to list than to get.
 LIST_FROM_KEYS = 24
 LIST_FROM_SHARE = 1 / 4
@@ -195,7 +196,11 @@ class ClusterView:
         return self._image
 
     async def run(self, poll_interval: float) -> None:
-        """Refresh every ``poll_interval`` seconds and on every nudge, until cancelled."""
+        """Refresh every ``poll_interval`` seconds and on every nudge, until cancelled.
+
+        Less often where so many brokers poll that all of them would ask the store for more
+        than ``POLLS_PER_S_MAX``.
+        """
         is_available = True
         while True:
             try:
@@ -208,7 +213,8 @@ class ClusterView:
                     logger.warning("metadata store is away", extra={"problem": str(error)})
                 is_available = False
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(poll_interval):
+                polls_s = len(self._image.brokers) / POLLS_PER_S_MAX
+                async with asyncio.timeout(max(poll_interval, polls_s)):
                     await self._nudged.wait()
             self._nudged.clear()
 

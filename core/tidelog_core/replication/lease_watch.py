@@ -1,0 +1,49 @@
+"""How often a broker reads everyone's leases, so that all of them together do not read too much.
+
+A reading is of all leases, and all brokers read, so the work grows with the square of their
+number, all of it on one key of the metadata store. But takeovers need few to know at once that
+a leader is dead: the one that writes them (``appointments``) and some to step in for it. Those
+are the watchers, the first live brokers of each rack, so that a lost rack leaves the others'.
+They read as often as it takes to see a lease lapse in time. Everyone else reads as often as
+``UNITS_PER_S`` allows: whom it takes for alive, for clients and for new replicas, it learns
+later the more brokers there are. Up to about 100 that makes no difference.
+
+Who is a watcher each broker says for itself by what it knows. Where all watchers are gone at
+once, the others learn of it by their own readings, and are watchers then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from tidelog_core.metadata.records import Broker
+
+WATCHERS_PER_RACK_MIN = 3
+WATCHERS_MIN = 9  # of all racks together
+LEASE_SIZE_BYTES = 160  # of an item, rounded up
+READ_UNIT_BYTES = 4096  # Source: DynamoDB developer guide, strongly consistent reads
+UNITS_PER_S = 1000  # for all brokers that are no watchers; a key takes 3,000
+
+
+def is_watcher(
+    broker_id: int, brokers: Mapping[int, Broker], is_live: Callable[[int], bool]
+) -> bool:
+    """Whether the broker reads the leases as often as it takes to see one lapse in time."""
+    own = brokers.get(broker_id)
+    racks = {broker.rack for broker in brokers.values()}
+    wanted = max(WATCHERS_PER_RACK_MIN, math.ceil(WATCHERS_MIN / max(1, len(racks))))
+    if own is None:
+        return False
+    before = (b for b, broker in brokers.items() if broker.rack == own.rack and b < broker_id)
+    return sum(1 for b in before if is_live(b)) < wanted
+
+
+def reading_units(broker_count: int) -> int:
+    """Return what one reading of all leases takes."""
+    return max(1, math.ceil(broker_count * LEASE_SIZE_BYTES / READ_UNIT_BYTES))
+
+
+def unhurried_interval_ms(broker_count: int) -> float:
+    """Return the time between two readings of a broker that is no watcher."""
+    return 1000 * broker_count * reading_units(broker_count) / UNITS_PER_S
