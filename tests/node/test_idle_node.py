@@ -27,7 +27,7 @@ OFTEN = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 COUNTED_SECONDS = 1.0
-SETTLE_SECONDS_MAX = 30.0
+SETTLE_SECONDS_MAX = 60.0
 CALLS_PER_LOOK_MAX = 20  # of one function, for one log that is told in turn
 A_PARTITION = ("Replica.", "ReplicaManager.replicas.", "UnifiedLog.", "LocalLog.", "LeaderState.")
 
