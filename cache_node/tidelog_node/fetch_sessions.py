@@ -253,7 +253,10 @@ class FetchSessions:
     """The sessions of one node."""
 
     def __init__(self, *, slots_max: int, partitions_max: int, session_partitions_max: int) -> None:
-        """``session_partitions_max`` bounds the partitions of one session."""
+        """``session_partitions_max`` bounds the partitions of one client's session.
+
+        A follower's has all that it follows: it could not name so many in a fetch instead.
+        """
         self._slots_max = slots_max
         self._partitions_max = partitions_max
         self._session_partitions_max = session_partitions_max
@@ -287,7 +290,7 @@ class FetchSessions:
         is_follower = replica_id >= 0
         if is_follower and replica_id in self._of_followers:
             self.close(self._of_followers[replica_id])
-        if size > self._session_partitions_max:
+        if not is_follower and size > self._session_partitions_max:
             return None
         if len(self._sessions) >= self._slots_max and not self._evict(is_follower, size, now_ms):
             return None
@@ -307,9 +310,11 @@ class FetchSessions:
 
     def may_grow(self, session: FetchSession, topics: Sequence[FetchTopic], now_ms: float) -> bool:
         """Return whether the session may take what a request names; may evict others."""
+        is_follower = session.replica_id >= 0
+        size_max = self._partitions_max if is_follower else self._session_partitions_max
         named = sum(len(partitions) for _, partitions in topics)
         if (
-            session.size + named <= self._session_partitions_max
+            session.size + named <= size_max
             and self.partition_count + named <= self._partitions_max
         ):
             return True
@@ -317,8 +322,7 @@ class FetchSessions:
         added = len(keys - session.partitions.keys())
         size = session.size + added
         return added == 0 or (
-            size <= self._session_partitions_max
-            and self._make_room(added, session.replica_id >= 0, size, now_ms)
+            size <= size_max and self._make_room(added, is_follower, size, now_ms)
         )
 
     def touch(self, session: FetchSession, now_ms: float) -> None:

@@ -18,8 +18,8 @@ Fetcher and node must agree on what is in the session, so:
   would send the same records again.
 
 One fetch names a bounded number of partitions; further fetches tell the rest. A node that gives
-no session is told all of them with every fetch, or a part of them in turn where they are more
-than one fetch may name.
+no session, or lets none grow, is told all of them with every fetch, or a part of them in turn
+where they are more than one fetch may name.
 
 Source: KIP-227; Kafka's ``FetchSessionHandler``.
 """
@@ -82,7 +82,8 @@ class FetcherSession(Generic[Key, Wanted]):
         self._to_forget: dict[Key, None] = {}  # told, and to be forgotten before all else
         self._id = NO_SESSION
         self._epoch = FULL_EPOCH  # of the next fetch
-        self._is_declined = False  # the last full fetch got no session
+        self._is_declined = False  # the last full fetch got no session, or one that may not grow
+        self._has_grown = False  # by a fetch under way
         self._is_full_under_way = False
         self._under_way_count = 0
 
@@ -158,6 +159,7 @@ class FetcherSession(Generic[Key, Wanted]):
         if error is not ErrorCode.none:
             if error is ErrorCode.fetch_session_id_not_found:
                 self._id = NO_SESSION
+                self._is_declined = self._has_grown
             self.restart()
             return False
         if is_full:
@@ -177,12 +179,13 @@ class FetcherSession(Generic[Key, Wanted]):
         if session_id != self._id or not is_ours:
             self.restart()
             return False
+        self._has_grown = self._has_grown and self._under_way_count > 0
         return True
 
     def restart(self) -> None:
         """Begin with a full fetch: an answer will not come, or cannot be used."""
         self._epoch = FULL_EPOCH
-        self._is_full_under_way = False
+        self._is_full_under_way = self._has_grown = False
         self._under_way_count = 0
         self._told.clear()
         self._untold.clear()
@@ -218,6 +221,7 @@ class FetcherSession(Generic[Key, Wanted]):
             fresh = (key for key in self._untold if key not in gone)
             for key in list(islice(fresh, self._named_max - len(forgotten))):
                 del self._untold[key]
+                self._has_grown = self._has_grown or key not in self._told
                 self._told[key] = wanted = self._wanted[key]
                 named.append((key, wanted))
         return SessionFetch(self._id, epoch, named, forgotten, not self.has_news)

@@ -190,6 +190,19 @@ def test_a_node_without_sessions_is_told_everything_each_time() -> None:
     assert exchange(session, node) == SessionFetch(1, 1, [], [], may_wait=True)
 
 
+def test_a_node_that_lets_no_session_grow_is_told_everything_at_once() -> None:
+    """Or it would be asked for a session that grows, again and again."""
+    session, node = a_session(named_max=2, sessionless_max=4), ModelNode(Random(1))
+    for key in "abc":
+        session.want(key, 0)
+    exchange(session, node)
+    assert session.next_fetch() == SessionFetch(1, 1, [("c", 0)], [], may_wait=True)
+    assert not session.on_answer(ErrorCode.fetch_session_id_not_found, 0, [])
+    node.slots = 0
+    fetch = exchange(session, node)
+    assert fetch == SessionFetch(0, 0, [("a", 0), ("b", 0), ("c", 0)], [], may_wait=True)
+
+
 def test_too_many_partitions_for_a_node_without_sessions_have_their_turns() -> None:
     session = a_session(named_max=1, sessionless_max=2)
     node = ModelNode(Random(1), slots=0)

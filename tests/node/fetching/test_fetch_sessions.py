@@ -67,6 +67,15 @@ def test_without_slots_nobody_has_a_session() -> None:
     assert try_to_open(make_sessions(slots=0), 1, replica_id=2) is None
 
 
+def test_a_followers_session_has_all_that_it_follows() -> None:
+    """It comes into the session in parts, and no fetch could name it all instead."""
+    sessions = make_sessions(partitions=1000, session_partitions=60)
+    session = opened(sessions, 50, replica_id=2)
+    assert sessions.may_grow(session, topics(*range(50, 900)), 0)
+    assert not sessions.may_grow(session, topics(*range(50, 1100)), 0)
+    assert try_to_open(sessions, 700, replica_id=3) is not None
+
+
 def test_a_new_session_takes_no_other_ones_place() -> None:
     sessions = make_sessions()
     kept = [opened(sessions, 1), opened(sessions, 1)]
