@@ -21,7 +21,7 @@ from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.stand_in import is_readable
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.appointments import Appointers
 from tidelog_core.replication.change import ChangeReason, PartitionChange
@@ -32,6 +32,7 @@ from tidelog_node.membership.membership import Membership
 logger = logging.getLogger(__name__)
 
 WAITING_SECONDS = 0.1  # between looks at partitions that wait for their time
+RELIEFS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # partitions that lose no more than followers
 START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
 
 
@@ -125,9 +126,12 @@ class ElectionLoop:
         changes = self._decide_topics(image, RESERVED_TOPICS.intersection(names), appointers)
         others = self._decide_topics(image, names - RESERVED_TOPICS, appointers)
         # What nobody leads first, and that with the same dead leader together: a transaction
-        # checks its lease once.
+        # checks its lease once. Those whose leases lapse meanwhile do not wait for all the rest.
         others.sort(key=_urgency)
-        return changes + others
+        takeover_count = sum(change.reason is not ChangeReason.ALTER_ISR for change in others)
+        later = others[takeover_count + RELIEFS_PER_ROUND_MAX :]
+        self._waiting.update(self._names(later))
+        return changes + others[: len(others) - len(later)]
 
     def _decide_topics(
         self, image: ClusterImage, names: Iterable[str], appointers: Appointers

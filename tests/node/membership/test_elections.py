@@ -7,10 +7,12 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import broker_lease_key, check, put
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER
+from tidelog_node.membership import election_loop
 
 from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
 from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
@@ -105,6 +107,32 @@ def test_one_node_takes_over_for_all_heirs_of_a_lost_zone(tmp_path: Path) -> Non
                 for found in await cluster.partitions(f"t{first}"):
                     assert cluster[found.leader].leads(f"t{first}", found.partition)
                     assert (found.leader_epoch == 1) == (found.replicas[0] == first)
+
+    run(main())
+
+
+def test_takeovers_do_not_wait_for_all_the_isrs_that_lose_a_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(election_loop, "RELIEFS_PER_ROUND_MAX", 2)
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await cluster.create("led", partitions=20, leader=2)
+            await cluster.create("t", partitions=3)
+            await asyncio.sleep(3)
+            committed = len(cluster.store.commits)
+            await cluster[3].kill()
+            await until_led(cluster, "t", {1, 2}, 12)
+            await asyncio.sleep(1)
+            assert all(set(p.isr) == {1, 2} for p in await cluster.partitions("led"))
+            first, *others = (
+                writes
+                for writes in cluster.store.commits[committed:]
+                if any(w.is_logged and w.id.collection.startswith("part") for w in writes)
+            )
+            assert any(w.body is not None and w.body["leader_epoch"] == 1 for w in first)
+            assert [len(writes) for writes in (first, *others)] == [3] + [2] * 10
 
     run(main())
 
