@@ -1,8 +1,8 @@
 """What becomes of many brokers that commit to the changelog at the same moment.
 
 Every logged commit is conditional on the cluster version, so they go one after the other:
-``DynamoDbMetadataStore._commit_logged`` reads the version where it has lost, waits up to
-``DELAY_FIRST * 4`` and tries again, 60 times at most. A transaction that comes while another
+``DynamoDbMetadataStore._commit_logged`` reads the version where it has lost, waits
+(``turn_delay_s_max``) and tries again, 60 times at most. A transaction that comes while another
 holds the item is turned away by DynamoDB (TransactionConflict) and sent again after a pause
 that doubles. A poll of the changelog tells a broker the version too.
 

@@ -113,7 +113,8 @@ def table_pressures(scenario: Scenario, *, listed_units: float) -> dict[str, flo
     load.add(table_load.log_starts_load(moves))
     load.add(table_load.segments_load(copied, copied))
     load.add(table_load.changes_load(brokers, moves, 1.0))
-    load.add(table_load.functions_load(REPLICAS * listed_units * peak, copied))
+    evictions = (REPLICAS - 1) * copied * table_load.eviction_units()
+    load.add(table_load.functions_load(listed_units * peak + evictions, copied))
     writes, reads = load.key_writes, load.key_reads
     spark = scenario.produced_gb_per_s * peak * scenario.spark_read_share
     gets = (spark + scenario.cold_read_gb_per_s) / CHUNK_GB

@@ -296,7 +296,9 @@ class _Simulation:
         hour.function_calls += count
         lists = float((sealed * self._list_units).sum())
         hour.load.add(table_load.functions_load(lists, count))
-        hour.load.reads["followers' evictions"] += (REPLICAS - 1) * lists
+        hour.load.reads["followers' evictions"] += (
+            (REPLICAS - 1) * count * table_load.eviction_units()
+        )
 
     def _cold_reads(self, found: flows.Flows, now: float, hour: Hour) -> None:
         """A backfill through the nodes, spread over the leaders by what they lead."""

@@ -17,6 +17,7 @@ from tidelog_core.metadata.image import POLLS_PER_S_MAX
 from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
 from tidelog_core.replication.leases import LeaseTimes
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
+from tidelog_node.tier.segment_catalog import OVERLAPPING_COUNT_MAX
 
 from bench.day.amounts import Amounts
 from bench.day.cluster import Cluster, Floats
@@ -142,6 +143,15 @@ def segments_load(copied: float, deleted: float) -> Load:
     load.reads["segments"] = copied * sum(c.reads for c in COPY)
     load.reads["segments"] += deleted * sum(c.reads for c in DELETION)
     return load
+
+
+def eviction_units() -> int:
+    """Return the read units of a follower's look before it evicts (``SegmentCatalog.tiered_end``).
+
+    For one new segment.
+    """
+    segment = ITEM_BYTES["segment"]
+    return read_units(OVERLAPPING_COUNT_MAX * segment) + read_units(segment)
 
 
 def functions_load(lists: float, others: float) -> Load:

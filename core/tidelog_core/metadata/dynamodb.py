@@ -60,7 +60,6 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_MAX = 60  # of one commit, contention on the cluster version included
 ATTEMPTS_UNREACHABLE_MAX = 6  # without an answer
 DELAY_FIRST, DELAY_MAX = 0.01, 0.5  # seconds, before jitter
-TURN_DELAY_MAX = 1.0  # seconds, before jitter, between two turns at the cluster version
 CONNECT_TIMEOUT, READ_TIMEOUT = 3.0, 5.0  # seconds
 CONNECTIONS_MAX = 50
 GET_AT_ONCE = 100  # items; what one BatchGetItem takes
@@ -76,7 +75,7 @@ def turn_delay_s_max(losses: int) -> float:
     most of what is sent at once is lost and costs as much as what is written.
     """
     doublings = min(losses + 1, 16)
-    return min(TURN_DELAY_MAX, DELAY_FIRST * float(2**doublings))
+    return min(DELAY_MAX, DELAY_FIRST * float(2**doublings))
 
 
 class DynamoDbMetadataStore:
