@@ -14,7 +14,7 @@ from kio.index import load_request_schema
 from tidelog import Admin, Consumer, Producer, TopicPartition
 from tidelog_core.message_reader import read_message
 
-from tests.sdk.flaky_proxy import FlakyProxy
+from tests.sdk.flaky_proxy import FlakyProxy, Rule
 from tests.sdk.transactional import QUICK, ProxiedBroker
 
 FETCH = 1
@@ -64,12 +64,6 @@ def broker(proxied_broker: ProxiedBroker) -> ProxiedBroker:
     return proxied_broker
 
 
-async def create(broker: ProxiedBroker, name: str) -> str:
-    async with Admin(f"127.0.0.1:{broker.port}") as admin:
-        await admin.create_topic(name, partition_count=PARTITION_COUNT)
-    return name
-
-
 async def read(consumer: Consumer, count: int) -> list[Any]:
     found: list[Any] = []
     async with asyncio.timeout(30):
@@ -85,12 +79,24 @@ async def eventually(holds: Callable[[], bool], consumer: Consumer) -> None:
 
 
 @asynccontextmanager
-async def consuming(broker: ProxiedBroker, topic: str) -> AsyncIterator[Consumer]:
-    """A consumer of all partitions."""
+async def consuming(
+    broker: ProxiedBroker, topic: str, log: FetchLog, *, loses_answer: Rule = lambda *_: False
+) -> AsyncIterator[tuple[Consumer, Producer]]:
+    """A consumer of all partitions of a new topic that waits for records, and a producer."""
     options = {"fetch_max_wait_ms": 50, "auto_offset_reset": "earliest", **QUICK}
-    async with Consumer(broker.address, **options) as consumer:
-        consumer.assign([TopicPartition(topic, index) for index in range(PARTITION_COUNT)])
-        yield consumer
+    proxy = FlakyProxy(
+        broker.port, port=broker.proxy_port, loses_answer=loses_answer, on_request=log.note
+    )
+    async with proxy:
+        async with Admin(f"127.0.0.1:{broker.port}") as admin:
+            await admin.create_topic(topic, partition_count=PARTITION_COUNT)
+        async with (
+            Consumer(broker.address, **options) as consumer,
+            Producer(f"127.0.0.1:{broker.port}") as producer,
+        ):
+            consumer.assign([TopicPartition(topic, index) for index in range(PARTITION_COUNT)])
+            await eventually(lambda: log.is_idle, consumer)
+            yield consumer, producer
 
 
 @on_both_brokers
@@ -98,34 +104,31 @@ def test_who_waits_names_only_what_has_moved(broker: ProxiedBroker, name: str) -
     log = FetchLog()
 
     async def main() -> None:
-        async with FlakyProxy(broker.port, port=broker.proxy_port, on_request=log.note):
-            topic = await create(broker, name)
-            async with consuming(broker, topic) as consumer, Producer(broker.address) as producer:
-                await eventually(lambda: log.is_idle, consumer)
-                begun_count = len(log.full)
-                known = {index for fetch in log.fetches for index in named(fetch)}
-                assert known == set(range(PARTITION_COUNT))
-                for count in range(3):
-                    before = len(log.fetches)
-                    await producer.send(topic, b"%d" % count, partition=7)
-                    (record,) = await read(consumer, 1)
-                    assert (record.partition, record.value) == (7, b"%d" % count)
-                    await eventually(
-                        lambda: any(named(one) == [7] for one in log.fetches[before:]),  # noqa: B023
-                        consumer,
-                    )
-                    since = log.fetches[before:]
-                    assert {index for one in since for index in named(one)} == {7}
-                consumer.pause([TopicPartition(topic, 9)])
+        async with consuming(broker, name, log) as (consumer, producer):
+            begun_count = len(log.full)
+            known = {index for fetch in log.fetches for index in named(fetch)}
+            assert known == set(range(PARTITION_COUNT))
+            for count in range(3):
+                before = len(log.fetches)
+                await producer.send(name, b"%d" % count, partition=7)
+                (record,) = await read(consumer, 1)
+                assert (record.partition, record.value) == (7, b"%d" % count)
                 await eventually(
-                    lambda: any(
-                        list(topic.partitions) == [9]
-                        for one in log.incremental
-                        for topic in one.forgotten_topics_data
-                    ),
+                    lambda: any(named(one) == [7] for one in log.fetches[before:]),  # noqa: B023
                     consumer,
                 )
-                assert len(log.full) == begun_count
+                since = log.fetches[before:]
+                assert {index for one in since for index in named(one)} == {7}
+            consumer.pause([TopicPartition(name, 9)])
+            await eventually(
+                lambda: any(
+                    list(topic.partitions) == [9]
+                    for one in log.incremental
+                    for topic in one.forgotten_topics_data
+                ),
+                consumer,
+            )
+            assert len(log.full) == begun_count
 
     asyncio.run(main())
 
@@ -139,34 +142,26 @@ def test_nothing_is_lost_or_doubled_when_answers_are_lost(broker: ProxiedBroker,
     has_begun = False
 
     async def main() -> None:
-        async with FlakyProxy(
-            broker.port,
-            port=broker.proxy_port,
-            loses_answer=lambda *_: has_begun and random.random() < 0.1,
-            on_request=log.note,
-        ):
-            nonlocal has_begun
-            topic = await create(broker, name)
-            async with (
-                consuming(broker, topic) as consumer,
-                Producer(f"127.0.0.1:{broker.port}") as producer,
-            ):
-                await eventually(lambda: log.is_idle, consumer)
-                has_begun = True
-                sent: dict[int, list[bytes]] = {}
-                found: dict[int, list[bytes]] = {}
-                for number in range(120):
-                    partition, value = random.randrange(PARTITION_COUNT), b"%d" % number
-                    sent.setdefault(partition, []).append(value)
-                    await producer.send(topic, value, partition=partition)
-                    for record in await consumer.poll(timeout_ms=5):
+        nonlocal has_begun
+        losing = consuming(
+            broker, name, log, loses_answer=lambda *_: has_begun and random.random() < 0.1
+        )
+        async with losing as (consumer, producer):
+            has_begun = True
+            sent: dict[int, list[bytes]] = {}
+            found: dict[int, list[bytes]] = {}
+            for number in range(120):
+                partition, value = random.randrange(PARTITION_COUNT), b"%d" % number
+                sent.setdefault(partition, []).append(value)
+                await producer.send(name, value, partition=partition)
+                for record in await consumer.poll(timeout_ms=5):
+                    found.setdefault(record.partition, []).append(record.value)
+            async with asyncio.timeout(60):
+                while sum(map(len, found.values())) < 120:
+                    for record in await consumer.poll(timeout_ms=100):
                         found.setdefault(record.partition, []).append(record.value)
-                async with asyncio.timeout(60):
-                    while sum(map(len, found.values())) < 120:
-                        for record in await consumer.poll(timeout_ms=100):
-                            found.setdefault(record.partition, []).append(record.value)
-                assert found == sent
-                assert len(log.full) > 1
+            assert found == sent
+            assert len(log.full) > 1
 
     asyncio.run(main())
 
@@ -178,16 +173,13 @@ def test_a_session_that_someone_else_moves_on_is_begun_again(
     log = FetchLog()
 
     async def main() -> None:
-        async with FlakyProxy(broker.port, port=broker.proxy_port, on_request=log.note):
-            topic = await create(broker, name)
-            async with consuming(broker, topic) as consumer, Producer(broker.address) as producer:
-                await eventually(lambda: log.is_idle, consumer)
-                begun_count = len(log.full)
-                (fetches,) = consumer._fetcher._fetches.values()
-                fetches._session._epoch += 5  # than the node expects
-                await eventually(lambda: len(log.full) > begun_count, consumer)
-                await producer.send(topic, b"v", partition=3)
-                (record,) = await read(consumer, 1)
-                assert record.value == b"v"
+        async with consuming(broker, name, log) as (consumer, producer):
+            begun_count = len(log.full)
+            (fetches,) = consumer._fetcher._fetches.values()
+            fetches._session._epoch += 5  # than the node expects
+            await eventually(lambda: len(log.full) > begun_count, consumer)
+            await producer.send(name, b"v", partition=3)
+            (record,) = await read(consumer, 1)
+            assert record.value == b"v"
 
     asyncio.run(main())

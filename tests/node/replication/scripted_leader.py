@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
@@ -47,10 +47,20 @@ class ScriptedLeader:
 async def scripted_leader(node: LedNode) -> AsyncIterator[ScriptedLeader]:
     """Listen as broker 2 of the node's cluster."""
     leader = ScriptedLeader()
-    server = await asyncio.start_server(leader.serve, "127.0.0.1", 0)
+    async with listening_as_broker_2(node, leader.serve):
+        yield leader
+
+
+@asynccontextmanager
+async def listening_as_broker_2(
+    node: LedNode,
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[None]:
+    """Serve each connection to what the node's cluster knows as its broker 2."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         await register_broker(
             node.store, broker_id=2, incarnation=uuid4(), host="127.0.0.1", port=port, rack=None
         )
-        yield leader
+        yield

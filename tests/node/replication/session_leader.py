@@ -12,17 +12,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 from kio.schema.fetch.v15.request import FetchRequest
 from kio.serial import entity_reader
 from tidelog_core.errors import ErrorCode
 from tidelog_core.records.header import patch
 from tidelog_node.follower.wire import CLIENT_ID
-from tidelog_node.registration import register_broker
 from tidelog_node.wire.primitives import write_uvarint
 
 from tests.node.replication.led_node import LedNode
+from tests.node.replication.scripted_leader import listening_as_broker_2
 from tests.node.wire_client import a_batch
 
 BODY_AT = 8 + 2 + len(CLIENT_ID) + 1
@@ -228,10 +227,5 @@ def _encode(
 async def session_leader(node: LedNode) -> AsyncIterator[SessionLeader]:
     """Listen as broker 2 of the node's cluster."""
     leader = SessionLeader()
-    server = await asyncio.start_server(leader.serve, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        await register_broker(
-            node.store, broker_id=2, incarnation=uuid4(), host="127.0.0.1", port=port, rack=None
-        )
+    async with listening_as_broker_2(node, leader.serve):
         yield leader
