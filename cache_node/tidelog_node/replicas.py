@@ -381,6 +381,15 @@ class Replica:
         with self.opening:  # What is being opened just now is open then.
             self._set_refusal(error)
 
+    def let_go(self) -> None:
+        """Let go of what refers back to this replica, which was dropped.
+
+        Nothing is left then that only a collection of garbage would find: those that look at
+        what has been here for long come seldom.
+        """
+        with self.opening:
+            self._log = self.role = None
+
     def close(self) -> None:
         """Close the log cleanly, if it is open."""
         log, self._log = self._log, None
@@ -864,6 +873,7 @@ class ReplicaManager:
     def _take_away(self, replica: Replica) -> Path | None:
         """Close the log of a dropped replica; return its directory, renamed to be removed."""
         log = replica.opened_log
+        replica.let_go()
         try:
             if log is not None:
                 return log.begin_deletion()

@@ -121,6 +121,10 @@ class LocalLog:
     def go_away(self) -> None:
         """Refuse everything from now on: the log was deleted."""
         self._is_deleted = self._is_offline = True
+        # What refers back to the log goes, so that the log goes with the last who uses it.
+        self._on_offline = None
+        for segment in self.segments:
+            segment.forget_log()
 
     @contextmanager
     def storage_errors(self, action: str, *, is_append: bool = False) -> Iterator[None]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from tidelog_core.errors import StorageError
 from tidelog_core.log import offset_index
 from tidelog_core.log.checkpoint import write_fully
 from tidelog_core.log.open_files import OpenFiles
@@ -438,6 +439,10 @@ class LogSegment:
         if self.seal is not None:
             self._indexes = None
 
+    def forget_log(self) -> None:
+        """Let go of the log, which was deleted: no index is rebuilt any more."""
+        self._rebuild = _refuse_to_rebuild
+
     def close(self) -> None:
         """Let go of everything."""
         self.seal_writes()
@@ -452,3 +457,7 @@ class LogSegment:
     def _forget_recent(self) -> None:
         self._recent_offsets.clear()
         self._recent_positions.clear()
+
+
+def _refuse_to_rebuild(segment: LogSegment) -> SegmentIndexes:
+    raise StorageError(f"{segment.path} was deleted")

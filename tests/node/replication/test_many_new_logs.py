@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +137,9 @@ def test_logs_of_a_wide_deleted_topic_go_in_turns_and_before_their_successors_co
             held = replicas_of(node, "wide")
             await until(lambda: all(map(takes_part, held)))
             assert all(log.is_offline for log in logs)
-            labels = {path.name for path in (tmp_path / "data").glob("wide-*/topic-*")}
+            # Not of those that are being removed at this moment.
+            kept = [one for one in (tmp_path / "data").glob("wide-*") if not one.suffix]
+            labels = {path.name for folder in kept for path in folder.glob("topic-*")}
             assert f"topic-{plan.topic.topic_id}" in labels
             assert not list((tmp_path / "data").glob("*-stray"))
             await until(lambda: not list((tmp_path / "data").glob("*-delete")))
@@ -144,6 +147,35 @@ def test_logs_of_a_wide_deleted_topic_go_in_turns_and_before_their_successors_co
             await until(lambda: not list((tmp_path / "data").glob("wide*")))
 
     asyncio.run(main())
+
+
+def test_nothing_of_deleted_partitions_is_left_to_collections_of_garbage(tmp_path: Path) -> None:
+    """Those that look at what is old come seldom, and topics may come and go all the time."""
+
+    def replicas_alive() -> int:
+        return sum(type(one) is Replica for one in gc.get_objects())
+
+    async def main() -> None:
+        async with led_node(tmp_path) as node:
+            admin = admin_of(node)
+            count = 30
+            new = NewTopic(name="wide", partition_count=count, replication_factor=3)
+            plan = await admin.create_topic(new)
+            await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
+            before = replicas_alive()
+            await admin.delete_topic(plan.topic.topic_id)
+            await until(lambda: not list((tmp_path / "data").glob("wide*")))
+            # As those do that a node has, and this one has not: they look every second.
+            node.replicas.take_changed()
+            assert not node.replicas.in_trouble()
+            assert replicas_alive() <= before - count
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def test_a_node_that_stops_takes_all_deleted_logs_away(tmp_path: Path) -> None:
