@@ -129,6 +129,8 @@ def test_parses_what_kio_writes(
         for name, partitions in topics
     ]
     assert request.topics == expected
+    name = topic_id_of(forgotten).bytes if by_id else forgotten.encode()
+    assert request.forgotten == ([(name, [1, 2])] if version >= 7 else [])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -222,7 +222,8 @@ class PartitionReader:
         is_committed_only = request.isolation_level == READ_COMMITTED
         log.check_online()  # also for those who only wait for more
         high_watermark = log.high_watermark
-        bound = log.last_stable_offset if is_committed_only else high_watermark
+        last_stable_offset = log.last_stable_offset
+        bound = last_stable_offset if is_committed_only else high_watermark
         if wanted.last_fetched_epoch >= 0:
             diverging = _find_divergence(replica, wanted)
             if diverging is not None:
@@ -230,7 +231,11 @@ class PartitionReader:
                 return _nothing(replica, wanted)._replace(diverging=diverging)
         is_first = reading.size_bytes == 0 and not reading.tier_reads
         if wanted.offset == bound or (bytes_max <= 0 and not is_first):
-            return _nothing(replica, wanted, [] if is_committed_only else None)
+            aborted: list[tuple[int, int]] | None = [] if is_committed_only else None
+            start = log.log_start_offset
+            return FetchResult(
+                wanted.partition, 0, high_watermark, last_stable_offset, start, None, aborted
+            )
         read = log.read(
             wanted.offset,
             max_bytes=max(bytes_max, 0),
@@ -285,9 +290,7 @@ class PartitionReader:
         return _result_of(read, wanted, is_committed_only=False)
 
 
-def _nothing(
-    replica: Replica, wanted: FetchPartition, aborted: list[tuple[int, int]] | None = None
-) -> FetchResult:
+def _nothing(replica: Replica, wanted: FetchPartition) -> FetchResult:
     log = replica.log
     return FetchResult(
         wanted.partition,
@@ -295,8 +298,6 @@ def _nothing(
         log.high_watermark,
         log.last_stable_offset,
         log.log_start_offset,
-        None,
-        aborted,
     )
 
 

@@ -67,6 +67,7 @@ _PARTITION_V4 = struct.Struct(">iqi")
 _PARTITION_V5 = struct.Struct(">iqqi")
 _PARTITION_V9 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqi")
+_UNTAGGED_V12 = struct.Struct(">iiqiqix")  # with the count of its tagged fields, which is 0
 _RESULT_V4 = struct.Struct(">ihqq")
 _RESULT_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
@@ -75,6 +76,9 @@ _LEADER = struct.Struct(">ii")
 _REPLICA_STATE = struct.Struct(">iq")
 _SIZE_CORRELATION = struct.Struct(">ii")
 _TOP = struct.Struct(">ihi")  # throttle, error, session id
+# A result with no more than what it begins with, as nearly all are of a request that names many.
+_EMPTY_V11 = struct.Struct(">ihqqqiii")  # aborted transactions, preferred replica, records
+_EMPTY_V12 = struct.Struct(">ihqqqBiBB")  # and tagged fields
 _NULL_ARRAY = b"\xff\xff\xff\xff"
 
 
@@ -127,6 +131,9 @@ class FetchResult(NamedTuple):
     leader_id: int = -1  # -1 leaves the current leader out
     leader_epoch: int = -1
     preferred_replica: int = -1  # where the consumer had better read; -1: here
+
+
+_NO_MORE = FetchResult(0)[5:]
 
 
 def parse_fetch(
@@ -182,20 +189,18 @@ def _parse_plain_topics(
         name, position = read_string(frame, position)
         partition_count, position = read_array_length(frame, position)
         left = spend(left, partition_count)
-        partitions: list[FetchPartition] = []
-        for _ in range(partition_count):
-            if version >= 9:
-                index, epoch, offset, start, bytes_max = _PARTITION_V9.unpack_from(frame, position)
-                position += 28
-            elif version >= 5:
-                index, offset, start, bytes_max = _PARTITION_V5.unpack_from(frame, position)
-                epoch = -1
-                position += 24
-            else:
-                index, offset, bytes_max = _PARTITION_V4.unpack_from(frame, position)
-                epoch = start = -1
-                position += 16
-            partitions.append(FetchPartition(index, epoch, offset, -1, start, bytes_max))
+        entry = _PARTITION_V9 if version >= 9 else _PARTITION_V5 if version >= 5 else _PARTITION_V4
+        end = position + entry.size * partition_count
+        if end > len(frame):
+            raise MalformedRequest("partitions do not fit their request")
+        entries = entry.iter_unpack(frame[position:end])
+        if version >= 9:
+            partitions = [FetchPartition(i, e, o, -1, s, b) for i, e, o, s, b in entries]
+        elif version >= 5:
+            partitions = [FetchPartition(i, -1, o, -1, s, b) for i, o, s, b in entries]
+        else:
+            partitions = [FetchPartition(i, -1, o, -1, -1, b) for i, o, b in entries]
+        position = end
         topics.append((name, partitions))
     forgotten: list[ForgottenTopic] = []
     if version >= SESSIONS_FROM:
@@ -235,11 +240,7 @@ def _parse_flexible_topics(
             name, position = read_compact_string(frame, position)
         partition_count, position = read_compact_array_length(frame, position)
         left = spend(left, partition_count)
-        partitions: list[FetchPartition] = []
-        for _ in range(partition_count):
-            partitions.append(FetchPartition(*_PARTITION_V12.unpack_from(frame, position)))
-            position += 32
-            position = skip_tagged_fields(frame, position) if frame[position] else position + 1
+        partitions, position = _parse_flexible_partitions(frame, position, partition_count)
         position = skip_tagged_fields(frame, position)
         topics.append((name, partitions))
     forgotten: list[ForgottenTopic] = []
@@ -260,6 +261,22 @@ def _parse_flexible_topics(
     if position >= len(frame):
         raise MalformedRequest("the request ends early")
     return topics, forgotten, rack, position, left
+
+
+def _parse_flexible_partitions(
+    frame: memoryview, position: int, count: int
+) -> tuple[list[FetchPartition], int]:
+    size_bytes = _UNTAGGED_V12.size
+    end = position + size_bytes * count
+    # Where the first has no tagged fields the second is behind it, and so on.
+    tag_counts = bytes(frame[position + size_bytes - 1 : end : size_bytes])
+    if end <= len(frame) and tag_counts.count(0) == count:
+        return [*map(FetchPartition._make, _UNTAGGED_V12.iter_unpack(frame[position:end]))], end
+    partitions: list[FetchPartition] = []
+    for _ in range(count):
+        partitions.append(FetchPartition(*_PARTITION_V12.unpack_from(frame, position)))
+        position = skip_tagged_fields(frame, position + _PARTITION_V12.size)
+    return partitions, position
 
 
 def _parse_replica_state(frame: memoryview, position: int) -> tuple[int, int]:
@@ -318,6 +335,9 @@ def _encode_plain(
         write_string(out, name)
         out += INT32.pack(len(results))
         for result in results:
+            if version >= 11 and result[5:] == _NO_MORE:
+                out += _EMPTY_V11.pack(*result[:5], -1, -1, 0)
+                continue
             if version >= 5:
                 out += _RESULT_V5.pack(*result[:5])
             else:
@@ -359,6 +379,9 @@ def _encode_flexible(
             write_compact_nullable_string(out, name)
         write_uvarint(out, len(results) + 1)
         for result in results:
+            if result[5:] == _NO_MORE:
+                out += _EMPTY_V12.pack(*result[:5], 0, -1, 1, 0)
+                continue
             out += _RESULT_V5.pack(*result[:5])
             if result.aborted is None:
                 out.append(0)
