@@ -27,6 +27,8 @@ session without dirty partitions, visits nothing. The rules:
   which alone the last stable offset moves, and the log start offset, cuts of the log, a log that
   goes offline or is exchanged, another leader, leader epoch or ISR, the end of the replica. What no
   replica reports is whether this node may serve at all: without that every partition is visited.
+- Of more dirty partitions than one request may name, so many are looked at, and the request is
+  answered with what they have; those that stay dirty go behind the others.
 - A follower's partition is not settled before it is in the ISR: each request says again that it
   wants in.
 - A better replica for a consumer (KIP-392) is looked for when a partition is looked at. Where
@@ -260,6 +262,8 @@ class FetchSessions:
         self._slots_max = slots_max
         self._partitions_max = partitions_max
         self._session_partitions_max = session_partitions_max
+        # As many partitions as a request may name are looked at at once, and then the others.
+        self.looks_max = session_partitions_max
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the last used last
         self._of_followers: dict[int, FetchSession] = {}  # by broker id
         # What another client's new session may replace, and what a follower's may.

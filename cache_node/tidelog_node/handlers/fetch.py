@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import islice
 from typing import Any
 
 from tidelog_core.config import NodeConfig
@@ -454,8 +455,11 @@ class SessionFetch(ServedFetch):
         led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
         visited: list[SessionPartition] = []
-        # Of what cannot be served, nothing can be. A copy: a follower's fetch may mark others.
-        for partition in list(session.dirty if reading.can_serve else session.partitions.values()):
+        if not reading.can_serve:
+            session.mark_all()  # No replica has told.
+        has_more = len(session.dirty) > handler.sessions.looks_max
+        # A list, for to note a follower's fetch may mark others.
+        for partition in list(islice(session.dirty, handler.sessions.looks_max)):
             name, wanted = partition.topic, partition.wanted
             replica = led_by.get(name, NO_REPLICAS).get(wanted.partition)
             if replica is None:
@@ -473,8 +477,11 @@ class SessionFetch(ServedFetch):
             found.append(result)
             visited.append(partition)
         self._found, self._visited = found, visited
-        if session.is_ended:
-            reading.must_answer = True  # Nothing tells of appends any more.
+        if has_more:
+            for partition in visited:
+                session.move_back(partition)
+        if has_more or session.is_ended:
+            reading.must_answer = True  # The rest is looked at next; nothing tells of appends.
         return reading
 
     def _is_at_end(

@@ -90,6 +90,28 @@ def test_a_node_that_may_not_serve_says_so_for_every_partition(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_a_request_looks_at_no_more_partitions_than_it_may_name(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path, socket_request_max_partitions=5) as world:
+            await world.create_topic("t", partitions=12)
+            follower = SessionClient(world, by_id=True, replica_id=2)
+            for index in range(12):
+                follower.want(world.key("t", index, by_id=True), 0, leader_epoch=0)
+                await follower.fetch()
+            assert looks_at(world, follower) <= 5
+            for end_offset in (1, 2):
+                for index in range(12):
+                    append(world.replica("t", index))
+                counts = []
+                while any(wanted.offset < end_offset for wanted in follower.wanted.values()):
+                    await follower.fetch(max_wait_ms=WAIT_MS)
+                    counts.append(len(follower.answered))
+                assert max(counts) <= 5
+                assert len(counts) <= 6
+
+    asyncio.run(scenario())
+
+
 def test_changed_terms_have_everything_looked_at(tmp_path: Path) -> None:
     """What read_committed has read to its end may have more for read_uncommitted."""
 
