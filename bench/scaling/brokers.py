@@ -18,6 +18,8 @@ from tools.ports import free_ports
 from tools.server_process import running
 
 START_SECONDS_MAX = 120.0
+BROKER_ID_FIRST = 10_001
+"""Of the nodes that are measured: others that are made up come before them."""
 _SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 _SOURCES = ("core", "cache_node", "functions", "sdk", "spark", "")
 _METERED = Path(__file__).parent / "metered_node.py"
@@ -98,7 +100,14 @@ class Tidelog:
     def _node(self, folder: Path, index: int, port: int) -> Broker:
         counts = folder / f"units{index}"
         command: list[str | Path] = [sys.executable, "-P", _METERED, counts]
-        command += ["--broker-id", str(index + 1), "--host", "127.0.0.1", "--port", str(port)]
+        command += [
+            "--broker-id",
+            str(BROKER_ID_FIRST + index),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         command += ["--data-dir", folder / f"node{index}", "--log-level", "WARNING"]
         command += ["--metadata-store", store_url(folder)]
         command += ["--object-store", f"file://{folder}/objects"]

@@ -45,7 +45,6 @@ RENEW_SECONDS = 3.0  # as nodes do
 SEGMENTS_AN_OPERATION = 5
 _POLL_SECONDS = 0.05
 _COPY_SECONDS_MAX = 60.0
-_SYNTHETIC_BROKER_FIRST = 1_000
 _NOBODY_LISTENS = 9  # a port: connections are refused at once
 _LAST_SEGMENT = """
     SELECT body FROM items WHERE collection = (
@@ -90,7 +89,10 @@ class TieredSegments:
 
 
 class Brokers:
-    """Registered brokers with leases that somebody renews, and nothing else."""
+    """Registered brokers with leases that somebody renews, and nothing else.
+
+    Their ids are below the measured node's, so it is none of the few that watch for all.
+    """
 
     def __init__(self) -> None:
         self._leases: list[BrokerLease] = []
@@ -101,7 +103,7 @@ class Brokers:
     def grow(self, cluster: Cluster, count: int) -> None:
         """Register those that are missing; the real node counts."""
         numbers = range(len(self._leases), count - 1)
-        brokers = [_broker(_SYNTHETIC_BROKER_FIRST + number) for number in numbers]
+        brokers = [_broker(number + 1) for number in numbers]
         leases = [
             BrokerLease(broker_id=b.broker_id, incarnation=b.incarnation, counter=1)
             for b in brokers
