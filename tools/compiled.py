@@ -9,7 +9,8 @@ modules beside them; who puts it first into ``PYTHONPATH`` runs those. A wheel g
 
 Compiled code checks types where it is called, an instance takes only the attributes that its
 class names, and one of a frozen dataclass cannot be pickled: what goes to another process is a
-named tuple. Otherwise it does what the source says. ``make test`` asks both.
+named tuple. So is what is generic, since no generic dataclass can be imported. Otherwise it does
+what the source says. ``make test`` asks both.
 """
 
 from __future__ import annotations

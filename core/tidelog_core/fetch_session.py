@@ -27,9 +27,8 @@ Source: KIP-227; Kafka's ``FetchSessionHandler``.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from tidelog_core.errors import ErrorCode
 
@@ -51,9 +50,8 @@ Key = TypeVar("Key", bound=Hashable)
 Wanted = TypeVar("Wanted")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFetch(Generic[Key, Wanted]):
-    """What to say in one fetch."""
+class SessionFetch(NamedTuple, Generic[Key, Wanted]):
+    """What to say in one fetch. No dataclass: mypyc makes none that is generic."""
 
     session_id: int
     session_epoch: int
