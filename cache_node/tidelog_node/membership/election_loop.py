@@ -56,6 +56,7 @@ class ElectionLoop:
         self._held: dict[str, tuple[Partition, ...]] = {}  # as last looked at
         self._dead: frozenset[int] | None = None  # None: look at everything
         self._written_for: frozenset[int] = frozenset()  # dead ones, by this node for all
+        self._reliefs_left = RELIEFS_PER_ROUND_MAX  # in this round
         self._grace_until_ms: float | None = None  # None: nothing has been decided yet
         self._stir = asyncio.Event()
 
@@ -121,17 +122,15 @@ class ElectionLoop:
         self._dead, self._changed = dead, set()
         appointers = Appointers(image.brokers, self._membership.is_live)
         broker_id = self._membership.broker_id
+        self._reliefs_left = RELIEFS_PER_ROUND_MAX
         self._written_for = frozenset(b for b in dead if appointers.of(b) == broker_id)
         # Groups wait for their coordinator, and have to find it before anything else works.
         changes = self._decide_topics(image, RESERVED_TOPICS.intersection(names), appointers)
         others = self._decide_topics(image, names - RESERVED_TOPICS, appointers)
         # What nobody leads first, and that with the same dead leader together: a transaction
-        # checks its lease once. Those whose leases lapse meanwhile do not wait for all the rest.
+        # checks its lease once.
         others.sort(key=_urgency)
-        takeover_count = sum(change.reason is not ChangeReason.ALTER_ISR for change in others)
-        later = others[takeover_count + RELIEFS_PER_ROUND_MAX :]
-        self._waiting.update(self._names(later))
-        return changes + others[: len(others) - len(later)]
+        return changes + others
 
     def _decide_topics(
         self, image: ClusterImage, names: Iterable[str], appointers: Appointers
@@ -151,12 +150,7 @@ class ElectionLoop:
         if topic is None:
             return []
         clerk, peers = self._membership.clerk, self._membership.peers
-        reliefs = (
-            clerk.relieve(partition, peers, self._written_for)
-            for partition in partitions
-            if not (self._written_for.isdisjoint(partition.isr) or self._is_vacant(partition))
-        )
-        changes = [change for change in reliefs if change is not None]
+        changes = self._relieve(name, partitions)
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
         if self._grace_until_ms is None:
             grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
@@ -192,6 +186,25 @@ class ElectionLoop:
             may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
             if is_vacant and (change is not None or may_later):
                 self._waiting.add(name)
+        return changes
+
+    def _relieve(self, name: str, partitions: tuple[Partition, ...]) -> list[PartitionChange]:
+        """Return what takes the dead out of the ISRs of leaders that live, a round's part of it.
+
+        What other brokers led whose leases lapse meanwhile does not wait for all of it.
+        """
+        clerk, peers = self._membership.clerk, self._membership.peers
+        changes: list[PartitionChange] = []
+        for partition in partitions:
+            if self._written_for.isdisjoint(partition.isr) or self._is_vacant(partition):
+                continue
+            if not self._reliefs_left:
+                self._waiting.add(name)
+                break
+            change = clerk.relieve(partition, peers, self._written_for)
+            if change is not None:
+                changes.append(change)
+                self._reliefs_left -= 1
         return changes
 
     def _is_orphan(self, partition: Partition) -> bool:
