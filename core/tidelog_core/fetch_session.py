@@ -216,10 +216,13 @@ class FetcherSession(Generic[Key, Wanted]):
         named: list[tuple[Key, Wanted]] = []
         if not self._to_forget:
             gone = set(forgotten)
-            fresh = (key for key in self._untold if key not in gone)
-            for key in list(islice(fresh, self._named_max - len(forgotten))):
-                del self._untold[key]
-                self._has_grown = self._has_grown or key not in self._told
-                self._told[key] = wanted = self._wanted[key]
-                named.append((key, wanted))
+            for key in self._untold:  # Compiled, a generator of those to name would be a list.
+                if len(forgotten) + len(named) >= self._named_max:
+                    break
+                if key not in gone:
+                    named.append((key, self._wanted[key]))
+        for key, wanted in named:
+            del self._untold[key]
+            self._has_grown = self._has_grown or key not in self._told
+            self._told[key] = wanted
         return SessionFetch(self._id, epoch, named, forgotten, not self.has_news)
