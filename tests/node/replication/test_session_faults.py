@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,19 @@ def test_one_follower_has_the_only_session_and_the_other_follows_as_well(tmp_pat
     with replicated_cluster(tmp_path, config={SLOTS: "1"}) as cluster:
         cluster.create("t", partitions=20, min_insync_replicas="3")
         produce_and_compare(cluster)
+
+
+@pytest.mark.slow
+def test_a_new_partition_does_not_wait_for_the_fetches_that_leaders_hold(tmp_path: Path) -> None:
+    """The follower asks for it in a second fetch, on which the leader answers the held one."""
+    config = {"replica.fetch.wait.max.ms": "30000", "replica.lag.time.max.ms": "60000"}
+    with replicated_cluster(tmp_path, config=config) as cluster:
+        cluster.create("held", partitions=6)
+        cluster.produce("held", values(10))
+        begun = time.monotonic()
+        cluster.create("t", min_insync_replicas="3")
+        produce_and_compare(cluster, 10)
+        assert time.monotonic() - begun < 15
 
 
 @pytest.mark.slow  # as before there were sessions
