@@ -133,7 +133,15 @@ class FetchResult(NamedTuple):
     preferred_replica: int = -1  # where the consumer had better read; -1: here
 
 
-_NO_MORE = FetchResult(0)[5:]
+def _is_empty(result: FetchResult) -> bool:
+    """Whether a result has no more than what it begins with."""
+    return (
+        result[5] is None
+        and result[6] is None
+        and result[7] is None
+        and result[8] < 0
+        and result[10] < 0
+    )
 
 
 def parse_fetch(
@@ -335,8 +343,9 @@ def _encode_plain(
         write_string(out, name)
         out += INT32.pack(len(results))
         for result in results:
-            if version >= 11 and result[5:] == _NO_MORE:
-                out += _EMPTY_V11.pack(*result[:5], -1, -1, 0)
+            if version >= 11 and _is_empty(result):
+                index, code, high_watermark, stable, start = result[:5]
+                out += _EMPTY_V11.pack(index, code, high_watermark, stable, start, -1, -1, 0)
                 continue
             if version >= 5:
                 out += _RESULT_V5.pack(*result[:5])
@@ -379,8 +388,9 @@ def _encode_flexible(
             write_compact_nullable_string(out, name)
         write_uvarint(out, len(results) + 1)
         for result in results:
-            if result[5:] == _NO_MORE:
-                out += _EMPTY_V12.pack(*result[:5], 0, -1, 1, 0)
+            if _is_empty(result):
+                index, code, high_watermark, stable, start = result[:5]
+                out += _EMPTY_V12.pack(index, code, high_watermark, stable, start, 0, -1, 1, 0)
                 continue
             out += _RESULT_V5.pack(*result[:5])
             if result.aborted is None:
