@@ -28,7 +28,7 @@ from tidelog_node.replicas import Replica, ReplicaManager
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0  # between two looks at what is due
-ROLL_RETRY_MS = 10_000  # before a segment that could not be rolled is tried again
+RETRY_MS = 10_000  # before a log that could not be rolled, or looked at, is tried again
 EXPIRE_MS_MIN = 600_000  # between two looks through one log's producers
 FLUSHES_FOR_ROOM_MAX = 100  # logs in a sweep, so that their files may be let go of
 
@@ -95,16 +95,24 @@ class Flusher:
 
     def sweep(self) -> None:
         """Roll the segments that are old enough, and forget idle producers."""
+        self._work_through(self._to_roll, self._roll)
+        self._work_through(self._to_expire, self._expire)
+
+    def _work_through(
+        self, queue: DueQueue[Replica], work: Callable[[Replica, UnifiedLog], None]
+    ) -> None:
         now_ms = self._clock_ms()
-        for replica in self._to_roll.take(now_ms):
+        for replica in queue.take(now_ms):
             log = _online_log(replica)
-            if log is not None:
-                self._roll(replica, log)
-        for replica in self._to_expire.take(now_ms):
-            log = _online_log(replica)
-            if log is not None:
-                log.expire_producers()
-                self._expire_next(replica, log)
+            if log is None:
+                continue
+            try:
+                work(replica, log)
+            except Exception:
+                # One log must not keep the others from their turn.
+                queue.put(replica, now_ms + RETRY_MS)
+                what = {"partition": str(replica.partition)}
+                logger.exception("log could not be rolled or looked at, will retry", extra=what)
 
     def _roll(self, replica: Replica, log: UnifiedLog) -> None:
         try:
@@ -118,7 +126,11 @@ class Flusher:
                 logger.error("roll failed", extra=what)
         due_ms = log.roll_due_ms
         if due_ms is not None:
-            self._to_roll.put(replica, max(due_ms, self._clock_ms() + ROLL_RETRY_MS))
+            self._to_roll.put(replica, max(due_ms, self._clock_ms() + RETRY_MS))
+
+    def _expire(self, replica: Replica, log: UnifiedLog) -> None:
+        log.expire_producers()
+        self._expire_next(replica, log)
 
     def _expire_next(self, replica: Replica, log: UnifiedLog) -> None:
         due_ms = log.next_producer_expiry_ms

@@ -3,6 +3,7 @@
 A log has changed when it was opened or dropped, when its records, segments, settings or
 leadership are others, and when more of it is committed or flushed. ``Replica.note_changed`` is
 called for each of these, on whatever thread. What has changed within a second is told together.
+A log that breaks a subscriber is told again later, and keeps nobody from hearing of the others.
 
 What a subscriber does later, it puts into a ``DueQueue`` when it is told. So that nothing rests on
 every place that changes a log, a few logs are also told in turn without a change: a change that
@@ -12,15 +13,21 @@ nobody has noted is late, not lost.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from tidelog_core.turns import Turn
 
+from tidelog_node.due_queue import DueQueue
 from tidelog_node.replicas import Replica, ReplicaManager
+
+logger = logging.getLogger(__name__)
 
 TELL_SECONDS = 1.0
 TOLD_IN_TURN_COUNT = 4  # logs that are told each time without a change
 PORTION_COUNT_MAX = 100  # logs that are told before others have their turn: about a millisecond
+RETRY_SECONDS = 60.0  # before a log is told again that has broken a subscriber
 
 Subscriber = Callable[[Collection[Replica]], None]
 
@@ -34,12 +41,16 @@ class LogChanges:
         *,
         interval_s: float = TELL_SECONDS,
         told_in_turn_count: int = TOLD_IN_TURN_COUNT,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``now`` is in seconds."""
         self._replicas = replicas
         self._interval_s = interval_s
         self._told_in_turn_count = told_in_turn_count
         self._subscribers: list[Subscriber] = []
         self._turn: Iterator[Replica] = iter(())
+        self._now = now
+        self._again: DueQueue[Replica] = DueQueue()  # those that broke a subscriber, by ``now``
 
     def subscribe(self, callback: Subscriber) -> None:
         """Call back with replicas that may have changed since the last call; first with all."""
@@ -63,10 +74,26 @@ class LogChanges:
 
     def _tell(self, replicas: Collection[Replica]) -> None:
         for subscriber in self._subscribers:
-            subscriber(replicas)
+            try:
+                subscriber(replicas)
+            except Exception:
+                logger.exception("changed logs could not be looked at, each is tried alone")
+                self._tell_each(subscriber, replicas)
+
+    def _tell_each(self, subscriber: Subscriber, replicas: Collection[Replica]) -> None:
+        for replica in replicas:
+            try:
+                subscriber((replica,))
+            except Exception as error:  # The traceback has been logged.
+                self._again.put(replica, self._now() + RETRY_SECONDS)
+                logger.error(
+                    "log could not be looked at, will retry",
+                    extra={"partition": str(replica.partition), "reason": repr(error)},
+                )
 
     def _portions(self) -> Iterator[Sequence[Replica]]:
-        told = list(self._replicas.take_changed().union(self._next_in_turn()))
+        again = self._again.take(self._now())
+        told = list(self._replicas.take_changed().union(again, self._next_in_turn()))
         for start in range(0, len(told), PORTION_COUNT_MAX):
             yield told[start : start + PORTION_COUNT_MAX]
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
+from tidelog_node import flushing as flushing_module
 from tidelog_node import log_changes
-from tidelog_node.flushing import ROLL_RETRY_MS, Flusher
-from tidelog_node.log_changes import TOLD_IN_TURN_COUNT, LogChanges
+from tidelog_node.flushing import RETRY_MS, Flusher
+from tidelog_node.log_changes import RETRY_SECONDS, TOLD_IN_TURN_COUNT, LogChanges
 from tidelog_node.replicas import Replica
 
 from tests.node.replication.led_node import LedNode, led_node
@@ -111,10 +112,39 @@ def test_a_roll_that_finds_no_room_is_tried_again(tmp_path: Path) -> None:
             one.sweep(after_ms=HOUR_MS + 1)
             assert replica.log.active_segment_base_offset == 0
             snapshot.unlink()
-            one.sweep(after_ms=ROLL_RETRY_MS)
+            one.sweep(after_ms=RETRY_MS)
             assert replica.log.active_segment_base_offset == 1
 
     asyncio.run(run())
+
+
+def test_a_log_that_breaks_the_sweep_keeps_no_other_from_its_turn(tmp_path: Path) -> None:
+    """The loop goes on, and the broken log has its next turn a while later."""
+
+    async def run() -> None:
+        config = NodeConfig(producer_id_expiration_ms=HOUR_MS)
+        async with flushing(tmp_path, config) as one:
+            await one.create(partition_count=3, **{"segment.ms": str(HOUR_MS)})
+            logs = [replica.log for replica in one.node.replicas.replicas()]
+            for replica in one.node.replicas.replicas():
+                replica.append(bytearray(a_batch(b"x", **PRODUCER)))
+            one.changes.tell()
+            clock_ms, logs[0]._clock_ms = logs[0]._clock_ms, broken_clock_ms
+            one.sweep(after_ms=HOUR_MS + 1)
+            assert [log.active_segment_base_offset for log in logs] == [0, 1, 1]
+            assert [log.producer_count for log in logs] == [1, 0, 0]
+            logs[0]._clock_ms = clock_ms
+            one.sweep(after_ms=RETRY_MS - 1)
+            assert logs[0].active_segment_base_offset == 0
+            one.sweep(after_ms=1)
+            assert logs[0].active_segment_base_offset == 1
+            assert logs[0].producer_count == 0
+
+    asyncio.run(run())
+
+
+def broken_clock_ms() -> int:
+    raise ValueError("this log's clock is broken")
 
 
 def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
@@ -181,5 +211,73 @@ def test_many_changes_are_told_in_portions_between_other_work(
             changes.subscribe(lambda replicas: sizes.append(len(replicas)))
             changes.tell()
             assert sorted(sizes) == [1, 3, 3, 3]
+
+    asyncio.run(run())
+
+
+def test_a_log_that_breaks_a_subscriber_keeps_no_other_from_being_told(tmp_path: Path) -> None:
+    """It is told of again, a while later."""
+
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            await one.create(partition_count=3)
+            broken, *others = one.node.replicas.replicas()
+            now, told, heard = 0.0, [], []
+
+            def hear(replicas: Collection[Replica]) -> None:
+                if now < RETRY_SECONDS and broken in replicas:
+                    raise ValueError("this log cannot be looked at")
+                heard.extend(replicas)
+
+            changes = LogChanges(one.node.replicas, told_in_turn_count=0, now=lambda: now)
+            changes.subscribe(hear)
+            changes.subscribe(told.extend)
+            changes.tell()
+            assert set(told) == {broken, *others}
+            assert set(heard) == set(others)
+            heard.clear()
+            changes.tell()
+            assert not heard
+            now = RETRY_SECONDS
+            changes.tell()
+            assert heard == [broken]
+
+    asyncio.run(run())
+
+
+def test_the_loops_over_logs_survive_a_log_that_breaks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are tasks whose end stops the node."""
+    monkeypatch.setattr(flushing_module, "SWEEP_SECONDS", 0.01)
+
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            await one.create(**{"segment.ms": "1"})
+            (replica,) = one.node.replicas.replicas()
+            replica.append(bytearray(a_batch(b"x")))
+            one.changes.tell()
+            replica.log._clock_ms = broken_clock_ms
+            one.now_ms += HOUR_MS
+            calls: list[int] = []
+
+            def refuse(replicas: Collection[Replica]) -> None:
+                calls.append(len(replicas))
+                raise ValueError("no log can be looked at")
+
+            changes = LogChanges(one.node.replicas, interval_s=0.01)
+            changes.subscribe(refuse)
+            loops = [
+                asyncio.create_task(changes.run()),
+                asyncio.create_task(one.flusher.run(one.node.replicas)),
+            ]
+            retry_ms = one.now_ms + RETRY_MS
+            async with asyncio.timeout(10):
+                while len(calls) < 3 or one.flusher._to_roll.first_due != retry_ms:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert not any(loop.done() for loop in loops)
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
 
     asyncio.run(run())
