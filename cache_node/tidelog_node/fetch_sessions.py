@@ -160,6 +160,7 @@ class FetchSession:
         "next_epoch",
         "partitions",
         "poll",
+        "replica_epoch",
         "replica_id",
         "session_id",
         "size",
@@ -172,12 +173,15 @@ class FetchSession:
         session_id: int,
         *,
         replica_id: int,
+        replica_epoch: int,
         uses_ids: bool,
         contact: FollowerContact | None,
         now_ms: float,
     ) -> None:
         self.session_id = session_id
         self.replica_id = replica_id  # negative: a client's
+        # The version of the follower's registration. Its positions hold under this one alone.
+        self.replica_epoch = replica_epoch
         self.uses_ids = uses_ids  # topics are named by their ids
         self.contact = contact  # of the follower
         self.created_ms = self.last_used_ms = now_ms
@@ -187,7 +191,7 @@ class FetchSession:
         self.dirty: dict[SessionPartition, None] = {}
         self.poll: AppendWaiter | None = None  # the request that waits
         # What every partition is read by. Who changes it has everything looked at again.
-        self.terms: tuple[int, bytes, int] | None = None
+        self.terms: tuple[int, bytes] | None = None
         self.is_ended = False
         # Of ``FetchSessions``: how many partitions it has counted, and where it has filed them.
         self.size = 0
@@ -283,6 +287,7 @@ class FetchSessions:
         size: int,
         *,
         replica_id: int,
+        replica_epoch: int,
         uses_ids: bool,
         contact: FollowerContact | None,
         now_ms: float,
@@ -304,7 +309,12 @@ class FetchSessions:
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = 1 + secrets.randbelow(SESSION_ID_MAX)
         session = FetchSession(
-            session_id, replica_id=replica_id, uses_ids=uses_ids, contact=contact, now_ms=now_ms
+            session_id,
+            replica_id=replica_id,
+            replica_epoch=replica_epoch,
+            uses_ids=uses_ids,
+            contact=contact,
+            now_ms=now_ms,
         )
         self._sessions[session_id] = session
         if is_follower:

@@ -155,10 +155,9 @@ class FetchHandler:
         session = self.sessions.find(request.session_id)
         if session is None or session.replica_id != request.replica_id:
             return ErrorCode.fetch_session_id_not_found
-        if session.next_epoch != request.session_epoch:
-            return ErrorCode.invalid_fetch_session_epoch
-        if session.uses_ids != (version >= fetch.TOPIC_ID_FROM):
-            return ErrorCode.fetch_session_topic_id_error
+        error_code = self._refusal(session, request, version)
+        if error_code:
+            return error_code
         before = session.poll
         if isinstance(before, _LongPoll):
             before.expire()  # Its client asks on.
@@ -186,6 +185,18 @@ class FetchHandler:
             self.sessions.touch(session, now_ms)
         session.advance()
         return session
+
+    def _refusal(self, session: FetchSession, request: FetchRequest, version: int) -> int:
+        """Return the error that the session's owner gets for the request, 0 for none."""
+        if session.next_epoch != request.session_epoch:
+            return ErrorCode.invalid_fetch_session_epoch
+        if session.uses_ids != (version >= fetch.TOPIC_ID_FROM):
+            return ErrorCode.fetch_session_topic_id_error
+        if session.replica_epoch != request.replica_epoch:
+            # What it told before it registered again counts for nothing (KIP-903).
+            self.sessions.close(session)
+            return ErrorCode.fetch_session_id_not_found
+        return 0
 
     def _end_contacts(self, session: FetchSession, request: FetchRequest) -> None:
         if session.contact is None:
@@ -394,6 +405,7 @@ class FullFetch(ServedFetch):
         session = sessions.open(
             sum(len(partitions) for _, partitions in request.topics),
             replica_id=request.replica_id,
+            replica_epoch=request.replica_epoch,
             uses_ids=reading.has_ids,
             contact=self._contact,
             now_ms=now_ms,
@@ -596,6 +608,6 @@ class _LongPoll(OwedReply):
         self._handler.forget(self)
 
 
-def _terms_of(request: FetchRequest) -> tuple[int, bytes, int]:
+def _terms_of(request: FetchRequest) -> tuple[int, bytes]:
     """Return what holds for every partition of a session, named or not."""
-    return request.isolation_level, request.rack, request.replica_epoch
+    return request.isolation_level, request.rack

@@ -60,12 +60,9 @@ class FetchWorld:
     async def start(self) -> None:
         self.store = MemoryMetadataStore(latency=0)
         await ensure_cluster(self.store)
-        for broker_id in (1, 2, 3):
-            await register_broker(
-                self.store, broker_id=broker_id, incarnation=uuid4(), host="h", port=1, rack=None
-            )
         self.view = ClusterView(self.store)
-        await self.view.refresh()
+        for broker_id in (1, 2, 3):
+            await self.register(broker_id)
         self.executor = ThreadPoolExecutor(2)
         self.directories = LogDirectories(self.folder)
         self.replicas = ReplicaManager(
@@ -90,6 +87,12 @@ class FetchWorld:
         self.executor.shutdown()
 
     # -- the cluster
+
+    async def register(self, broker_id: int) -> None:
+        await register_broker(
+            self.store, broker_id=broker_id, incarnation=uuid4(), host="h", port=1, rack=None
+        )
+        await self.view.refresh()
 
     async def create_topic(
         self, name: str, *, replicas: tuple[int, ...] = (1, 2, 3), partitions: int = 1

@@ -31,7 +31,12 @@ def try_to_open(
     sessions: FetchSessions, size: int, *, now_ms: float = 0, replica_id: int = CLIENT
 ) -> FetchSession | None:
     session = sessions.open(
-        size, replica_id=replica_id, uses_ids=False, contact=None, now_ms=now_ms
+        size,
+        replica_id=replica_id,
+        replica_epoch=-1,
+        uses_ids=False,
+        contact=None,
+        now_ms=now_ms,
     )
     if session is not None:
         session.add(topics(*range(size)))

@@ -209,6 +209,28 @@ def test_a_session_is_its_followers(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_followers_new_registration_ends_its_session_and_vouches_for_nothing(
+    tmp_path: Path,
+) -> None:
+    """It registers again because its logs may be shorter than what the session knows of them."""
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", partitions=2)
+            follower = await settled_client(world, "t", 2, replica_id=2)
+            before = world.view.image.brokers[2].version
+            await world.register(2)
+            assert world.view.image.brokers[2].version > before
+            assert await follower.fetch() == NOT_FOUND
+            for index in (0, 1):
+                leader = world.replica("t", index).leader
+                assert leader is not None
+                assert leader.followers[2].replica_epoch == before
+            assert len(world.handler.sessions) == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_session_that_grows_beyond_the_bound_ends(tmp_path: Path) -> None:
     async def scenario() -> None:
         bounds = {"max_incremental_fetch_session_cache_partitions": 4}
