@@ -215,8 +215,10 @@ class LedPartitions:
             successor = clerk.fit_successor(partition, peers)
             if successor is not None:
                 self._given_up[key] = now_ms
+                # It stays in the ISR: what it has is whole. The successor drops it once it
+                # lacks something, and proves by that write that it lives itself.
                 self._replicas.begin_hand_over(
-                    partition.topic_id, partition.partition, successor, is_leaving=True
+                    partition.topic_id, partition.partition, successor, is_leaving=False
                 )
 
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:

@@ -32,11 +32,18 @@ class FollowerProgress:
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
     replica_epoch: int = NO_REPLICA_EPOCH  # the version of its registration
-    last_fetch_ms: float = 0
+    last_fetch_ms: float = float("-inf")
     last_fetch_leader_end: int = 0  # the leader's log end at that fetch
     last_caught_up_ms: float = float("-inf")
     wants_in: bool = False  # its last fetch was good enough to join the ISR
     contact: FollowerContact | None = None  # of the session that may leave the partition unnamed
+
+    @property
+    def asked_ms(self) -> float:
+        """When it asked for what comes next, by name or through its session."""
+        if self.contact is None:
+            return self.last_fetch_ms
+        return max(self.last_fetch_ms, self.contact.last_fetch_ms)
 
     def note_fetch(
         self,

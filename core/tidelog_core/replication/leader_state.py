@@ -22,8 +22,9 @@ What may interleave with what, and why it is safe:
   what its earlier life had fetched. The commit checks that registration, too.
 - *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``, or its
   lease was seen and is dead (another node writes that for all leaders, ``appointments``, and
-  is left a moment for it), or it is behind and says that it is unfit: its disk takes
-  nothing. It counts until the store has agreed, and joins again once it is fit.
+  is left a moment for it), or it says that it is unfit, its disk takes nothing, and is
+  behind, or is not heard of for ``hand_over_ms``. It counts until the store has agreed, and
+  joins again once it is fit.
 - *A new leader* knows of nobody's log end, so its high watermark stays where it was until
   every ISR member has fetched in this epoch (or has left the ISR).
 - *Fencing.* The caller asks its lease before each call that answers somebody. While a hand
@@ -54,7 +55,11 @@ from tidelog_core.metadata.store import Check
 from tidelog_core.replication.appointments import RELIEF_DELAY_MS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
-from tidelog_core.replication.follower_progress import FollowerContact, FollowerProgress
+from tidelog_core.replication.follower_progress import (
+    UNKNOWN_OFFSET,
+    FollowerContact,
+    FollowerProgress,
+)
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
 from tidelog_core.replication.reassignment import end_reassignment, is_reassigning
@@ -80,6 +85,7 @@ class ReplicationRules:
 class _HandOver:
     successor: int
     is_leaving: bool
+    begun_ms: float
     deadline_ms: float
     ends_reassignment: bool = False  # written by it, and dropped with it
 
@@ -273,11 +279,13 @@ class LeaderState(Generic[Token]):
         """Stop appending and hand over as soon as everything is replicated.
 
         At the latest after ``time_ms`` (the rules' by default): then a leader that leaves
-        hands over what there is, and one that need not leave goes on.
+        hands over what there is, and one that need not leave goes on. A successor that has
+        asked for nothing since is not trusted with it: it may have died within its lease,
+        and where the leader leaves, the ISR would be left to a dead broker's disk.
         """
         if time_ms is None:
             time_ms = self.rules.hand_over_ms
-        self._hand_over = _HandOver(successor, is_leaving, now_ms + time_ms)
+        self._hand_over = _HandOver(successor, is_leaving, now_ms, now_ms + time_ms)
 
     @property
     def is_handing_over(self) -> bool:
@@ -289,15 +297,18 @@ class LeaderState(Generic[Token]):
         if wanted is None:
             return None
         follower = self.followers.get(wanted.successor)
-        is_lost = follower is None or wanted.successor not in self.partition.isr
-        if is_lost or peers.is_dead(wanted.successor):
+        if (
+            follower is None
+            or wanted.successor not in self.partition.isr
+            or peers.is_dead(wanted.successor)
+        ):
             self._hand_over = None
             return None
-        is_late = now_ms >= wanted.deadline_ms
-        if self.high_watermark < self.log_end_offset:
-            if not is_late:
+        is_heard = follower.asked_ms >= wanted.begun_ms
+        if not is_heard or self.high_watermark < self.log_end_offset:
+            if now_ms < wanted.deadline_ms:
                 return None
-            if not wanted.is_leaving:
+            if not is_heard or not wanted.is_leaving:
                 self._hand_over = None
                 return None
         return hand_over(self.partition, wanted.successor, is_leaving=wanted.is_leaving)
@@ -368,7 +379,9 @@ class LeaderState(Generic[Token]):
         """Whether a reassignment that takes this leader out waits for the last records."""
         if self._hand_over is None:
             deadline_ms = now_ms + self.rules.hand_over_ms
-            self._hand_over = _HandOver(successor, True, deadline_ms, ends_reassignment=True)
+            self._hand_over = _HandOver(
+                successor, True, now_ms, deadline_ms, ends_reassignment=True
+            )
         return self.high_watermark < self.log_end_offset and now_ms < self._hand_over.deadline_ms
 
     def _turn_away(self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float) -> None:
@@ -423,12 +436,14 @@ class LeaderState(Generic[Token]):
         if follower_id == self.broker_id:
             return False
         follower = self.followers.get(follower_id)
-        return (
-            follower is None
-            or peers.has_died(follower_id, delay_ms=RELIEF_DELAY_MS)
-            or (peers.is_unfit(follower_id) and follower.log_end_offset < self.log_end_offset)
-            or not follower.is_caught_up(self.log_end_offset, now_ms, self.rules.lag_time_max_ms)
-        )
+        if follower is None or peers.has_died(follower_id, delay_ms=RELIEF_DELAY_MS):
+            return True
+        lag_ms = self.rules.lag_time_max_ms
+        if peers.is_unfit(follower_id):
+            if UNKNOWN_OFFSET < follower.log_end_offset < self.log_end_offset:
+                return True
+            lag_ms = min(lag_ms, self.rules.hand_over_ms)
+        return not follower.is_caught_up(self.log_end_offset, now_ms, lag_ms)
 
     def on_written(self, change: PartitionChange, now_ms: float) -> None:
         """Note that the change is stored."""

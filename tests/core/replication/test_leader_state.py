@@ -12,6 +12,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.appointments import RELIEF_DELAY_MS
 from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.leader_state import LeaderState
 from tidelog_core.replication.leases import RELEASED, PeerLeases
 from tidelog_core.replication.reassignment import cancel_reassignment, start_reassignment
@@ -397,6 +398,7 @@ def test_a_hand_over_that_takes_too_long_is_given_up_unless_the_leader_leaves() 
         leader = make_leader(make_partition((1, 2)))
         leader.on_append(5, 0)
         leader.begin_hand_over(2, is_leaving=is_leaving, now_ms=0, time_ms=1_000)
+        fetch(leader, 2, 0)
         change = leader.propose(BROKERS, ALIVE, 1_000)
         if is_leaving:
             assert change is not None
@@ -404,6 +406,41 @@ def test_a_hand_over_that_takes_too_long_is_given_up_unless_the_leader_leaves() 
         else:
             assert change is None
             leader.require_appendable(needs_all=True)
+
+
+def test_a_leader_that_gave_up_for_its_full_disk_stays_in_sync_while_it_lacks_nothing() -> None:
+    full = make_peers(live=(1, 2), unfit=(3,))
+    for is_heard in (False, True):
+        leader = make_leader()
+        fetch(leader, 2, 0)
+        assert leader.propose(BROKERS, full, 0) is None  # It may have everything.
+        if is_heard:
+            fetch(leader, 3, 0, now_ms=leader.rules.hand_over_ms)
+        change = leader.propose(BROKERS, full, leader.rules.hand_over_ms + 1)
+        assert (None if change is None else change.after.isr) == (None if is_heard else (1, 2))
+
+
+def test_nothing_is_handed_over_to_a_successor_that_has_fallen_silent() -> None:
+    """It has everything and its lease is good for a while; it died a moment ago all the same."""
+    for is_leaving in (False, True):
+        leader = make_leader(make_partition((1, 2)))
+        leader.on_append(5, 0)
+        fetch(leader, 2, 5)
+        leader.begin_hand_over(2, is_leaving=is_leaving, now_ms=10, time_ms=1_000)
+        assert leader.propose(BROKERS, ALIVE, 10) is None
+        assert leader.propose(BROKERS, ALIVE, 1_010) is None
+        leader.require_appendable(needs_all=False)
+
+
+def test_a_successor_whose_session_leaves_the_partition_unnamed_is_heard() -> None:
+    leader, contact = make_leader(make_partition((1, 2))), FollowerContact(0)
+    leader.on_fetch(2, 0, log_start_offset=0, replica_epoch=1, now_ms=0, contact=contact)
+    leader.begin_hand_over(2, is_leaving=True, now_ms=10)
+    assert leader.propose(BROKERS, ALIVE, 10) is None
+    contact.last_fetch_ms = 11
+    change = leader.propose(BROKERS, ALIVE, 12)
+    assert change is not None
+    assert (change.after.leader, change.after.isr) == (2, (2,))
 
 
 # -- reassignment --
