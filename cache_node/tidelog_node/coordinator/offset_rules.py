@@ -68,7 +68,8 @@ def earliest_end_ms(
 ) -> float:
     """Return a wall clock time before which none of the page's offsets ends.
 
-    As long as the group and the topic stay what they are. Infinite for never.
+    As long as the group's phase and subscriptions, and the topic, stay what they are. Infinite
+    for never.
     """
     if group.is_subscribed_to(page.topic) and not group.is_empty:
         return math.inf

@@ -1,9 +1,10 @@
 """What ends by itself: offsets with age or with their topic, groups with their last offset.
 
 To look through a group takes several readings of the store. What a look has found tells until
-when nothing can end (``_Settled``), as long as the group is in the same phase and no topic is
-deleted; the next looks leave such a group alone. An offset that is committed meanwhile ends later
-than that, unless it says itself when: groups with such offsets are always looked through.
+when nothing can end (``_Settled``), as long as the group is in the same phase, its members
+subscribe to the same topics, and no topic is deleted; the next looks leave such a group alone. An
+offset that is committed meanwhile ends later than that, unless it says itself when: groups with
+such offsets are always looked through.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.share_partitions import share_partition_of
 from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.coordinator.classic_answers import Group
 from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
@@ -38,8 +40,10 @@ class _Settled:
 
     until_ms: float  # wall clock
     retention_ms: int
+    group: Group  # the same object: its counters begin anew when it is read again
     phase: object
     phase_since_ms: float
+    subscriptions_version: object  # None for others: a classic group rebalances to change them
     deletion_count: int  # of topics
 
 
@@ -123,8 +127,10 @@ class Sweeper:
         return _Settled(
             until_ms,
             self._retention_ms(),
+            group,
             group.phase,
             group.phase_since_ms,
+            group.roster.subscriptions_version if isinstance(group, ConsumerGroup) else None,
             deletion_count,
         )
 

@@ -517,6 +517,40 @@ def test_subscribed_topics_keep_their_offsets_while_there_are_members() -> None:
     play(scenario)
 
 
+def test_offsets_end_in_time_once_their_topic_is_not_subscribed_to_any_more() -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        config = NodeConfig(
+            offsets_retention_minutes=10, offsets_retention_check_interval_ms=60_000
+        )
+        async with node(store, config=config) as broker:
+            await enter(broker, "a", ("t", "u"))
+            now_ms = int(asyncio.get_running_loop().time() * 1000) + 5_000_000
+            for topic in ("t", "u"):
+                fields = {"member_id": "a", "generation": 1, "committed_ms": now_ms}
+                assert await broker.commit(1, topic=topic, **fields) is ErrorCode.none
+            await stay(broker, "a", seconds=12.5 * 60)
+            before = await found(broker)
+            assert before.phase is ConsumerPhase.STABLE
+            epoch = before.member("a").epoch
+            await beat(broker, "a", epoch, subscribed_topics=("t",))
+            await stay(broker, "a", seconds=60)
+            after = await found(broker)
+            # Seen from one sweep to the next, nothing but the subscription is another.
+            assert after.phase is before.phase
+            assert after.phase_since_ms == before.phase_since_ms
+            assert (await broker.offset("t"), await broker.offset("u")) == (1, None)
+
+    play(scenario)
+
+
+async def stay(broker: Node, member: str, *, seconds: float) -> None:
+    """Let time pass for a member that has what it is to have."""
+    for _ in range(int(seconds / 5)):
+        await asyncio.sleep(5)
+        state = (await found(broker)).member(member)
+        await beat(broker, member, state.epoch, owned=state.assigned)
+
+
 def test_an_administrator_without_a_node_moves_the_offsets_of_an_empty_group_only() -> None:
     async def scenario(store: MemoryMetadataStore) -> None:
         async with node(store) as broker:
