@@ -43,7 +43,9 @@ one takes the place of one unused for two minutes, else of the smallest that is 
 partitions; a follower's takes any client's, and the place of the same follower's last one. All
 together have ``max.incremental.fetch.session.cache.partitions``; where these are used up a session
 of a client as old as that and with more partitions than the new one makes room, for a follower any
-client's, the largest first. Without room the client gets session id 0 and names everything.
+client's, the largest first. Without room the client gets session id 0 and names everything,
+as does one that names a topic with a longer name than any has, or that says of itself to be in a
+rack with a name of more than ``RACK_SIZE_BYTES_MAX``: a partition costs a bounded number of bytes.
 
 Whoever guesses id and epoch can move the session on, so that its owner is told
 INVALID_FETCH_SESSION_EPOCH and opens another, and reads what he could read without it: nobody is
@@ -59,6 +61,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.replicas import WAKE_BYTES, AppendWaiter, Replica
@@ -72,6 +75,7 @@ from tidelog_node.wire.fetch import (
 )
 
 EVICTABLE_AFTER_MS = 120_000.0  # Kafka's min.incremental.fetch.session.eviction.ms
+RACK_SIZE_BYTES_MAX = 256  # of a consumer that has a session; that of an AWS zone has 8
 EPOCH_MAX = SESSION_ID_MAX = 2**31 - 1
 _UNKNOWN = -1  # an offset that the client has not been told
 
@@ -409,6 +413,13 @@ class FetchSessions:
             at = bisect_left(filed, worth)
             if at < len(filed) and filed[at] == worth:
                 del filed[at]
+
+
+def may_keep(topics: Sequence[FetchTopic], rack: bytes) -> bool:
+    """Return whether a session may keep these names and this rack."""
+    return len(rack) <= RACK_SIZE_BYTES_MAX and all(
+        len(name) <= TOPIC_NAME_LENGTH_MAX for name, _ in topics
+    )
 
 
 def _worth_of(session: FetchSession) -> _Worth:

@@ -26,7 +26,12 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.dispatch import HotRoute
-from tidelog_node.fetch_sessions import FetchSession, FetchSessions, SessionPartition
+from tidelog_node.fetch_sessions import (
+    FetchSession,
+    FetchSessions,
+    SessionPartition,
+    may_keep,
+)
 from tidelog_node.handlers.fetch_reading import (
     NO_REPLICAS,
     READ_COMMITTED,
@@ -165,12 +170,13 @@ class FetchHandler:
         if session.contact is not None:
             session.contact.last_fetch_ms = now_ms
         self.sessions.touch(session, now_ms)
-        if request.topics:
-            if not self.sessions.may_grow(session, request.topics, now_ms):
-                # The client opens another, for which there is no room, and names everything.
-                self.sessions.close(session)
-                return ErrorCode.fetch_session_id_not_found
-            session.add(request.topics)
+        if not may_keep(request.topics, request.rack) or not self.sessions.may_grow(
+            session, request.topics, now_ms
+        ):
+            # The client asks for another, does not get it, and names everything.
+            self.sessions.close(session)
+            return ErrorCode.fetch_session_id_not_found
+        session.add(request.topics)
         if request.forgotten:
             self._end_contacts(session, request)
             session.forget(request.forgotten)
@@ -402,6 +408,8 @@ class FullFetch(ServedFetch):
 
     def _open_session(self, reading: Reading) -> int:
         request, sessions, now_ms = self.request, self.handler.sessions, self.handler.now_ms()
+        if not may_keep(request.topics, request.rack):
+            return NO_SESSION
         session = sessions.open(
             sum(len(partitions) for _, partitions in request.topics),
             replica_id=request.replica_id,

@@ -209,6 +209,7 @@ class SessionClient:
         self.isolation = isolation
         self.by_id = by_id
         self.version = ID_VERSION if by_id else NAME_VERSION
+        self.rack = b""
         self.session_id, self.epoch = 0, 0
         self.wanted: dict[Key, FetchPartition] = {}
         self.sent: dict[Key, FetchPartition] = {}  # what the session has
@@ -241,7 +242,7 @@ class SessionClient:
             self.isolation,
             *session,
             topics,
-            b"",
+            self.rack,
             replica_epoch,
             forgotten=forgotten,
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.errors import ErrorCode
+from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
 from tidelog_node.replicas import Replica
 
 from tests.node.fetching.session_world import FetchWorld, SessionClient, fetch_world
@@ -245,6 +247,46 @@ def test_a_session_that_grows_beyond_the_bound_ends(tmp_path: Path) -> None:
             assert await client.fetch() == 0
             assert client.session_id == 0
             assert len(client.answered) == 6
+
+    asyncio.run(scenario())
+
+
+def test_what_a_session_would_keep_is_bounded(tmp_path: Path) -> None:
+    """A topic's name and a rack come as long as a request is; no topic has such a name."""
+
+    async def session_id_of(world: FetchWorld, name_size: int, rack_size: int) -> int:
+        client = SessionClient(world)
+        client.want((b"n" * name_size, 0), 0)
+        client.rack = b"r" * rack_size
+        assert await client.fetch() == 0
+        assert len(client.answered) == 1
+        return client.session_id
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            assert await session_id_of(world, TOPIC_NAME_LENGTH_MAX + 1, 0) == 0
+            assert await session_id_of(world, 1, RACK_SIZE_BYTES_MAX + 1) == 0
+            assert await session_id_of(world, TOPIC_NAME_LENGTH_MAX, RACK_SIZE_BYTES_MAX) != 0
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_names_more_than_its_session_may_keep_ends_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,))
+            for name_size, rack_size in (
+                (TOPIC_NAME_LENGTH_MAX + 1, 0),
+                (1, RACK_SIZE_BYTES_MAX + 1),
+            ):
+                client = SessionClient(world)
+                client.want((b"t", 0), 0)
+                await client.fetch()
+                assert client.session_id != 0
+                client.want((b"n" * name_size, 0), 0)
+                client.rack = b"r" * rack_size
+                assert await client.fetch() == NOT_FOUND
+                assert len(world.handler.sessions) == 0
 
     asyncio.run(scenario())
 
