@@ -487,7 +487,7 @@ class SimNode:
             return
         appointers = Appointers(self.brokers, self._is_live)
         written_for = {b for b in partition.replicas if appointers.of(b) == self.broker_id}
-        change = self.clerk.relieve(partition, self.peer_leases, written_for)
+        change = self.clerk.relieve(partition, self.peer_leases, written_for, now_ms=now_ms)
         if change is not None and not self.is_draining:
             self._commit_decided(change)
             return
@@ -501,7 +501,7 @@ class SimNode:
             appointing = appointers.of(partition.leader)
             change = None
             if appointing == self.broker_id:
-                change = self.clerk.appoint(partition, self.peer_leases)
+                change = self.clerk.appoint(partition, self.peer_leases, now_ms=now_ms)
             if change is None:
                 change = self.clerk.takeover(
                     partition,

@@ -109,6 +109,39 @@ def test_a_leader_whose_loop_stands_still_for_a_lease_goes_on_leading(seed: int)
     assert acked > 0
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_of_two_members_lost_together_the_one_that_comes_back_leads(seed: int) -> None:
+    """Whichever it is: no third broker has named the other one to lead alone."""
+    back_ms = 1_000 + TIMES.lease_ms * 3
+    lost = [
+        Fault(
+            "crash",
+            1_000,
+            back_ms - 1_000 if place == seed % 2 else 1e9,
+            Target.PLACE,
+            place,
+            1 - place,
+            0.0,
+        )
+        for place in (0, 1)
+    ]
+    plan = dataclasses.replace(
+        draw_plan(seed),
+        broker_count=3,
+        replica_count=2,
+        min_insync_replicas=1,
+        is_unclean_allowed=False,
+        faults=tuple(lost),
+    )
+    simulation = Simulation(plan)
+    simulation.begin_faults()
+    simulation.world.run(back_ms)
+    acked = sum(producer.acked_count for producer in simulation.producers)
+    simulation.world.run(back_ms + TIMES.lease_ms * 2)
+    assert simulation.store.partition(simulation.key).leader == seed % 2
+    assert sum(producer.acked_count for producer in simulation.producers) > acked
+
+
 def test_a_seed_always_gives_the_same_run() -> None:
     assert run_seed(11) == run_seed(11)
 

@@ -171,7 +171,7 @@ class ElectionLoop:
                 is_unclean_allowed = self._is_unclean_allowed(topic)
             change = None
             if writer == broker_id:
-                change = clerk.appoint(partition, peers)
+                change = clerk.appoint(partition, peers, now_ms=now_ms)
             if change is None and is_held:
                 change = clerk.takeover(
                     partition,
@@ -184,6 +184,10 @@ class ElectionLoop:
                 changes.append(change)
             # Who can never take over looks again when the record or a lease changes.
             may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
+            # An heir that has not been seen to outlive the leader may be yet.
+            may_later = may_later or (
+                writer == broker_id and bool(clerk.candidates(partition, peers))
+            )
             if is_vacant and (change is not None or may_later):
                 self._waiting.add(name)
         return changes
@@ -195,16 +199,19 @@ class ElectionLoop:
         """
         clerk, peers = self._membership.clerk, self._membership.peers
         changes: list[PartitionChange] = []
+        now_ms = self._membership.now_ms()
         for partition in partitions:
             if self._written_for.isdisjoint(partition.isr) or self._is_vacant(partition):
                 continue
             if not self._reliefs_left:
                 self._waiting.add(name)
                 break
-            change = clerk.relieve(partition, peers, self._written_for)
+            change = clerk.relieve(partition, peers, self._written_for, now_ms=now_ms)
             if change is not None:
                 changes.append(change)
                 self._reliefs_left -= 1
+            elif not peers.is_fresh(partition.leader, now_ms):
+                self._waiting.add(name)  # Its leader may yet be seen to outlive the dead.
         return changes
 
     def _is_orphan(self, partition: Partition) -> bool:

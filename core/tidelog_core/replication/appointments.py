@@ -12,8 +12,11 @@ nobody leads.
 That node is the live one with the smallest id that is not of the dead one's rack: the others of
 that rack may be dying too. If it does not act, or is cut off without anyone's knowledge yet,
 the heirs take over themselves a moment later, each for itself, and leaders shrink their ISRs.
-It may name an heir that is dead and not known to be: that one's partitions are taken over once
-its own lease has lapsed, as those that it led before.
+
+An heir that writes proves that it lives. Who writes for others knows only what it has read, so it
+names, and shrinks the ISRs of, only those that have renewed after the dead one could have
+(``PeerLeases.is_fresh``). Of two members that were lost together none is named to lead alone:
+whichever comes back first has every acknowledged record, and leads.
 """
 
 from __future__ import annotations

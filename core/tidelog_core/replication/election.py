@@ -148,31 +148,37 @@ class ElectionClerk:
             return None
         return self._change(partition, peers, self._broker_id, is_clean=is_clean)
 
-    def appoint(self, partition: Partition, peers: PeerLeases) -> PartitionChange | None:
+    def appoint(
+        self, partition: Partition, peers: PeerLeases, *, now_ms: float
+    ) -> PartitionChange | None:
         """Return the write by which the first choice takes over from a dead leader, if any.
 
-        For the one node that writes for all heirs; its own lease must allow it to act.
+        For the one node that writes for all heirs; its own lease must allow it to act. It names
+        only who has outlived the dead leader: of others it may be the first to learn that they
+        died together, and the old leader could not lead again though it came back first.
         """
         if not is_readable(partition) or partition.leader in (NO_LEADER, self._broker_id):
             return None
         if not peers.has_died(partition.leader):
             return None
-        candidates = self.candidates(partition, peers)
-        if not candidates or (candidates[0] == self._broker_id and self._lacks(partition)):
+        heirs = (b for b in self.candidates(partition, peers) if self._lives(b, peers, now_ms))
+        heir = next(heirs, None)
+        if heir is None or (heir == self._broker_id and self._lacks(partition)):
             return None
-        return self._change(partition, peers, candidates[0], is_clean=True)
+        return self._change(partition, peers, heir, is_clean=True)
 
     def relieve(
-        self, partition: Partition, peers: PeerLeases, dead: Container[int]
+        self, partition: Partition, peers: PeerLeases, dead: Container[int], *, now_ms: float
     ) -> PartitionChange | None:
         """Return the write that takes dead followers out of the ISR of a leader that lives.
 
-        For the one node that writes for all leaders, of the ``dead`` that it writes for.
+        For the one node that writes for all leaders, of the ``dead`` that it writes for. A leader
+        that may have died together with them is left to itself, as in ``appoint``.
         """
         leader = partition.leader
         if not is_readable(partition) or leader == NO_LEADER or leader not in partition.isr:
             return None
-        if leader in dead or peers.is_dead(leader):
+        if leader in dead or not self._lives(leader, peers, now_ms):
             return None
         isr = tuple(b for b in partition.isr if b not in dead or not peers.has_died(b))
         if isr == partition.isr:
@@ -238,6 +244,10 @@ class ElectionClerk:
 
     def _live(self, broker_ids: Iterable[int], peers: PeerLeases) -> list[int]:
         return [b for b in broker_ids if b == self._broker_id or not peers.is_dead(b)]
+
+    def _lives(self, broker_id: int, peers: PeerLeases, now_ms: float) -> bool:
+        """Whether the broker has outlived who is dead by now, rather than died with them."""
+        return broker_id == self._broker_id or peers.is_fresh(broker_id, now_ms)
 
     def _change(
         self, partition: Partition, peers: PeerLeases, successor: int, *, is_clean: bool

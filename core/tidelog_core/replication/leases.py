@@ -51,6 +51,7 @@ data directory that the incarnation used).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
@@ -92,6 +93,15 @@ class LeaseTimes:
         answer that ``may_act`` allowed and its leaving the process.
         """
         return self.lease_ms // MARGIN_PARTS
+
+    @property
+    def silent_ms_max(self) -> int:
+        """How long the last renewal of a broker may be past that has outlived a dead one.
+
+        Who died together with it has renewed at most ``renew_ms`` after it, and has been
+        silent for the rest of the lease. The margin is for a renewal that came late.
+        """
+        return self.lease_ms - self.renew_ms - self.margin_ms
 
     @property
     def retry_ms(self) -> int:
@@ -292,8 +302,9 @@ def read_leases(items: Iterable[Item]) -> list[BrokerLease]:
 @dataclass(slots=True)
 class _Sighting:
     record: BrokerLease
+    after_ms: float  # it was written after this: a reading begun then showed an earlier one
     first_seen_ms: float
-    confirmed_ms: float  # when the last reading that still showed it was begun
+    confirmed_ms: float  # when the last reading that showed it was begun
 
 
 class PeerLeases:
@@ -310,7 +321,8 @@ class PeerLeases:
         for lease in leases:
             known = self._sightings.get(lease.broker_id)
             if known is None or lease.version > known.record.version:
-                self._sightings[lease.broker_id] = _Sighting(lease, now_ms, now_ms)
+                after_ms = -math.inf if known is None else known.confirmed_ms
+                self._sightings[lease.broker_id] = _Sighting(lease, after_ms, now_ms, started_ms)
             elif lease.version == known.record.version:
                 known.confirmed_ms = max(known.confirmed_ms, started_ms)
 
@@ -343,6 +355,15 @@ class PeerLeases:
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker has been seen and not been found dead."""
         return broker_id in self._sightings and not self.is_dead(broker_id)
+
+    def is_fresh(self, broker_id: int, now_ms: float) -> bool:
+        """Whether the broker has renewed so lately that it has outlived who is dead by now."""
+        known = self._sightings.get(broker_id)
+        return (
+            known is not None
+            and not self.is_dead(broker_id)
+            and now_ms - known.after_ms <= self._times.silent_ms_max
+        )
 
     def is_unfit(self, broker_id: int) -> bool:
         """Whether the broker has said that others had better lead."""

@@ -67,8 +67,12 @@ def make_peers(
     """Return leases in which ``dead`` have not moved for a whole lease; ``unfit`` live, too."""
     peers = PeerLeases(TIMES)
     peers.observe([make_lease(b) for b in dead], started_ms=0, now_ms=0)
-    leases = [make_lease(b) for b in (*dead, *live)]
-    leases += [make_lease(b, is_unfit=True) for b in unfit]
+    earlier_ms = TIMES.lease_ms - 500
+    peers.observe(
+        [make_lease(b) for b in (*dead, *live, *unfit)], started_ms=earlier_ms, now_ms=earlier_ms
+    )
+    leases = [make_lease(b) for b in dead] + [make_lease(b, 2) for b in live]
+    leases += [make_lease(b, 2, is_unfit=True) for b in unfit]
     peers.observe(leases, started_ms=TIMES.lease_ms, now_ms=TIMES.lease_ms)
     return peers
 

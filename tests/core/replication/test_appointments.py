@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from tidelog_core.metadata.records import Broker
@@ -14,8 +15,17 @@ from tidelog_core.replication.appointments import (
 )
 from tidelog_core.replication.change import ChangeReason
 from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.leases import PeerLeases
 
-from tests.core.replication.cluster import make_brokers, make_partition, make_peers
+from tests.core.replication.cluster import (
+    TIMES,
+    make_brokers,
+    make_lease,
+    make_partition,
+    make_peers,
+)
+
+NOW_MS = TIMES.lease_ms  # when ``make_peers`` has read last
 
 
 def racked(*broker_ids: int) -> dict[int, Broker]:
@@ -48,7 +58,7 @@ def test_without_racks_it_is_the_first_live_broker() -> None:
 def test_the_writer_names_the_first_live_isr_member_on_the_same_conditions() -> None:
     partition = make_partition((1, 2, 3), isr=(1, 3, 2))
     peers = make_peers(dead=(1,), live=(2, 3, 9))
-    change = ElectionClerk(9).appoint(partition, peers)
+    change = ElectionClerk(9).appoint(partition, peers, now_ms=NOW_MS)
     assert change is not None
     own = ElectionClerk(2).takeover(partition, peers, is_unclean_allowed=False, now_ms=0)
     assert change == own
@@ -64,21 +74,78 @@ def test_the_writer_names_the_first_live_isr_member_on_the_same_conditions() -> 
 def test_the_writer_names_nobody(leader: int, isr: tuple[int, ...], dead: tuple[int, ...]) -> None:
     live = tuple({1, 2, 3, 9} - set(dead))
     partition = make_partition(leader=leader, isr=isr)
-    assert ElectionClerk(9).appoint(partition, make_peers(dead=dead, live=live)) is None
+    peers = make_peers(dead=dead, live=live)
+    assert ElectionClerk(9).appoint(partition, peers, now_ms=NOW_MS) is None
 
 
 def test_the_writer_takes_dead_followers_out_of_the_isr_of_a_leader_that_lives() -> None:
     partition, peers = make_partition(), make_peers(dead=(3,), live=(1, 2, 9))
-    change = ElectionClerk(9).relieve(partition, peers, {3})
+    change = ElectionClerk(9).relieve(partition, peers, {3}, now_ms=NOW_MS)
     assert change is not None
     assert change.after == dataclasses.replace(partition, isr=(1, 2))
     assert change.reason is ChangeReason.ALTER_ISR
-    assert ElectionClerk(9).relieve(partition, peers, set()) is None  # another one writes that
-    assert ElectionClerk(9).relieve(change.after, peers, {3}) is None
+    assert (
+        ElectionClerk(9).relieve(partition, peers, set(), now_ms=NOW_MS) is None
+    )  # another one writes that
+    assert ElectionClerk(9).relieve(change.after, peers, {3}, now_ms=NOW_MS) is None
     lone = make_partition(leader=3, isr=(3,))
-    assert ElectionClerk(9).relieve(lone, peers, {3}) is None
+    assert ElectionClerk(9).relieve(lone, peers, {3}, now_ms=NOW_MS) is None
     lives = make_peers(live=(1, 2, 3, 9))
-    assert ElectionClerk(9).relieve(partition, lives, {3}) is None
+    assert ElectionClerk(9).relieve(partition, lives, {3}, now_ms=NOW_MS) is None
+
+
+def read_for(until_ms: int, counters: Callable[[int, int], int]) -> PeerLeases:
+    """Return what a broker knows that reads every 500 ms; ``counters`` of broker and time."""
+    peers = PeerLeases(TIMES)
+    for at_ms in range(0, until_ms + 1, 500):
+        leases = [make_lease(b, counters(b, at_ms)) for b in (1, 2, 3, 9)]
+        peers.observe(leases, started_ms=at_ms, now_ms=at_ms)
+    return peers
+
+
+@pytest.mark.parametrize("last_ms", [0, 500, 2_500, 3_000])
+def test_who_may_have_been_lost_together_with_the_dead_one_is_not_named(last_ms: int) -> None:
+    """1 renews at 0 for the last time, 2 not later than 3 s after it."""
+
+    def counters(broker_id: int, at_ms: int) -> int:
+        if broker_id == 2:
+            return 1 + (at_ms >= last_ms)
+        return 1 if broker_id == 1 else 1 + at_ms // 3_000
+
+    for now_ms in range(TIMES.lease_ms, TIMES.lease_ms + last_ms + 2_000, 500):
+        peers = read_for(now_ms, counters)
+        assert peers.has_died(1)
+        clerk = ElectionClerk(9)
+        assert clerk.appoint(make_partition(isr=(1, 2)), peers, now_ms=now_ms) is None
+        led_by_two = make_partition(leader=2, isr=(1, 2))
+        assert clerk.relieve(led_by_two, peers, {1}, now_ms=now_ms) is None
+        # Where another member of the ISR has outlived it, that one is named; nobody leaves.
+        change = clerk.appoint(make_partition(), peers, now_ms=now_ms)
+        assert change is not None
+        assert change.after.leader == 3
+        assert (2 in change.after.isr) == (not peers.is_dead(2))
+
+
+def test_who_renews_after_the_dead_one_is_named_whenever_it_does() -> None:
+    for phase_ms in range(0, 3_000, 250):
+
+        def counters(broker_id: int, at_ms: int, phase_ms: int = phase_ms) -> int:
+            return 1 if broker_id == 1 else 1 + (at_ms + phase_ms) // 3_000
+
+        peers, now_ms = read_for(TIMES.lease_ms, counters), TIMES.lease_ms + 400
+        change = ElectionClerk(9).appoint(make_partition(isr=(1, 2)), peers, now_ms=now_ms)
+        assert change is not None
+        assert change.after.leader == 2
+
+
+def test_a_first_sight_after_a_long_time_does_not_prove_life() -> None:
+    """A broker that reads seldom sees a renewal that may be as old as its reading before."""
+    peers = PeerLeases(TIMES)
+    peers.observe([make_lease(1), make_lease(2)], started_ms=0, now_ms=0)
+    peers.observe([make_lease(1), make_lease(2, 2)], started_ms=40_000, now_ms=40_000)
+    partition = make_partition(isr=(1, 2))
+    assert peers.has_died(1)
+    assert ElectionClerk(9).appoint(partition, peers, now_ms=40_000) is None
 
 
 def test_heirs_leave_the_writer_a_moment() -> None:
@@ -106,4 +173,5 @@ def test_who_may_lack_records_does_not_lead_though_it_was_named() -> None:
     assert (given_up.after.leader, given_up.after.isr) == (NO_LEADER, (3,))
     assert ElectionClerk(2).leads(named)
     # Nor does it name itself.
-    assert clerk.appoint(make_partition(isr=(1, 2)), make_peers(dead=(1,), live=(3,))) is None
+    peers = make_peers(dead=(1,), live=(3,))
+    assert clerk.appoint(make_partition(isr=(1, 2)), peers, now_ms=NOW_MS) is None
