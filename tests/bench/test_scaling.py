@@ -154,7 +154,9 @@ def test_two_small_dimensions_yield_a_table(tmp_path: Path) -> None:
                 grow_through(cluster, dimension, (1, 5), TINY, tell=seen.__setitem__)
                 text = page(dimension, seen)
                 assert "| 1 | 5 | slope per 1,000 |" in text
-                # Of slopes nothing can be said between one and five.
-                assert all(one.value in text for one in SEEN)
+                # Of slopes nothing can be said between one and five, and of so short a while a
+                # processor's clock may have seen nothing.
+                assert Measure.MEMORY.value in text
+                assert all(set(SEEN) <= figures.keys() for figures in seen.values())
     finally:
         cluster.stop()
