@@ -43,13 +43,23 @@ one takes the place of one unused for two minutes, else of the smallest that is 
 partitions; a follower's takes any client's, and the place of the same follower's last one. All
 together have ``max.incremental.fetch.session.cache.partitions``; where these are used up a session
 of a client as old as that and with more partitions than the new one makes room, for a follower any
-client's, the largest first. Without room the client gets session id 0 and names everything,
-as does one that names a topic with a longer name than any has, or that says of itself to be in a
-rack with a name of more than ``RACK_SIZE_BYTES_MAX``: a partition costs a bounded number of bytes.
+client's, the largest first. Without room the client gets session id 0 and names everything. So
+does a client whose rack has more than ``RACK_SIZE_BYTES_MAX`` bytes, or that sends a topic name
+that is too long for any topic: the memory of a partition is bounded.
 
-Whoever guesses id and epoch can move the session on, so that its owner is told
-INVALID_FETCH_SESSION_EPOCH and opens another, and reads what he could read without it: nobody is
-authenticated yet, and a session will be its principal's. A follower's takes its broker id as well.
+A follower has these rights if its broker is registered and its replica epoch is not older than
+that registration. All others are clients, whichever broker id they send.
+
+A follower's session is of one registration: a request with another replica epoch ends it
+(FETCH_SESSION_ID_NOT_FOUND). A broker registers again where a log may have lost records, so that
+nothing it told before counts any more (KIP-903); and what a request does not name is what the
+follower told before. It opens another session and says where each log ends.
+
+Nobody is authenticated yet. A client that guesses id and epoch of a session can move it on: its
+owner is told INVALID_FETCH_SESSION_EPOCH and opens another. The client reads only what it could
+read without the session. To move a follower's session on takes its broker id and replica epoch as
+well; with these two alone a client can end the session by opening another for the same broker.
+Once there are principals, a session will belong to one.
 
 Source: KIP-227; Kafka's ``FetchSession``.
 """
@@ -160,6 +170,7 @@ class FetchSession:
         "dirty",
         "is_ended",
         "is_filed_by_all",
+        "is_follower",
         "last_used_ms",
         "next_epoch",
         "partitions",
@@ -178,14 +189,16 @@ class FetchSession:
         *,
         replica_id: int,
         replica_epoch: int,
+        is_follower: bool,
         uses_ids: bool,
         contact: FollowerContact | None,
         now_ms: float,
     ) -> None:
         self.session_id = session_id
-        self.replica_id = replica_id  # negative: a client's
+        self.replica_id = replica_id  # as its requests say; negative: a consumer's
         # The version of the follower's registration. Its positions hold under this one alone.
         self.replica_epoch = replica_epoch
+        self.is_follower = is_follower  # has a follower's rights to a place
         self.uses_ids = uses_ids  # topics are named by their ids
         self.contact = contact  # of the follower
         self.created_ms = self.last_used_ms = now_ms
@@ -292,15 +305,16 @@ class FetchSessions:
         *,
         replica_id: int,
         replica_epoch: int,
+        is_follower: bool,
         uses_ids: bool,
         contact: FollowerContact | None,
         now_ms: float,
     ) -> FetchSession | None:
         """Return a new session for so many partitions, ``None`` where there is no room.
 
-        ``touch`` counts the partitions once they are added.
+        ``is_follower`` gives it a follower's rights. ``touch`` counts the partitions once they
+        are added.
         """
-        is_follower = replica_id >= 0
         if is_follower and replica_id in self._of_followers:
             self.close(self._of_followers[replica_id])
         if not is_follower and size > self._session_partitions_max:
@@ -316,6 +330,7 @@ class FetchSessions:
             session_id,
             replica_id=replica_id,
             replica_epoch=replica_epoch,
+            is_follower=is_follower,
             uses_ids=uses_ids,
             contact=contact,
             now_ms=now_ms,
@@ -328,7 +343,7 @@ class FetchSessions:
 
     def may_grow(self, session: FetchSession, topics: Sequence[FetchTopic], now_ms: float) -> bool:
         """Return whether the session may take what a request names; may evict others."""
-        is_follower = session.replica_id >= 0
+        is_follower = session.is_follower
         size_max = self._partitions_max if is_follower else self._session_partitions_max
         named = sum(len(partitions) for _, partitions in topics)
         if (
@@ -403,7 +418,7 @@ class FetchSessions:
         worth = _worth_of(session)
         if session.is_filed_by_all:
             insort(self._by_all, worth)
-        if session.is_filed_by_all or session.replica_id < 0:
+        if session.is_filed_by_all or not session.is_follower:
             insort(self._by_followers, worth)
 
     def _unfile(self, session: FetchSession) -> None:
@@ -423,4 +438,4 @@ def may_keep(topics: Sequence[FetchTopic], rack: bytes) -> bool:
 
 
 def _worth_of(session: FetchSession) -> _Worth:
-    return session.replica_id >= 0, session.size, session.session_id
+    return session.is_follower, session.size, session.session_id

@@ -48,6 +48,11 @@ class Leaders:
             return None
         return Endpoint(broker.broker_id, broker.host, broker.port, broker.rack)
 
+    def replica_epoch(self, broker_id: int) -> int | None:
+        """Return the version of a broker's registration, ``None`` where it is not registered."""
+        broker = self._view.image.brokers.get(broker_id)
+        return None if broker is None else broker.version
+
     def refusal(self, topic: bytes, partition: int, *, is_id: bool) -> TidelogError:
         """Return the error that says why this node does not lead the partition."""
         image = self._view.image

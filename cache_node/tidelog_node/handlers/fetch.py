@@ -115,6 +115,14 @@ class FetchHandler:
         """Return the time by which followers are late."""
         return self._replicas.clock_ms()
 
+    def is_follower(self, request: FetchRequest) -> bool:
+        """Return whether a broker asks that is registered with this replica epoch.
+
+        A later epoch counts too: the image here may lag behind the registration.
+        """
+        registered = self._replicas.leaders.replica_epoch(request.replica_id)
+        return registered is not None and request.replica_epoch >= registered
+
     def weigh(self, request: FetchRequest) -> int:
         """Return how many partitions and topics the request makes the node look at."""
         session = None
@@ -414,6 +422,7 @@ class FullFetch(ServedFetch):
             sum(len(partitions) for _, partitions in request.topics),
             replica_id=request.replica_id,
             replica_epoch=request.replica_epoch,
+            is_follower=self.handler.is_follower(request),
             uses_ids=reading.has_ids,
             contact=self._contact,
             now_ms=now_ms,

@@ -210,6 +210,7 @@ class SessionClient:
         self.by_id = by_id
         self.version = ID_VERSION if by_id else NAME_VERSION
         self.rack = b""
+        self.replica_epoch: int | None = None  # that it claims; ``None``: its registration's
         self.session_id, self.epoch = 0, 0
         self.wanted: dict[Key, FetchPartition] = {}
         self.sent: dict[Key, FetchPartition] = {}  # what the session has
@@ -232,7 +233,9 @@ class SessionClient:
         min_bytes: int = 1,
     ) -> FetchRequest:
         replica_epoch = -1
-        if self.replica_id >= 0:
+        if self.replica_epoch is not None:
+            replica_epoch = self.replica_epoch
+        elif self.replica_id >= 0:
             replica_epoch = self.world.view.image.brokers[self.replica_id].version
         return FetchRequest(
             self.replica_id,

@@ -34,6 +34,7 @@ def try_to_open(
         size,
         replica_id=replica_id,
         replica_epoch=-1,
+        is_follower=replica_id >= 0,
         uses_ids=False,
         contact=None,
         now_ms=now_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.errors import ErrorCode
 from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
@@ -247,6 +248,44 @@ def test_a_session_that_grows_beyond_the_bound_ends(tmp_path: Path) -> None:
             assert await client.fetch() == 0
             assert client.session_id == 0
             assert len(client.answered) == 6
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_of_an_earlier_registration_ends_no_session(tmp_path: Path) -> None:
+    """A request of its earlier life may come late, and anyone may claim a broker's id."""
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t")
+            follower = await settled_client(world, "t", 1, replica_id=2)
+            for by_id, replica_epoch in ((False, -1), (True, world.view.image.brokers[2].version)):
+                claimant = SessionClient(world, replica_id=2, by_id=by_id)
+                claimant.want(world.key("t", 0, by_id=by_id), 0, leader_epoch=0)
+                claimant.replica_epoch = replica_epoch - int(by_id)
+                assert await claimant.fetch() == 0
+                assert await follower.fetch() == 0
+                assert await claimant.fetch() == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("replica_id", "replica_epoch"), [(2, -1), (77, 1_000_000)])
+def test_who_is_no_registered_follower_takes_no_clients_place(
+    tmp_path: Path, replica_id: int, replica_epoch: int
+) -> None:
+    async def scenario() -> None:
+        bounds = {"max_incremental_fetch_session_cache_slots": 2}
+        async with fetch_world(tmp_path, **bounds) as world:
+            await world.create_topic("t", replicas=(1,))
+            clients = [await settled_client(world, "t", 1) for _ in range(2)]
+            claimant = SessionClient(world, replica_id=replica_id, by_id=True)
+            claimant.want(world.key("t", 0, by_id=True), 0, leader_epoch=0)
+            claimant.replica_epoch = replica_epoch
+            assert await claimant.fetch() == 0
+            assert claimant.session_id == 0
+            for client in clients:
+                assert await client.fetch() == 0
 
     asyncio.run(scenario())
 
