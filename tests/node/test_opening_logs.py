@@ -156,8 +156,9 @@ def test_a_topic_deleted_while_its_logs_are_opened_leaves_no_files(tmp_path: Pat
                 await holder.store.commit([records.delete(holder.view.image.topics[TOPIC])])
                 await holder.view.refresh()
             await opening
+            # Those that were open are being let go of, a few in each turn.
             closed = [replica for replica in holder.held if replica.opened_log is None]
-            assert len(closed) == PARTITION_COUNT // 2
+            assert len(closed) >= PARTITION_COUNT // 2
             for replica in closed:
                 with pytest.raises(UnknownTopicOrPartition):
                     replica.open()
