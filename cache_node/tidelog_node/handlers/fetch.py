@@ -256,6 +256,9 @@ class FetchHandler:
         return task
 
     def _answer(self, served: ServedFetch) -> Reply | OwedReply | asyncio.Future[Reply]:
+        overtaken = served.overtaken()
+        if overtaken is not None:
+            return overtaken  # The wake-ups of its session are the later request's.
         reading = served.read(is_new=True)
         if reading.tier_reads:
             return self._start(self._read_tier(reading, served))
@@ -351,6 +354,10 @@ class ServedFetch:
         self.request = request
         self.version = version
         self.correlation_id = correlation_id
+
+    def overtaken(self) -> Reply | None:
+        """Return the answer if a later request of the same session has come."""
+        return None
 
     def read(self, *, is_new: bool) -> Reading:
         """Read, within the request's limits, from the local logs."""
@@ -476,6 +483,19 @@ class SessionFetch(ServedFetch):
         self._found: list[FetchResult] = []  # by the last look
         self._visited: list[SessionPartition] = []  # of which they are
 
+    def overtaken(self) -> Reply | None:
+        """Return the error that says that the session has gone on."""
+        session = self._session
+        if session.next_epoch == self._next_epoch:
+            return None
+        return encode_fetch(
+            self.version,
+            self.correlation_id,
+            (),
+            error_code=ErrorCode.invalid_fetch_session_epoch,
+            session_id=session.session_id,
+        )
+
     def read(self, *, is_new: bool) -> Reading:
         """Look at every partition that may have news, and settle those that have none."""
         handler, request, version = self.handler, self.request, self.version
@@ -532,14 +552,9 @@ class SessionFetch(ServedFetch):
     def reply(self, reading: Reading) -> Reply:
         """Return the results with news, and note that the client knows them."""
         session, handler = self._session, self.handler
-        if session.next_epoch != self._next_epoch:
-            return encode_fetch(
-                self.version,
-                self.correlation_id,
-                (),
-                error_code=ErrorCode.invalid_fetch_session_epoch,
-                session_id=session.session_id,
-            )
+        overtaken = self.overtaken()
+        if overtaken is not None:
+            return overtaken
         topics: _Topics = []
         topic = b""
         results: list[FetchResult] = []

@@ -95,7 +95,12 @@ class FetchWorld:
         await self.view.refresh()
 
     async def create_topic(
-        self, name: str, *, replicas: tuple[int, ...] = (1, 2, 3), partitions: int = 1
+        self,
+        name: str,
+        *,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        partitions: int = 1,
+        is_open: bool = True,
     ) -> None:
         topic = Topic(name=name, topic_id=uuid4(), partition_count=partitions)
         made = [
@@ -112,7 +117,7 @@ class FetchWorld:
         await self.store.commit([*map(records.put, made), records.put(topic)])
         await self.view.refresh()
         await self._led(name, partitions)
-        for index in range(partitions):
+        for index in range(partitions if is_open else 0):
             self.replica(name, index).open()
 
     async def _led(self, name: str, count: int) -> None:

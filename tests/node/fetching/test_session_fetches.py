@@ -198,6 +198,34 @@ def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(tmp_path:
     asyncio.run(scenario())
 
 
+def test_a_request_that_waits_for_a_log_takes_no_wake_up_from_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,))
+            client = await settled_client(world, "t", 1)
+            await world.create_topic("u", replicas=(1,), is_open=False)
+            client.want(world.key("u", 0, by_id=True), 0)
+            first = world.handler.handle(
+                client.next_request(max_wait_ms=WAIT_MS), client.version, 1
+            )
+            assert isinstance(first, asyncio.Future)  # The log is being opened.
+            client.epoch += 1
+            second = world.handler.handle(
+                client.next_request(max_wait_ms=WAIT_MS), client.version, 2
+            )
+            assert not isinstance(second, list)
+            async with asyncio.timeout(10):
+                error = client.take(await first)
+                append(world.replica("t"))
+                client.take(await second)
+            assert error == ErrorCode.invalid_fetch_session_epoch
+            assert client.answered[world.key("t", 0, by_id=True)].records
+
+    asyncio.run(scenario())
+
+
 def test_a_session_is_its_followers(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with fetch_world(tmp_path) as world:
