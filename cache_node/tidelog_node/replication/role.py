@@ -131,6 +131,8 @@ class ReplicaRole:
     ) -> None:
         """Note what a follower holds. Raises as ``LeaderState.on_fetch``."""
         leader = self.require_leader()
+        known = leader.followers.get(follower_id)
+        offset_before = -1 if known is None else known.log_end_offset
         has_moved = leader.on_fetch(
             follower_id,
             fetch_offset,
@@ -141,7 +143,9 @@ class ReplicaRole:
         )
         if has_moved:
             self.follow_high_watermark(log)
-        if leader.followers[follower_id].wants_in or leader.is_handing_over:
+        # One that has less than before may have to leave the ISR, also of a partition at rest.
+        is_behind = fetch_offset < offset_before
+        if is_behind or leader.followers[follower_id].wants_in or leader.is_handing_over:
             self._wants_write()
 
     def owe_ack(self, required_offset: int, waiter: AckWaiter) -> None:

@@ -167,6 +167,22 @@ def test_a_partition_at_rest_is_not_looked_at(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_follower_that_has_less_than_before_disturbs_a_partition_at_rest(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with leading(tmp_path) as one:
+            one.node.send(b"x", acks=1)
+            one.changes.tell()
+            await one.fetch()
+            await one.until(one.is_at_rest)
+            await one._fetch(2, 0)
+            assert not one.is_at_rest()
+            await one.until(lambda: one.isr() == (1, 3), step_ms=LONG_STEP_MS)
+
+    asyncio.run(run())
+
+
 def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     async def run() -> None:
         async with leading(tmp_path) as one:
