@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import Protocol
@@ -78,6 +79,8 @@ class Replica:
         "_changed",
         "_disk",
         "_log",
+        "_on_exchanged",
+        "_on_offline",
         "_on_trouble",
         "_open_log",
         "_refusal",
@@ -113,6 +116,8 @@ class Replica:
         troubled: set[Replica],
         disk: DataDisk,
         on_trouble: Callable[[Replica], None],
+        on_offline: Callable[[Replica], None],
+        on_exchanged: Callable[[Replica], None],
     ) -> None:
         self.partition = partition
         self.topic_id = topic_id
@@ -140,6 +145,8 @@ class Replica:
         self._troubled = troubled  # gets this one whenever ``is_in_trouble`` becomes true
         self._disk = disk
         self._on_trouble = on_trouble  # called with this one, once ``is_in_trouble``
+        self._on_offline = on_offline  # called with this one, on whatever thread that is
+        self._on_exchanged = on_exchanged  # called with this one, once another log is in place
         self._refusal: TidelogError | None = None  # why the log will not be opened any more
 
     @property
@@ -183,8 +190,18 @@ class Replica:
         return self._log
 
     def note_offline(self) -> None:
-        """Note that a log of this replica went offline, on whatever thread this is."""
+        """Note that a log of this replica went offline, on whatever thread this is.
+
+        The event loop tells everyone concerned soon, see ``tell_trouble``.
+        """
         self._troubled.add(self)
+        self._on_offline(self)
+
+    def tell_trouble(self) -> None:
+        """Tell everyone concerned that the log is in trouble, if it is."""
+        if self.is_in_trouble:
+            self._on_trouble(self)
+            self.wake()  # Who waits for records will get none.
 
     def _set_log(self, log: UnifiedLog) -> None:
         self._log = log
@@ -209,9 +226,7 @@ class Replica:
     def note_failure(self, error: OSError | StorageError) -> bool:
         """Take an error that a file of the log has met; return whether the disk is only full."""
         is_disk_full = self._disk.note(error)
-        if self.is_in_trouble:
-            self._on_trouble(self)
-            self.wake()  # Who waits for records will get none.
+        self.tell_trouble()
         return is_disk_full
 
     def reopen(self, quarantine: Path | None) -> UnifiedLog:
@@ -233,6 +248,7 @@ class Replica:
             log.advance_high_watermark(log.log_end_offset)
         self._changed.add(self)
         log.on_moved = self.tell_waiters
+        self._on_exchanged(self)
         self.wake()
 
     def give_up(self, damage: CorruptLog) -> None:
@@ -240,8 +256,7 @@ class Replica:
         with self.opening:
             self._log = None
             self._set_refusal(damage)
-        self.wake()
-        self._on_trouble(self)
+        self.tell_trouble()
 
     def begin_anew(self) -> None:
         """Let a log be opened where the damaged one was; its files are set aside."""
@@ -461,6 +476,9 @@ class ReplicaManager:
         self._view = view
         self._broker_id = broker_id
         self.on_trouble: list[Callable[[Replica], None]] = []  # called with one in trouble
+        # Called with one that goes on with another log, which may be shorter.
+        self.on_exchanged: list[Callable[[Replica], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None  # once started
         self._directories = directories
         self._node_config = node_config
         self._executor = executor
@@ -487,6 +505,7 @@ class ReplicaManager:
 
         On return every log that was not closed cleanly is recovered and open.
         """
+        self._loop = asyncio.get_running_loop()
         image = self._view.image
         self._node_configs = image.node_configs
         known = {topic.topic_id for topic in image.topics.values()}
@@ -698,6 +717,8 @@ class ReplicaManager:
             troubled=self._troubled,
             disk=self.disk,
             on_trouble=self._tell_trouble,
+            on_offline=self._tell_trouble_soon,
+            on_exchanged=self._tell_exchanged,
         )
         refusal = self._refusal(topic, partition)
         if refusal is not None and not self._directories.has_log(replica):
@@ -847,6 +868,16 @@ class ReplicaManager:
 
     def _tell_trouble(self, replica: Replica) -> None:
         for callback in tuple(self.on_trouble):
+            callback(replica)
+
+    def _tell_trouble_soon(self, replica: Replica) -> None:
+        """Tell of a log that went offline, in a turn of the loop. For any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop is closed: nobody is left to be told.
+                self._loop.call_soon_threadsafe(replica.tell_trouble)
+
+    def _tell_exchanged(self, replica: Replica) -> None:
+        for callback in tuple(self.on_exchanged):
             callback(replica)
 
     def _make_role(self, replica: Replica) -> ReplicaRole:

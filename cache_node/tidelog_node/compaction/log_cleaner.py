@@ -44,7 +44,7 @@ from tidelog_core.compaction.rewrite import DeleteRule
 from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.compaction.selection import Cleanable, find_cleanable, next_look_ms
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import CorruptRecordBatch, TidelogError
+from tidelog_core.errors import CorruptRecordBatch, StorageError, TidelogError
 from tidelog_core.log.cleaned import SegmentsChanged
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.unified_log import UnifiedLog
@@ -221,6 +221,8 @@ class LogCleaner:
         if self._replicas.get(replica.partition) is not replica:
             return  # It was deleted under our hands.
         self._not_before_ms[replica] = self._clock_ms() + FAILURE_BACKOFF_MS
+        if isinstance(error, OSError | StorageError) and replica.note_failure(error):
+            return  # The disk is full, which is said of the node.
         logger.warning(
             "compaction failed, will retry",
             extra={"partition": str(replica.partition), "reason": str(error)},

@@ -5,7 +5,12 @@ fetch until there is something new. A fetch names only the partitions that have 
 answer only those with news: both cost what has changed, however many partitions are followed.
 So nothing here may go through all of them. Whatever changes how a partition is to be asked for
 has it looked at before the next fetch (``_to_look_at``): its answer, the end of a wait, a new
-start, trouble with its log, another leader.
+start, trouble with its log, another log in its place, another leader.
+
+A leader may count on all that it hears under a registration of this node (KIP-903). So with a
+new one everything is looked at again, and a new session begins: nothing that the leader was told
+before it stands for it. A log that failed, or that another one has replaced, is forgotten at
+once, and is told of as a new one.
 
 What is added while a fetch is held would wait with it. It goes out at once in a second fetch, on
 which the leader answers the held one. A leader without sessions does not do that: its fetch is
@@ -96,6 +101,7 @@ class FollowerFetchers:
         """Begin to follow what the image says. This node is registered."""
         self._replicas.on_following = self._assign
         self._replicas.on_trouble.append(self._on_trouble)
+        self._replicas.on_exchanged.append(self._on_exchanged)
         for replica in self._replicas.replicas():
             self._assign(replica)
 
@@ -103,6 +109,7 @@ class FollowerFetchers:
         """Follow nobody any more."""
         self._replicas.on_following = lambda _: None
         self._replicas.on_trouble.remove(self._on_trouble)
+        self._replicas.on_exchanged.remove(self._on_exchanged)
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
 
     def endpoint(self, leader_id: int) -> tuple[str, int] | None:
@@ -141,10 +148,18 @@ class FollowerFetchers:
         fetcher.add(replica, follower)
 
     def _on_trouble(self, replica: Replica) -> None:
-        follower = None if replica.role is None else replica.role.follower
-        fetcher = None if follower is None else self._fetchers.get(follower.leader_id)
+        fetcher = self._fetcher_of(replica)
         if fetcher is not None:
             fetcher.on_trouble(replica)
+
+    def _on_exchanged(self, replica: Replica) -> None:
+        fetcher = self._fetcher_of(replica)
+        if fetcher is not None:
+            fetcher.on_exchanged(replica)
+
+    def _fetcher_of(self, replica: Replica) -> LeaderFetcher | None:
+        follower = None if replica.role is None else replica.role.follower
+        return None if follower is None else self._fetchers.get(follower.leader_id)
 
 
 @dataclass(slots=True, eq=False)
@@ -174,6 +189,7 @@ class LeaderFetcher:
         )
         self._session_lost_at = float("-inf")  # the loop's time
         self._partition_max_bytes = -1  # as the leader was told
+        self._replica_epoch = -1  # as the leader was told
         self._to_look_at: dict[_Followed, None] = {}  # before the next fetch
         self._waits: list[tuple[float, int, _Followed]] = []  # a heap: until when, a number
         self._wait_count = 0
@@ -196,9 +212,25 @@ class LeaderFetcher:
 
     def on_trouble(self, replica: Replica) -> None:
         """Ask for a partition whose log is in trouble only after a while."""
-        followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
+        followed = self._forget(replica)
         if followed is not None:
             self._put_off(followed, TROUBLE_SECONDS)
+            self._send_now()
+
+    def on_exchanged(self, replica: Replica) -> None:
+        """Begin again with a partition whose log is another one."""
+        followed = self._forget(replica)
+        if followed is not None:
+            followed.not_before = 0.0
+            self._to_look_at[followed] = None
+            self._send_now()
+
+    def _forget(self, replica: Replica) -> _Followed | None:
+        """Let the leader begin with the partition as with a new one, if it is followed."""
+        followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
+        if followed is not None:
+            self._session.forget(followed.key)
+        return followed
 
     async def close(self) -> None:
         """Stop."""
@@ -232,14 +264,17 @@ class LeaderFetcher:
 
     def _send_another(self) -> None:
         self._is_urgent = False
-        connection = self._connection
+        connection, limits = self._connection, self._owner.limits()
         if connection is None or self._is_interrupted or connection.under_way_count != 1:
             return  # The next fetch is about to go out.
-        if self._session.is_established:
+        if limits is None:
+            return
+        is_same_replica = limits.replica_epoch == self._replica_epoch
+        if self._session.is_established and is_same_replica:
             request = self._next_request(may_wait=False)
             if request is not None:
                 connection.send_another(request)
-        elif self._session.is_declined:
+        elif self._session.is_declined or not is_same_replica:
             self._is_interrupted = True
             connection.close()
 
@@ -299,10 +334,11 @@ class LeaderFetcher:
         limits = self._owner.limits()
         if limits is None:
             return None
-        if may_wait and limits.partition_max_bytes != self._partition_max_bytes:
-            self._partition_max_bytes = limits.partition_max_bytes
-            self._session.restart()  # It is said of every partition.
+        if may_wait:
+            self._take_limits(limits)
         self._look()
+        if not (may_wait or self._session.has_news):
+            return None
         fetch = self._session.next_fetch()
         if fetch is None:
             return None
@@ -316,6 +352,16 @@ class LeaderFetcher:
             forgotten=_by_topic(fetch.forgotten),
             may_wait=may_wait and fetch.may_wait,
         )
+
+    def _take_limits(self, limits: FollowerLimits) -> None:
+        """Begin another session where something is to be said of every partition."""
+        if limits.replica_epoch != self._replica_epoch:
+            self._replica_epoch = limits.replica_epoch
+            self._to_look_at.update(dict.fromkeys(self._partitions.values()))
+            self._session.restart()
+        if limits.partition_max_bytes != self._partition_max_bytes:
+            self._partition_max_bytes = limits.partition_max_bytes
+            self._session.restart()
 
     def _on_answer(self, frame: memoryview) -> bytearray | None:
         """Do what the answer asks for and return the next fetch.

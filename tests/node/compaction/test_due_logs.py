@@ -124,6 +124,22 @@ def test_a_log_that_is_offline_is_looked_at_once_it_is_open_again(tmp_path: Path
     asyncio.run(run())
 
 
+def test_an_error_of_the_disk_is_reported_as_one_of_the_log(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cleaning(tmp_path) as one:
+            heard: list[str] = []
+            one.node.replicas.disk.on_trouble = heard.append
+            replica = await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+            found = one.cleaner._dirtiest()
+            assert found is not None
+            min(replica.log.directory.glob("*.log")).unlink()
+            await one.cleaner._attempt(*found)
+            assert len(heard) == 1
+            assert one.cleaner._dirtiest() is None  # It is tried again later.
+
+    asyncio.run(run())
+
+
 def test_a_deleted_log_is_forgotten(tmp_path: Path) -> None:
     async def run() -> None:
         async with cleaning(tmp_path) as one:

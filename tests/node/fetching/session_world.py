@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import errno
 import random
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,6 @@ from uuid import UUID, uuid4
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import StorageError
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
@@ -442,9 +440,7 @@ class Happenings:
             replica.log.take_offline()
             return
         replica.log._local.go_offline()  # as an error of the disk does
-        problem = StorageError("broken")
-        problem.__cause__ = OSError(errno.EIO, "broken")
-        replica.note_failure(problem)
+        await asyncio.sleep(0)  # Everyone is told in another turn of the loop.
 
     async def _serve(self) -> None:
         self.world.may_serve = self.rng.random() < 0.8

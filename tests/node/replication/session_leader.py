@@ -58,6 +58,7 @@ class Seen:
     named: dict[int, int]  # offsets by partition
     forgotten: list[int]
     max_wait_ms: int
+    replica_epoch: int
 
 
 class SessionLeader:
@@ -197,6 +198,7 @@ def _seen(request: Any) -> Seen:
         },
         [int(one) for topic in request.forgotten_topics_data for one in topic.partitions],
         round(request.max_wait.total_seconds() * 1000),
+        int(request.replica_state.replica_epoch),
     )
 
 

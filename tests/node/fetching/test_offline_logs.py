@@ -1,0 +1,57 @@
+"""A log that goes offline is news, whatever took it there and on whatever thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tidelog_core.errors import ErrorCode
+from tidelog_core.log.unified_log import UnifiedLog
+
+from tests.node.fetching.session_world import fetch_world, is_waiting
+from tests.node.fetching.test_session_fetches import settled_client
+
+SECONDS_MAX = 20.0
+WAIT_MS = 60_000
+
+FAILURES: dict[str, Callable[[UnifiedLog], object]] = {
+    "an error of the disk": lambda log: log._local.go_offline(),
+    "it must not be added to": lambda log: log.take_offline(),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_consumer_that_waits_is_told_at_once(tmp_path: Path, failure: str) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", partitions=3)
+            client = await settled_client(world, "t", 3)
+            reply = world.handler.handle(
+                client.next_request(max_wait_ms=WAIT_MS), client.version, 1
+            )
+            assert is_waiting(reply)
+            log = world.replica("t", 1).log
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(world.executor, FAILURES[failure], log)
+            async with asyncio.timeout(SECONDS_MAX):
+                client.take(await reply)  # type: ignore[misc]
+            key = world.key("t", 1, by_id=True)
+            assert client.errors == {key: ErrorCode.kafka_storage_error}
+
+    asyncio.run(scenario())
+
+
+def test_a_session_without_a_request_is_told_by_the_next(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,), partitions=3)
+            client = await settled_client(world, "t", 3)
+            world.replica("t", 1).log._local.go_offline()
+            await asyncio.sleep(0)
+            await client.fetch()
+            key = world.key("t", 1, by_id=True)
+            assert client.errors == {key: ErrorCode.kafka_storage_error}
+
+    asyncio.run(scenario())
