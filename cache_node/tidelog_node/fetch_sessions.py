@@ -27,8 +27,9 @@ session without dirty partitions, visits nothing. The rules:
   which alone the last stable offset moves, and the log start offset, cuts of the log, a log that
   goes offline or is exchanged, another leader, leader epoch or ISR, the end of the replica. What no
   replica reports is whether this node may serve at all: without that every partition is visited.
-- Of more dirty partitions than one request may name, so many are looked at, and the request is
-  answered with what they have; those that stay dirty go behind the others.
+- Of more dirty partitions than one request may name, so many are looked at in one turn of the
+  loop. If they have news the request is answered with it, else the next ones are looked at. Those
+  that stay dirty go behind the others.
 - A follower's partition is not settled before it is in the ISR: each request says again that it
   wants in.
 - A better replica for a consumer (KIP-392) is looked for when a partition is looked at. Where

@@ -74,7 +74,7 @@ class FetchHandler:
         closest: ClosestReplica | None = None,
     ) -> None:
         """``can_serve`` says whether this node may answer at this moment."""
-        self._can_serve = can_serve
+        self.can_serve = can_serve
         self._loop = asyncio.get_running_loop()
         self._replicas = replicas
         self._node_config = node_config
@@ -130,7 +130,7 @@ class FetchHandler:
             session = self.sessions.find(request.session_id)
         if session is None:
             return request.element_count
-        if session.terms != _terms_of(request) or not self._can_serve():
+        if session.terms != _terms_of(request) or not self.can_serve():
             return request.element_count + len(session.partitions)
         return request.element_count + len(session.dirty)
 
@@ -271,6 +271,8 @@ class FetchHandler:
             return served.reply(reading)
         poll = _LongPoll(self, served, reading.size_bytes)
         self._polls.add(poll)
+        if reading.has_more:
+            poll.look_soon()
         return poll
 
     async def _read_tier(self, reading: Reading, served: ServedFetch) -> Reply:
@@ -295,7 +297,7 @@ class FetchHandler:
         return Reading(
             request,
             version >= fetch.TOPIC_ID_FROM,
-            self._can_serve(),
+            self.can_serve(),
             is_new,
             min(request.max_bytes, self._node_config().fetch_max_bytes),
             contact,
@@ -361,6 +363,10 @@ class ServedFetch:
 
     def read(self, *, is_new: bool) -> Reading:
         """Read, within the request's limits, from the local logs."""
+        raise NotImplementedError
+
+    def read_on(self) -> Reading:
+        """Read from the next partitions, where the last reading has said ``has_more``."""
         raise NotImplementedError
 
     def reply(self, reading: Reading) -> Reply:
@@ -480,6 +486,10 @@ class SessionFetch(ServedFetch):
         super().__init__(handler, request, version, correlation_id)
         self._session = session
         self._next_epoch = session.next_epoch  # while no other request has come
+        # How many of the dirty partitions, from the first on, the request has not looked at, and
+        # how many it has not looked at since it was woken.
+        self._new_count = 0
+        self._left_count = 0
         self._found: list[FetchResult] = []  # by the last look
         self._visited: list[SessionPartition] = []  # of which they are
 
@@ -497,40 +507,62 @@ class SessionFetch(ServedFetch):
         )
 
     def read(self, *, is_new: bool) -> Reading:
-        """Look at every partition that may have news, and settle those that have none."""
+        """Look at the partitions that may have news, and settle those that have none.
+
+        So many as a request may name in one turn of the loop.
+        """
+        session = self._session
+        if not self.handler.can_serve():
+            session.mark_all()  # No replica has told.
+        self._left_count = len(session.dirty)
+        if is_new:
+            self._new_count = self._left_count
+        return self.read_on()
+
+    def read_on(self) -> Reading:
+        """Look at the next ones."""
         handler, request, version = self.handler, self.request, self.version
         session, reader = self._session, handler.reader
+        # New ones are not mixed with others: only they are a fetch of the follower to be noted.
+        count = min(self._new_count or self._left_count, handler.sessions.looks_max)
+        is_part = count < len(session.dirty)
+        is_new = self._new_count > 0
         reading = handler.begin(request, version, is_new=is_new, contact=session.contact)
         led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
         visited: list[SessionPartition] = []
-        if not reading.can_serve:
-            session.mark_all()  # No replica has told.
-        has_more = len(session.dirty) > handler.sessions.looks_max
+        has_news = False
         # A list, for to note a follower's fetch may mark others.
-        for partition in list(islice(session.dirty, handler.sessions.looks_max)):
+        for partition in list(islice(session.dirty, count)):
             name, wanted = partition.topic, partition.wanted
             replica = led_by.get(name, NO_REPLICAS).get(wanted.partition)
             if replica is None:
                 replica = reader.followed(name, wanted.partition, request, version)
             result = reader.read(reading, name, wanted, replica, found)
+            partition_has_news = partition.has_news(result)
             # Afterwards: noting a follower's fetch tells those who watch, and may end that.
             if replica is not None:
                 partition.watch(replica)
-                if not partition.has_news(result) and self._is_at_end(replica, partition, result):
+                if not partition_has_news and self._is_at_end(replica, partition, result):
                     session.settle(partition)
                     continue
             else:
                 partition.unwatch()
+            has_news = has_news or partition_has_news
             session.mark(partition)
             found.append(result)
             visited.append(partition)
         self._found, self._visited = found, visited
-        if has_more:
+        if is_part:
             for partition in visited:
                 session.move_back(partition)
-        if has_more or session.is_ended:
-            reading.must_answer = True  # The rest is looked at next; nothing tells of appends.
+        self._left_count -= count
+        self._new_count = max(0, self._new_count - count)
+        if self._left_count > 0:
+            reading.has_more = not has_news
+            reading.must_answer = reading.must_answer or has_news  # The rest is looked at next.
+        if session.is_ended:
+            reading.must_answer = True  # Nothing tells of appends.
         return reading
 
     def _is_at_end(
@@ -589,6 +621,7 @@ class _LongPoll(OwedReply):
         "_handler",
         "_is_due",
         "_is_over",
+        "_is_woken",
         "_loop",
         "_missing_bytes",
         "_served",
@@ -602,6 +635,7 @@ class _LongPoll(OwedReply):
         self._served = served
         self._missing_bytes = served.request.min_bytes - size_bytes
         self._is_due = False  # a look at the logs is already on its way
+        self._is_woken = False  # by appends: that look begins with the first partition again
         self._is_over = False  # answered, or nobody waits any more
         served.begin_waiting(self)
         self._timer = self._loop.call_later(served.request.max_wait_ms / 1000, self.expire)
@@ -609,8 +643,16 @@ class _LongPoll(OwedReply):
     def on_append(self, size_bytes: int) -> None:
         """Note that so many more bytes can be read."""
         self._missing_bytes -= size_bytes
-        if self._missing_bytes <= 0 and not self._is_due:
-            # Later in this turn of the loop, so that one look finds all of a burst.
+        if self._missing_bytes <= 0:
+            self._is_woken = True
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look at the logs later in this turn of the loop, or in the next one.
+
+        So one look finds all of a burst, and a look at many partitions keeps nobody waiting.
+        """
+        if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._look, False)
 
@@ -622,10 +664,19 @@ class _LongPoll(OwedReply):
         self._is_due = False
         if self._is_over:
             return
-        reading = self._served.read(is_new=False)
+        if self._is_woken or is_last:
+            reading = self._served.read(is_new=False)
+        else:
+            reading = self._served.read_on()
         missing_bytes = self._served.request.min_bytes - reading.size_bytes
         if missing_bytes > 0 and not (is_last or reading.must_answer or reading.tier_reads):
-            self._missing_bytes = missing_bytes
+            # Of what is appended between two looks of many, none is forgotten.
+            self._missing_bytes = (
+                missing_bytes if self._is_woken else min(missing_bytes, self._missing_bytes)
+            )
+            self._is_woken = False
+            if reading.has_more:
+                self.look_soon()
             return
         # What was evicted while we waited comes back empty here, and is asked for again.
         reply = self._served.reply(reading)

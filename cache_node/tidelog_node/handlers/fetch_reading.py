@@ -99,6 +99,7 @@ class Reading:
     topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False  # an error, or a divergence: the client must hear of it now
+    has_more: bool = False  # nothing was found, and there are partitions yet to look at
     tier_reads: list[TierRead] = field(default_factory=list)
 
 

@@ -9,6 +9,7 @@ import pytest
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.errors import ErrorCode
 from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
+from tidelog_node.owed_reply import OwedReply
 from tidelog_node.replicas import Replica
 
 from tests.node.fetching.session_world import FetchWorld, SessionClient, fetch_world
@@ -111,6 +112,44 @@ def test_a_request_looks_at_no_more_partitions_than_it_may_name(tmp_path: Path) 
                     counts.append(len(follower.answered))
                 assert max(counts) <= 5
                 assert len(counts) <= 6
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_finds_nothing_in_a_part_looks_at_the_others_and_waits(
+    tmp_path: Path,
+) -> None:
+    """A follower outside of the ISR has no settled partition, here more than one look takes."""
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path, socket_request_max_partitions=5) as world:
+            await world.create_topic("t", partitions=12)
+            for index in range(12):
+                await world.change_partition("t", index, isr=(1, 3))
+            follower = SessionClient(world, by_id=True, replica_id=2)
+            for index in range(12):
+                follower.want(world.key("t", index, by_id=True), 0, leader_epoch=0)
+                await follower.fetch()
+            for _ in range(3):
+                await follower.fetch()
+            for appended in range(12):
+                world.now_ms += 10
+                waiting = world.handler.handle(
+                    follower.next_request(max_wait_ms=WAIT_MS), follower.version, 1
+                )
+                assert isinstance(waiting, OwedReply)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert not waiting.is_settled
+                for index in range(12):
+                    leader = world.replica("t", index).leader
+                    assert leader is not None
+                    assert leader.followers[2].last_fetch_ms == world.now_ms
+                append(world.replica("t", appended))
+                async with asyncio.timeout(10):
+                    follower.take(await waiting)
+                key = world.key("t", appended, by_id=True)
+                assert [k for k, answer in follower.answered.items() if answer.records] == [key]
 
     asyncio.run(scenario())
 
