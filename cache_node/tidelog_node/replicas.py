@@ -378,6 +378,7 @@ class Replica:
 
     def tell_waiters(self) -> None:
         """Tell everyone that something is not as it was when they looked."""
+        self._changed.add(self)
         for waiter in (*self.waiters, *self.follower_waiters):
             waiter.on_append(0)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
+from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_node import flushing as flushing_module
 from tidelog_node import log_changes
 from tidelog_node.flushing import RETRY_MS, Flusher
@@ -194,6 +195,20 @@ def test_logs_that_have_not_changed_are_told_a_few_at_a_time(tmp_path: Path) -> 
             for _ in range(10):
                 one.changes.tell()
             assert set(told) == set(one.node.replicas.replicas())
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("cut", [UnifiedLog.truncate_to, UnifiedLog.truncate_fully_and_start_at])
+def test_a_log_that_was_cut_is_told(tmp_path: Path, cut: Callable[[UnifiedLog, int], None]) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create()
+            replica.append(bytearray(a_batch(b"x")))
+            replica.append(bytearray(a_batch(b"y")))
+            one.node.replicas.take_changed()
+            cut(replica.log, 1)
+            assert one.node.replicas.take_changed() == {replica}
 
     asyncio.run(run())
 

@@ -166,6 +166,12 @@ class LogCleaner:
             except (TidelogError, OSError) as error:
                 self._note_failure(replica, error)
                 continue
+            except Exception:
+                # One log must not keep the others from being compacted.
+                self._put_off(replica, FAILURE_BACKOFF_MS)
+                what = {"partition": str(replica.partition)}
+                logger.exception("look for what to compact broke, will retry", extra=what)
+                continue
             if cleanable is None:
                 continue
             if found is None or cleanable.dirty_ratio > found[1].dirty_ratio:
@@ -204,7 +210,7 @@ class LogCleaner:
         except SegmentsChanged as error:
             logger.info("compaction given up", extra={**what, "reason": str(error)})
         except CorruptRecordBatch as error:
-            self._not_before_ms[replica] = self._clock_ms() + DAMAGE_BACKOFF_MS
+            self._put_off(replica, DAMAGE_BACKOFF_MS)
             logger.warning(
                 "log is damaged, it is compacted once it is mended",
                 extra={**what, "reason": str(error)},
@@ -214,19 +220,23 @@ class LogCleaner:
         except (TidelogError, OSError) as error:
             self._note_failure(replica, error)
         except Exception:
-            self._not_before_ms[replica] = self._clock_ms() + FAILURE_BACKOFF_MS
+            self._put_off(replica, FAILURE_BACKOFF_MS)
             logger.exception("compaction broke, will retry", extra=what)
 
     def _note_failure(self, replica: Replica, error: Exception) -> None:
         if self._replicas.get(replica.partition) is not replica:
             return  # It was deleted under our hands.
-        self._not_before_ms[replica] = self._clock_ms() + FAILURE_BACKOFF_MS
+        self._put_off(replica, FAILURE_BACKOFF_MS)
         if isinstance(error, OSError | StorageError) and replica.note_failure(error):
             return  # The disk is full, which is said of the node.
         logger.warning(
             "compaction failed, will retry",
             extra={"partition": str(replica.partition), "reason": str(error)},
         )
+
+    def _put_off(self, replica: Replica, delay_ms: int) -> None:
+        if not replica.is_dropped:  # Nobody would have it forgotten again.
+            self._not_before_ms[replica] = self._clock_ms() + delay_ms
 
     async def _compact(self, replica: Replica, cleanable: Cleanable) -> None:
         leader_epoch = replica.leader_epoch

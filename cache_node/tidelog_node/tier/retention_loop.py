@@ -171,6 +171,7 @@ class Retention:
         is_ours = _is_ours(topic, image, self._broker_id)
         if not is_ours:
             due_ms += OTHERS_DELAY_MS
+        what = {"topic": topic.name}
         try:
             if is_ours or now_ms >= due_ms:
                 await self._tell_deletion(topic, image.cluster_id)
@@ -180,8 +181,12 @@ class Retention:
         except TidelogError as error:
             logger.warning(
                 "deleted topic not cleaned up, will retry",
-                extra={"topic": topic.name, "problem": str(error)},
+                extra={**what, "problem": str(error)},
             )
+            return CLEAN_RETRY_SECONDS
+        except Exception:
+            # One topic must not keep the others from being cleaned up.
+            logger.exception("cleaning of a deleted topic broke, will retry", extra=what)
             return CLEAN_RETRY_SECONDS
         return None
 

@@ -18,7 +18,7 @@ DELAY_SHARE = 0.25  # of the interval: how late a partition may be, so that seve
 
 
 class RetentionTimes:
-    """For one event loop."""
+    """For one event loop. A partition that was dropped is not taken in any more."""
 
     def __init__(
         self, *, interval_s: float, now: Callable[[], float], clock_ms: Callable[[], int]
@@ -34,11 +34,15 @@ class RetentionTimes:
         """Make the partition due when its interval since that time of the loop is over."""
         step_s = self.interval_s * DELAY_SHARE
         due = max(self._now(), looked_at + self.interval_s)
-        self._due.put_earlier(replica, math.ceil(due / step_s) * step_s)
+        self._put(replica, math.ceil(due / step_s) * step_s)
 
     def put_in(self, replica: TieredReplica, seconds: float) -> None:
         """Make the partition due in so many seconds, or earlier if it is already."""
-        self._due.put_earlier(replica, self._now() + seconds)
+        self._put(replica, self._now() + seconds)
+
+    def _put(self, replica: TieredReplica, due: float) -> None:
+        if not replica.is_dropped:
+            self._due.put_earlier(replica, due)
 
     def expires_at(self, replica: TieredReplica, expiry_ms: int | None) -> None:
         """Take when the next of the partition's segments expires, ``None`` for never.
@@ -46,7 +50,7 @@ class RetentionTimes:
         By the wall clock. What has expired already waits for something else: the partition is
         looked at again in an interval.
         """
-        if expiry_ms is not None and expiry_ms > self._clock_ms():
+        if expiry_ms is not None and expiry_ms > self._clock_ms() and not replica.is_dropped:
             self._expiring.put(replica, expiry_ms)
             return
         self._expiring.discard(replica)

@@ -545,7 +545,8 @@ class TierService:
         try:
             led_partitions = [self._lead(replica) for replica in replicas if self._leads(replica)]
             await self._open_held(led_partitions)
-            waits = await asyncio.gather(*(apply(led) for led in led_partitions))
+            looks = (self._guarded(led, apply) for led in led_partitions)
+            waits = await asyncio.gather(*looks)
             await self._evict_followed(r for r in replicas if r.is_follower and _is_open(r))
         except Exception:
             for replica in replicas:
@@ -553,6 +554,19 @@ class TierService:
             raise
         others_in_s = self._times.wait_s if only_due else self._retention_interval_s
         return max(0.0, min([*waits, others_in_s, await self._clean_deleted_topics()]))
+
+    async def _guarded(
+        self, led: LedPartition, look: Callable[[LedPartition], Awaitable[float]]
+    ) -> float:
+        """Return what the look at a partition returns; one that breaks keeps no other from its."""
+        try:
+            return await look(led)
+        except Exception as error:
+            self._wait(led)
+            logger.exception("retention broke, will retry", extra=_trouble(led, "retention", error))
+            wait_s = led.not_before - asyncio.get_running_loop().time()
+            self._times.put_in(led.replica, wait_s)
+            return wait_s
 
     async def _look_again_in_s(
         self, led: LedPartition, wait_s: float | None, *, expires: bool
@@ -587,10 +601,16 @@ class TierService:
         as to open it. One that cannot be opened says so where it is used.
         """
         unopened = [one.replica for one in led if one.replica.opened_log is None]
-        held = [replica for replica in unopened if self._holds_files(replica)]
+        held = [replica for replica in unopened if self._may_hold_files(replica)]
         for start in range(0, len(held), OPEN_AT_ONCE):
             some = held[start : start + OPEN_AT_ONCE]
             await asyncio.get_running_loop().run_in_executor(self._executor, _open_each, some)
+
+    def _may_hold_files(self, replica: TieredReplica) -> bool:
+        try:
+            return self._holds_files(replica)
+        except OSError:
+            return True  # To open the log says what is wrong.
 
     def _tells_of_topic(self, led: LedPartition) -> bool:
         """Whether it is this partition's leader that has the bucket tell of its topic.
@@ -601,7 +621,7 @@ class TierService:
         return is_first and led.replica.config.remote_storage_enable and self.client.may_answer
 
     async def _is_worth_opening(self, led: LedPartition) -> bool:
-        if led.replica.opened_log is not None or self._holds_files(led.replica):
+        if led.replica.opened_log is not None or self._may_hold_files(led.replica):
             return True
         found: list[bool] = []
 

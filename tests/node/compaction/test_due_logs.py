@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import CorruptRecordBatch, StoreUnavailable
+from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.log_changes import LogChanges
@@ -21,14 +24,30 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}
 START_MS = 1_000_000_000
 
 
+class StuckTier(CopylessTier):
+    """Answers when a test lets it, and then not well."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.problem: Exception | None = None
+
+    async def compacted_up_to(self, _: object) -> int | None:
+        if self.problem is None:
+            return None
+        self.is_asked.set()
+        await self.may_answer.wait()
+        raise self.problem
+
+
 class Cleaning:
     """A node whose cleaner is told by hand, at a time that a test sets."""
 
     def __init__(self, node: LedNode) -> None:
         self.node, self.now_ms = node, START_MS
+        self.tier = StuckTier()
         self.cleaner = LogCleaner(
             replicas=node.replicas,
-            tier=CopylessTier(),
+            tier=self.tier,
             node_config=NodeConfig,
             clock_ms=lambda: self.now_ms,
             may_expire=lambda: True,
@@ -152,3 +171,46 @@ def test_a_deleted_log_is_forgotten(tmp_path: Path) -> None:
             assert not one.is_looked_at(replica)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "problem", [ValueError("a bug"), CorruptRecordBatch("damaged"), StoreUnavailable("gone")]
+)
+def test_a_log_that_is_deleted_while_its_compaction_fails_is_forgotten(
+    tmp_path: Path, problem: Exception
+) -> None:
+    async def run() -> None:
+        async with cleaning(tmp_path) as one:
+            one.tier.problem = problem
+            await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+            found = one.cleaner._dirtiest()
+            assert found is not None
+            attempt = asyncio.create_task(one.cleaner._attempt(*found))
+            await one.tier.is_asked.wait()
+            await one.node.delete_topic()
+            one.changes.tell()
+            one.tier.may_answer.set()
+            await attempt
+            assert not one.cleaner._not_before_ms
+
+    asyncio.run(run())
+
+
+def test_a_log_that_breaks_the_look_at_it_keeps_no_other_from_compaction(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cleaning(tmp_path) as one:
+            replica = await one.node.create_topic(replicas=(1,), partition_count=2, **COMPACTED)
+            broken = one.node.replicas.get(TopicPartition(replica.partition.topic, 1))
+            one.cleaner._holds_files = no_answer
+            await one.node.configure(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+            one.fill(replica)
+            assert broken is not None
+            assert one.is_looked_at(broken)
+            assert one.is_due()
+            assert broken in one.cleaner._not_before_ms
+
+    asyncio.run(run())
+
+
+def no_answer(_: Replica) -> bool:
+    raise ValueError("a bug")

@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
@@ -32,6 +33,7 @@ from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_node.flushing import Flusher
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.replicas import Replica
+from tidelog_node.tier import retention_loop
 from tidelog_node.tier.retention_loop import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
@@ -556,6 +558,45 @@ def test_a_deleted_topic_that_cannot_go_keeps_no_other_from_it(tmp_path: Path) -
             assert await node.store.get(damaged.item_id) is not None
             await node.store.commit([Write(item.id, item.body, item.version + 1, False)])
             await eventually(partial(is_gone, damaged))
+
+    asyncio.run(run())
+
+
+def test_a_deleted_topic_that_breaks_its_cleaning_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_id, whole_ids = UUID(int=2), {UUID(int=1), UUID(int=3)}
+
+    class BreakingStore(SqliteMetadataStore):
+        async def list(self, collection: str, *args: Any, **kwargs: Any) -> Any:
+            if collection == records.segment_collection(broken_id, 0):
+                raise ValueError("a bug")
+            return await super().list(collection, *args, **kwargs)
+
+    monkeypatch.setattr(tier_node, "SqliteMetadataStore", BreakingStore)
+    monkeypatch.setattr(retention_loop, "CLEANED_AT_ONCE", 1)
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            tombstones = [
+                DeletedTopic(
+                    topic_id=topic_id,
+                    name=f"gone-{topic_id.int}",
+                    partition_count=1,
+                    deleted_ms=node.clock.now_ms - 60_001,
+                )
+                for topic_id in (broken_id, *whole_ids)
+            ]
+            await node.store.commit([records.put(one) for one in tombstones])
+            await node.view.refresh()
+
+            async def are_whole_gone() -> bool:
+                # The node's own round may be at it, too, and the one that comes second waits.
+                await node.tier.apply_retention()
+                left = await node.store.list(records.DELETED_TOPIC_COLLECTION)
+                return [DeletedTopic.from_item(item).topic_id for item in left] == [broken_id]
+
+            await eventually(are_whole_gone)
 
     asyncio.run(run())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.replicas import Replica
+from tidelog_node.tier.led_partition import TieredReplica
 from tidelog_node.tier.retention_times import RetentionTimes
+from tidelog_node.tier.service import RETRY_DELAY_S_MIN
 
 from tests.node.tier.tier_node import CONFIG, TierNode, eventually, running_node
 
@@ -172,6 +175,67 @@ def test_a_deleted_partition_is_forgotten(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_partition_that_is_deleted_while_it_is_looked_at_is_forgotten(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs=LIMITED)
+            node.produce_segments(replica, 2)
+            await node.wait_copied(replica, 2)
+            times, led = node.tier._times, node.tier._lead(replica)
+            async with led.lock:
+                looking = asyncio.create_task(node.tier.apply_retention())
+                await asyncio.sleep(0)
+                await node.delete_topic()
+                node.changes.tell()
+                assert replica not in times._due
+            await looking
+            assert replica not in times._due
+            assert replica not in times._expiring
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_breaks_retention_keeps_no_other_from_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            broken = await node.create_topic("broken", configs=LIMITED)
+            other = await node.create_topic("other", configs=LIMITED)
+            for replica in (broken, other):
+                node.produce_segments(replica, 2)
+                await node.wait_copied(replica, 2)
+            node.clock.now_ms += 2 * HOUR_MS
+            node.tier._lead(broken).not_before = None  # type: ignore[assignment]
+            await node.tier.apply_retention()
+            assert (broken.log.log_start_offset, other.log.log_start_offset) == (0, 100)
+            assert broken in node.tier._times._due
+            await asyncio.sleep(RETRY_DELAY_S_MIN)
+            await node.tier.apply_retention()
+            assert broken.log.log_start_offset == 100
+
+    asyncio.run(run())
+
+
+def test_a_directory_that_cannot_be_read_keeps_no_other_partition_from_retention(
+    tmp_path: Path,
+) -> None:
+    def holds_files(replica: TieredReplica) -> bool:
+        if replica.partition.topic == "broken":
+            raise OSError(errno.EIO, "the disk does not answer")
+        return True
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            node.tier._holds_files = holds_files
+            await node.create_topic("broken", configs=LIMITED)
+            other = await node.create_topic("other", configs=LIMITED)
+            node.produce_segments(other, 2)
+            node.clock.now_ms += 2 * HOUR_MS
+            await node.tier.apply_retention()
+            assert other.log.log_start_offset == 100
+
+    asyncio.run(run())
+
+
 # -- the times alone --
 
 
@@ -186,8 +250,12 @@ def times() -> RetentionTimes:
     return RetentionTimes(interval_s=40.0, now=lambda: Clocks.now, clock_ms=lambda: Clocks.wall_ms)
 
 
+class HeldReplica:
+    is_dropped = False
+
+
 def a_replica() -> Any:
-    return object()
+    return HeldReplica()
 
 
 def test_partitions_that_are_due_one_after_the_other_go_together(times: RetentionTimes) -> None:
@@ -255,5 +323,17 @@ def test_a_partition_of_which_nothing_expires_is_never_due(times: RetentionTimes
     replica = a_replica()
     times.expires_at(replica, Clocks.wall_ms + 1)
     times.expires_at(replica, None)
+    Clocks.now, Clocks.wall_ms = 1e9, 10**12
+    assert times.take() == []
+
+
+def test_a_partition_that_was_dropped_is_never_due(times: RetentionTimes) -> None:
+    """Nobody would have it forgotten again."""
+    replica = a_replica()
+    times.expires_at(replica, Clocks.wall_ms + 1)
+    replica.is_dropped = True
+    times.put_in(replica, 1.0)
+    times.put_regular(replica, 100.0)
+    times.expires_at(replica, Clocks.wall_ms + 1)
     Clocks.now, Clocks.wall_ms = 1e9, 10**12
     assert times.take() == []
