@@ -543,7 +543,11 @@ class SessionFetch(ServedFetch):
             # Afterwards: noting a follower's fetch tells those who watch, and may end that.
             if replica is not None:
                 partition.watch(replica)
-                if not partition_has_news and self._is_at_end(replica, partition, result):
+                if (
+                    not partition_has_news
+                    and not reading.is_of_tier(wanted)
+                    and self._is_at_end(replica, partition, result)
+                ):
                     session.settle(partition)
                     continue
             else:

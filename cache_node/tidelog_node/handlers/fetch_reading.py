@@ -102,6 +102,10 @@ class Reading:
     has_more: bool = False  # nothing was found, and there are partitions yet to look at
     tier_reads: list[TierRead] = field(default_factory=list)
 
+    def is_of_tier(self, wanted: FetchPartition) -> bool:
+        """Whether the partition read last is left to the tier: its result must keep its place."""
+        return bool(self.tier_reads) and self.tier_reads[-1].wanted is wanted
+
 
 class PartitionReader:
     """Reads partitions that this node leads, or follows where a consumer may read those."""
