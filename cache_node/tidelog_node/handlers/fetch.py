@@ -668,24 +668,31 @@ class _LongPoll(OwedReply):
         self._is_due = False
         if self._is_over:
             return
-        if self._is_woken or is_last:
-            reading = self._served.read(is_new=False)
-        else:
-            reading = self._served.read_on()
-        missing_bytes = self._served.request.min_bytes - reading.size_bytes
-        if missing_bytes > 0 and not (is_last or reading.must_answer or reading.tier_reads):
-            # Of what is appended between two looks of many, none is forgotten.
-            self._missing_bytes = (
-                missing_bytes if self._is_woken else min(missing_bytes, self._missing_bytes)
-            )
-            self._is_woken = False
-            if reading.has_more:
-                self.look_soon()
+        try:
+            reply = self._answer(is_last)
+        except Exception as problem:
+            # Nobody above is concerned: this may be called for another connection's request.
+            self.give_up()
+            self.fail(problem)
             return
-        # What was evicted while we waited comes back empty here, and is asked for again.
-        reply = self._served.reply(reading)
-        self.give_up()
-        self.settle(reply)
+        if reply is not None:
+            self.give_up()
+            self.settle(reply)
+
+    def _answer(self, is_last: bool) -> Reply | None:
+        """Return the answer, ``None`` if there is not enough for one yet."""
+        served, is_woken = self._served, self._is_woken
+        self._is_woken = False
+        reading = served.read(is_new=False) if is_woken or is_last else served.read_on()
+        missing_bytes = served.request.min_bytes - reading.size_bytes
+        if missing_bytes <= 0 or is_last or reading.must_answer or reading.tier_reads:
+            # What was evicted while we waited comes back empty here, and is asked for again.
+            return served.reply(reading)
+        # What was appended between two looks of one round stays counted.
+        self._missing_bytes = missing_bytes if is_woken else min(missing_bytes, self._missing_bytes)
+        if reading.has_more:
+            self.look_soon()
+        return None
 
     def give_up(self) -> None:
         """Wait no more."""

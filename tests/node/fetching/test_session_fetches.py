@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,29 @@ def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(tmp_path:
             assert not isinstance(second, list)
             client.take(await second)
             assert [bool(answer.records) for answer in client.answered.values()] == [True]
+
+    asyncio.run(scenario())
+
+
+def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: Path) -> None:
+    """Its records are lost on the disk. The next request of the session ends its wait."""
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,))
+            client = await settled_client(world, "t", 1)
+            limits = {"max_wait_ms": WAIT_MS, "min_bytes": 10_000}
+            first = world.handler.handle(client.next_request(**limits), client.version, 1)
+            assert isinstance(first, OwedReply)
+            append(world.replica("t"))
+            (path,) = world.replica("t").log.directory.glob("*.log")
+            os.truncate(path, path.stat().st_size - 1)
+            client.epoch += 1
+            second = world.handler.handle(client.next_request(**limits), client.version, 2)
+            assert isinstance(second, OwedReply)
+            with pytest.raises(OSError, match="ends before byte"):
+                await first
+            assert not second.is_settled
 
     asyncio.run(scenario())
 
