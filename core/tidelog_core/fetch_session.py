@@ -17,25 +17,29 @@ Fetcher and node must agree on what is in the session, so:
 - A partition whose records came must be named with its next offset, or be forgotten: the node
   would send the same records again.
 
-One fetch names a bounded number of partitions; further fetches tell the rest. A node that gives
-no session, or lets none grow, is told all of them with every fetch, or a part of them in turn
-where they are more than one fetch may name.
+One fetch names a bounded number of new partitions; further fetches tell the rest. It names all
+that have moved on, up to what a fetch may name at all, and all that are to be forgotten: of more
+than that a full fetch begins another session. A node that gives no session, or lets none grow, is
+told all of them with every fetch. Where they are more than one fetch may name it is told a part of
+them in turn, and of a node that lets none grow no session is asked for a while: it would have the
+same part each time, and would not grow.
 
 Source: KIP-227; Kafka's ``FetchSessionHandler``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from tidelog_core.errors import ErrorCode
 
 NO_SESSION = 0
-SESSIONLESS_EPOCH = -1
+SESSIONLESS_EPOCH = -1  # of a fetch that asks for no session; with a session's id it ends that
 FULL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
+GROWTH_RETRY_SECONDS = 120.0  # a node has room once it may end sessions unused for so long
 
 SESSION_ERRORS = frozenset(
     {
@@ -69,19 +73,27 @@ class FetcherSession(Generic[Key, Wanted]):
     what changes: nothing here goes through all partitions but a full fetch.
     """
 
-    def __init__(self, *, named_max: int, named_sessionless_max: int) -> None:
-        """Bound the partitions of one fetch: with a session, and with a node that gives none."""
+    def __init__(self, *, new_max: int, named_max: int, clock_s: Callable[[], float]) -> None:
+        """Bound what one fetch names.
+
+        ``new_max`` bounds the partitions that come into the session, ``named_max`` all that are
+        named, those to forget among them. ``clock_s`` only measures how much time goes by.
+        """
+        self._new_max = new_max
         self._named_max = named_max
-        self._named_sessionless_max = named_sessionless_max
+        self._clock_s = clock_s
         self._wanted: dict[Key, Wanted] = {}  # those that changed last at the end
         # Of this session, or of the last fetch without one: what the node has been told.
         self._told: dict[Key, Wanted] = {}
-        self._untold: dict[Key, None] = {}  # wanted, and not told so; oldest first
+        # Wanted, and not told so, oldest first: those not in the session, and the others.
+        self._new: dict[Key, None] = {}
+        self._moved: dict[Key, None] = {}
         self._to_forget: dict[Key, None] = {}  # told, and to be forgotten before all else
         self._id = NO_SESSION
         self._epoch = FULL_EPOCH  # of the next fetch
         self._is_declined = False  # the last full fetch got no session, or one that may not grow
         self._has_grown = False  # by a fetch under way
+        self._grows_from = float("-inf")  # ``clock_s`` from which a session may grow
         self._is_full_under_way = False
         self._under_way_count = 0
 
@@ -102,7 +114,7 @@ class FetcherSession(Generic[Key, Wanted]):
     @property
     def has_news(self) -> bool:
         """Whether there is something to tell the node."""
-        return bool(self._untold or self._to_forget) or self._epoch == FULL_EPOCH
+        return bool(self._new or self._moved or self._to_forget) or self._epoch == FULL_EPOCH
 
     def told(self, key: Key) -> Wanted | None:
         """Return how the node was last asked for the partition, ``None`` if it was not."""
@@ -114,16 +126,19 @@ class FetcherSession(Generic[Key, Wanted]):
         """Ask for the partition like this from the next fetch on."""
         self._wanted.pop(key, None)
         self._wanted[key] = wanted
-        if key in self._to_forget or self._told.get(key) != wanted:
-            self._untold[key] = None
+        if key in self._to_forget or key not in self._told:
+            self._new[key] = None
+        elif self._told[key] != wanted:
+            self._moved[key] = None
         else:
-            self._untold.pop(key, None)
+            self._moved.pop(key, None)
 
     def forget(self, key: Key) -> None:
         """Ask for the partition no more."""
         if self._wanted.pop(key, None) is None:
             return
-        self._untold.pop(key, None)
+        self._new.pop(key, None)
+        self._moved.pop(key, None)
         if key in self._told:
             self._to_forget[key] = None
 
@@ -140,12 +155,25 @@ class FetcherSession(Generic[Key, Wanted]):
     def next_fetch(self) -> SessionFetch[Key, Wanted] | None:
         """Return what to say next, ``None`` where nothing is wanted.
 
-        Nothing may be under way before a full fetch.
+        Nothing may be under way before a full fetch. Also ``None`` where only that can say what
+        there is to say, and something is under way.
         """
         if not self._wanted:
             return None
+        if len(self._to_forget) > self._named_max:
+            if self._under_way_count:
+                return None
+            self.restart()
         self._under_way_count += 1
         return self._next_full() if self._epoch == FULL_EPOCH else self._next_incremental()
+
+    def last_fetch(self) -> SessionFetch[Key, Wanted] | None:
+        """Return what ends the node's session, ``None`` where there is none."""
+        session_id, self._id = self._id, NO_SESSION
+        self.restart()
+        if session_id == NO_SESSION:
+            return None
+        return SessionFetch(session_id, SESSIONLESS_EPOCH, [], [], False)
 
     def on_answer(self, error: ErrorCode, session_id: int, answered: Collection[Key]) -> bool:
         """Take the answer to the oldest fetch under way; return whether it may be used.
@@ -158,6 +186,8 @@ class FetcherSession(Generic[Key, Wanted]):
             if error is ErrorCode.fetch_session_id_not_found:
                 self._id = NO_SESSION
                 self._is_declined = self._has_grown
+                if self._has_grown:
+                    self._grows_from = self._clock_s() + GROWTH_RETRY_SECONDS
             self.restart()
             return False
         if is_full:
@@ -186,12 +216,13 @@ class FetcherSession(Generic[Key, Wanted]):
         self._is_full_under_way = self._has_grown = False
         self._under_way_count = 0
         self._told.clear()
-        self._untold.clear()
+        self._new.clear()
+        self._moved.clear()
         self._to_forget.clear()
 
     def _next_full(self) -> SessionFetch[Key, Wanted]:
         assert self._under_way_count == 1, "a full fetch comes alone"
-        named_max = self._named_sessionless_max if self._is_declined else self._named_max
+        named_max = self._named_max if self._is_declined else self._new_max
         named = list(islice(self._wanted.items(), named_max))
         self._told = dict(named)
         self._to_forget.clear()
@@ -201,28 +232,36 @@ class FetcherSession(Generic[Key, Wanted]):
                 del self._wanted[key]
                 self._wanted[key] = wanted
         rest = () if is_whole else (key for key in self._wanted if key not in self._told)
-        self._untold = dict.fromkeys(rest)
+        self._new = dict.fromkeys(rest)
+        self._moved.clear()
         self._is_full_under_way = True
         self._epoch = FULL_EPOCH + 1
-        return SessionFetch(self._id, FULL_EPOCH, named, [], self._is_declined)
+        must_grow = self._is_declined and not is_whole
+        may_ask = not must_grow or self._clock_s() >= self._grows_from
+        epoch = FULL_EPOCH if may_ask else SESSIONLESS_EPOCH
+        return SessionFetch(self._id, epoch, named, [], self._is_declined)
 
     def _next_incremental(self) -> SessionFetch[Key, Wanted]:
         epoch = self._epoch
         self._epoch = epoch % EPOCH_MAX + 1
-        forgotten = list(islice(self._to_forget, self._named_max))
+        forgotten = list(self._to_forget)
+        self._to_forget.clear()
         for key in forgotten:
-            del self._to_forget[key]
             del self._told[key]
-        named: list[tuple[Key, Wanted]] = []
-        if not self._to_forget:
-            gone = set(forgotten)
-            for key in self._untold:  # Compiled, a generator of those to name would be a list.
-                if len(forgotten) + len(named) >= self._named_max:
-                    break
-                if key not in gone:
-                    named.append((key, self._wanted[key]))
-        for key, wanted in named:
-            del self._untold[key]
-            self._has_grown = self._has_grown or key not in self._told
+        room = self._named_max - len(forgotten)
+        gone = set(forgotten)
+        new: list[tuple[Key, Wanted]] = []
+        for key in self._new:  # Compiled, a generator of those to name would be a list.
+            if len(new) >= min(room, self._new_max):
+                break
+            if key not in gone:
+                new.append((key, self._wanted[key]))
+        for key, wanted in new:
+            del self._new[key]
             self._told[key] = wanted
-        return SessionFetch(self._id, epoch, named, forgotten, not self.has_news)
+        self._has_grown = self._has_grown or bool(new)
+        moved = [(key, self._wanted[key]) for key in islice(self._moved, room - len(new))]
+        for key, wanted in moved:
+            del self._moved[key]
+            self._told[key] = wanted
+        return SessionFetch(self._id, epoch, moved + new, forgotten, not self.has_news)

@@ -6,7 +6,13 @@ from random import Random
 
 import pytest
 from tidelog_core.errors import ErrorCode
-from tidelog_core.fetch_session import EPOCH_MAX, FetcherSession, SessionFetch
+from tidelog_core.fetch_session import (
+    EPOCH_MAX,
+    GROWTH_RETRY_SECONDS,
+    SESSIONLESS_EPOCH,
+    FetcherSession,
+    SessionFetch,
+)
 
 NONE = ErrorCode.none
 Fetch = SessionFetch[str, int]
@@ -14,8 +20,20 @@ Answer = tuple[ErrorCode, int, list[str]]
 """Error, session id, the partitions answered."""
 
 
-def a_session(*, named_max: int = 100, sessionless_max: int = 100) -> FetcherSession[str, int]:
-    return FetcherSession(named_max=named_max, named_sessionless_max=sessionless_max)
+class Clock:
+    """The time, as a test sets it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def a_session(
+    *, new_max: int = 100, named_max: int = 100, clock_s: Clock | None = None
+) -> FetcherSession[str, int]:
+    return FetcherSession(new_max=new_max, named_max=named_max, clock_s=clock_s or Clock())
 
 
 class Kept:
@@ -37,7 +55,7 @@ class ModelNode:
         self._last_id = 0
 
     def answer(self, fetch: Fetch) -> Answer:
-        if fetch.session_epoch == 0:
+        if fetch.session_epoch <= 0:
             return self._full(fetch)
         kept = self.sessions.get(fetch.session_id)
         if kept is None:
@@ -71,7 +89,7 @@ class ModelNode:
         assert not fetch.forgotten
         self.sessions.pop(fetch.session_id, None)
         named = dict(fetch.named)
-        if len(self.sessions) >= self.slots:
+        if fetch.session_epoch < 0 or len(self.sessions) >= self.slots:
             return NONE, 0, list(named)
         self._last_id += 1
         self.sessions[self._last_id] = kept = Kept(named)
@@ -154,7 +172,7 @@ def test_what_is_forgotten_wanted_and_forgotten_again_is_only_forgotten() -> Non
 
 def test_many_partitions_are_told_in_parts_and_only_the_last_part_may_wait() -> None:
     keys = [f"p{index}" for index in range(7)]
-    session, node = a_session(named_max=3), ModelNode(Random(1))
+    session, node = a_session(new_max=3), ModelNode(Random(1))
     for key in keys:
         session.want(key, 0)
     fetches = [exchange(session, node) for _ in range(4)]
@@ -165,17 +183,76 @@ def test_many_partitions_are_told_in_parts_and_only_the_last_part_may_wait() -> 
         [],
     ]
     assert [fetch.may_wait for fetch in fetches] == [False, False, True, True]
+
+
+def test_all_that_are_to_be_forgotten_are_at_once() -> None:
+    """The node would count the fetcher as one that still has what the others say."""
+    keys = [f"p{index}" for index in range(7)]
+    session, node = established(*keys, new_max=7)
+    session._new_max = 2
     for key in keys[:5]:
         session.forget(key)
     session.want("new", 1)
-    fetches = [exchange(session, node) for _ in range(2)]
-    assert [fetch.forgotten for fetch in fetches] == [keys[:3], keys[3:5]]
-    assert [fetch.named for fetch in fetches] == [[], [("new", 1)]]
-    assert [fetch.may_wait for fetch in fetches] == [False, True]
+    assert exchange(session, node) == SessionFetch(1, 1, [("new", 1)], keys[:5], may_wait=True)
+
+
+def test_more_to_forget_than_a_fetch_may_name_begins_another_session() -> None:
+    keys = [f"p{index}" for index in range(7)]
+    session, node = established(*keys, new_max=7, named_max=7)
+    session._named_max = 4
+    under_way = session.next_fetch()
+    for key in keys[:5]:
+        session.forget(key)
+    assert under_way is not None
+    assert session.next_fetch() is None  # A full fetch comes alone.
+    assert session.on_answer(*node.answer(under_way))
+    fetch = exchange(session, node)
+    assert fetch == SessionFetch(1, 0, [("p5", 0), ("p6", 0)], [], may_wait=False)
+    assert list(node.sessions) == [2]
+
+
+def test_all_that_have_moved_are_named_whatever_is_new() -> None:
+    """The node would send the same records again."""
+    keys = [f"p{index}" for index in range(7)]
+    session, node = established(*keys, new_max=7, named_max=9)
+    session._new_max = 3
+    new = [f"n{index}" for index in range(4)]
+    for key in new:
+        session.want(key, 0)
+    for key in keys:
+        session.want(key, 1)
+    named = [[key for key, _ in exchange(session, node).named] for _ in range(3)]
+    assert named == [keys[:6] + new[:3], [keys[6], new[3]], []]
+
+
+def test_records_of_many_hot_partitions_are_sent_once() -> None:
+    keys = [f"p{index}" for index in range(1_000)]
+    session, node = a_session(new_max=250, named_max=10_000), ModelNode(Random(1))
+    session_id = appended = sent = 0
+    for key in keys:
+        session.want(key, 0)
+    while session.has_news:
+        exchange(session, node)
+    (session_id,) = node.sessions
+    for end in range(1, 6):
+        appended += len(keys)
+        while True:
+            fetch = session.next_fetch()
+            assert fetch is not None
+            node.answer(fetch)
+            offsets = node.sessions[session_id].partitions
+            found = [key for key in keys if offsets[key] < end]
+            assert session.on_answer(NONE, session_id, found)
+            sent += sum(end - offsets[key] for key in found)
+            for key in found:
+                session.want(key, end)
+            if not found:
+                break
+    assert sent == appended
 
 
 def test_a_node_without_sessions_is_told_everything_each_time() -> None:
-    session, node = a_session(named_max=2), ModelNode(Random(1), slots=0)
+    session, node = a_session(new_max=2), ModelNode(Random(1), slots=0)
     for key in "abc":
         session.want(key, 0)
     assert [key for key, _ in exchange(session, node).named] == ["a", "b"]
@@ -192,7 +269,7 @@ def test_a_node_without_sessions_is_told_everything_each_time() -> None:
 
 def test_a_node_that_lets_no_session_grow_is_told_everything_at_once() -> None:
     """Or it would be asked for a session that grows, again and again."""
-    session, node = a_session(named_max=2, sessionless_max=4), ModelNode(Random(1))
+    session, node = a_session(new_max=2, named_max=4), ModelNode(Random(1))
     for key in "abc":
         session.want(key, 0)
     exchange(session, node)
@@ -203,8 +280,38 @@ def test_a_node_that_lets_no_session_grow_is_told_everything_at_once() -> None:
     assert fetch == SessionFetch(0, 0, [("a", 0), ("b", 0), ("c", 0)], [], may_wait=True)
 
 
+def test_a_session_that_cannot_grow_to_all_is_not_asked_for_before_there_may_be_room() -> None:
+    """Or the same part of it would be opened again and again, and none grows."""
+    clock = Clock()
+    session = a_session(new_max=1, named_max=2, clock_s=clock)
+    node = ModelNode(Random(1))
+    for key in "abc":
+        session.want(key, 0)
+    exchange(session, node)
+    session.next_fetch()
+    assert not session.on_answer(ErrorCode.fetch_session_id_not_found, 0, [])
+    fetches = [exchange(session, node) for _ in range(3)]
+    assert [fetch.session_epoch for fetch in fetches] == [SESSIONLESS_EPOCH] * 3
+    assert [[key for key, _ in fetch.named] for fetch in fetches] == [
+        ["a", "b"],
+        ["c", "a"],
+        ["b", "c"],
+    ]
+    clock.now_s += GROWTH_RETRY_SECONDS
+    assert exchange(session, node).session_epoch == 0
+    assert session.is_established
+
+
+def test_the_last_fetch_ends_the_session() -> None:
+    session, _ = established("a")
+    session.next_fetch()
+    assert session.last_fetch() == SessionFetch(1, SESSIONLESS_EPOCH, [], [], may_wait=False)
+    assert session.last_fetch() is None
+    assert session.next_fetch() == SessionFetch(0, 0, [("a", 0)], [], may_wait=False)
+
+
 def test_too_many_partitions_for_a_node_without_sessions_have_their_turns() -> None:
-    session = a_session(named_max=1, sessionless_max=2)
+    session = a_session(new_max=1, named_max=2)
     node = ModelNode(Random(1), slots=0)
     for key in "abc":
         session.want(key, 0)
@@ -313,7 +420,7 @@ def test_exactly_what_is_given_is_wanted() -> None:
 def test_fetcher_and_node_agree_whatever_is_lost_or_mixed_up(seed: int) -> None:
     """After each answer that is used the node has what the fetcher has told it, no more."""
     random = Random(seed)
-    session = a_session(named_max=random.choice([1, 2, 5, 100]))
+    session = a_session(new_max=random.choice([1, 2]), named_max=random.choice([2, 5, 100]))
     node = ModelNode(random, slots=random.choice([0, 1, 2, 3]))
     keys = [f"p{index}" for index in range(random.choice([1, 3, 8]))]
     wanted: dict[str, int] = {}

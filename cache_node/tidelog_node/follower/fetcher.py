@@ -67,9 +67,9 @@ logger = logging.getLogger(__name__)
 
 TROUBLE_SECONDS = 5.0  # before a partition with a broken log or answer is tried again
 CONNECT_SECONDS_MAX = 5.0
-# Partitions that one fetch names: with their topics no more than the leader handles without a
-# rest, see ``partition_pace``.
-NAMED_MAX = 250
+# Partitions that one fetch brings into the session: with their topics no more than the leader
+# handles without a rest, see ``partition_pace``.
+NEW_MAX = 250
 
 PartitionKey = tuple[bytes, int]
 """Topic id as the wire has it, which hashes faster than a ``UUID``, and partition."""
@@ -185,7 +185,7 @@ class LeaderFetcher:
         self._partitions: dict[PartitionKey, _Followed] = {}
         elements_max = owner.node_config().socket_request_max_partitions
         self._session: FetcherSession[PartitionKey, ReplicaFetch] = FetcherSession(
-            named_max=NAMED_MAX, named_sessionless_max=elements_max // 2
+            new_max=NEW_MAX, named_max=elements_max // 2, clock_s=self._loop.time
         )
         self._session_lost_at = float("-inf")  # the loop's time
         self._partition_max_bytes = -1  # as the leader was told

@@ -9,6 +9,7 @@ with each.
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -26,10 +27,10 @@ from tidelog.options import ConsumerOptions
 from tidelog.wire.connection import Connection
 from tidelog.wire.requests import FETCH_BY_ID, FETCH_BY_NAME, Api, supports
 
-# Partitions that a fetch names: with their topics no more than the fewest that a Tidelog node may
-# be set to take, and without a session half of what it takes by default.
-NAMED_MAX = 500
-NAMED_SESSIONLESS_MAX = 10_000
+# Partitions that a fetch brings into a session: with their topics no more than the fewest that a
+# Tidelog node may be set to take; and that it names at all: half of what a node takes by default.
+NEW_MAX = 500
+NAMED_MAX = 10_000
 
 _Key = tuple[str | UUID, int]
 """How a request names a partition: by topic name or id, and number."""
@@ -73,7 +74,7 @@ class NodeFetches:
         self._has_ids = True  # topics have been named by their ids last
         self._is_refused = False  # the last answer of a session could not be used
         self._session: FetcherSession[_Key, _Wanted] = FetcherSession(
-            named_max=NAMED_MAX, named_sessionless_max=NAMED_SESSIONLESS_MAX
+            new_max=NEW_MAX, named_max=NAMED_MAX, clock_s=time.monotonic
         )
 
     async def fetch(self, connection: Connection, states: Sequence[PartitionState]) -> Fetched:

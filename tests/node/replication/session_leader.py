@@ -72,6 +72,7 @@ class SessionLeader:
         self.seen: list[Seen] = []
         self.answered: list[list[int]] = []  # the partitions of each answer
         self.connection_count = 0
+        self.sent_count = 0  # records
         self.answers_to_lose = 0
         self.next_error = ErrorCode.none  # of the next answer, instead of it
         self._last_id = 0
@@ -168,7 +169,10 @@ class SessionLeader:
                 break
             with suppress(TimeoutError):
                 await asyncio.wait_for(stir.wait(), left)
-        for index, _, high_watermark, log_start_offset, _ in results:
+        for index, _, high_watermark, log_start_offset, records in results:
+            if records:
+                offset = kept.offsets[self.topic_id, index]
+                self.sent_count += len(self.logs[index].batches) - offset
             kept.heard[self.topic_id, index] = (high_watermark, log_start_offset)
         self.answered.append([result[0] for result in results])
         return _encode(correlation_id, ErrorCode.none, session_id, self.topic_id, results)

@@ -312,7 +312,7 @@ def test_a_leader_without_sessions_is_asked_for_everything_each_time(tmp_path: P
 def test_many_partitions_come_into_the_session_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "NAMED_MAX", 7)
+    monkeypatch.setattr(fetcher, "NEW_MAX", 7)
 
     async def test() -> None:
         async with following(tmp_path, partition_count=40) as (node, leader):
@@ -323,6 +323,28 @@ def test_many_partitions_come_into_the_session_in_parts(
             assert [seen.max_wait_ms for seen in leader.seen] == [0] * 5 + [LONG_MS]
             leader.append(39, b"record")
             await eventually(lambda: node.replica(39).log.high_watermark == 1, "it is followed")
+
+    run(test())
+
+
+def test_records_of_many_hot_partitions_are_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "NEW_MAX", 7)
+    count, rounds = 40, 4
+
+    async def test() -> None:
+        async with following(tmp_path, partition_count=count) as (node, leader):
+            await held(leader)
+            for end in range(1, rounds + 1):
+                for index in range(count):
+                    leader.append(index, b"record")
+                logs = [node.replica(index).log for index in range(count)]
+                await eventually(
+                    lambda: all(log.log_end_offset == end for log in logs),  # noqa: B023
+                    "all are there",
+                )
+            assert leader.sent_count == count * rounds
 
     run(test())
 
