@@ -439,6 +439,9 @@ class SimNode:
         self._after_change()
 
     def _take_partition(self, partition: Partition) -> None:
+        before = self.state.partition
+        if before is not None and before.version < partition.version:
+            self.peer_leases.note_written(before, partition, self.now())
         leads = self.clerk.leads(partition)
         if leads and self.state.leader is None:
             self._reach_tier()
@@ -485,8 +488,8 @@ class SimNode:
         partition = self.state.partition
         if partition is None or self._partition_busy:
             return
-        appointers = Appointers(self.brokers, self._is_live)
-        written_for = {b for b in partition.replicas if appointers.of(b) == self.broker_id}
+        appointers = Appointers(self.brokers, self._is_live, self.peer_leases.is_unfit)
+        written_for = self._find_written_for(partition, appointers, now_ms)
         change = self.clerk.relieve(partition, self.peer_leases, written_for, now_ms=now_ms)
         if change is not None and not self.is_draining:
             self._commit_decided(change)
@@ -498,9 +501,9 @@ class SimNode:
         if self.is_draining:
             change = leave_isr(partition, self.broker_id)
         else:
-            appointing = appointers.of(partition.leader)
+            writers = appointers.of(partition.leader)
             change = None
-            if appointing == self.broker_id:
+            if partition.leader in written_for:
                 change = self.clerk.appoint(partition, self.peer_leases, now_ms=now_ms)
             if change is None:
                 change = self.clerk.takeover(
@@ -508,10 +511,24 @@ class SimNode:
                     self.peer_leases,
                     is_unclean_allowed=self._s.is_unclean_allowed,
                     now_ms=now_ms,
-                    is_appointed=appointing not in (None, self.broker_id),
+                    is_appointed=any(b != self.broker_id for b in writers[:1]),
                 )
         if change is not None:
             self._commit_decided(change)
+
+    def _find_written_for(
+        self, partition: Partition, appointers: Appointers, now_ms: float
+    ) -> set[int]:
+        """Return the dead that this broker writes for by now."""
+        written_for = set()
+        for broker_id in partition.replicas:
+            unattended_ms = self.peer_leases.unattended_ms(broker_id, now_ms)
+            if unattended_ms is not None:
+                wait_ms = appointers.wait_ms(
+                    self.broker_id, broker_id, unattended_ms, step_in_delay_ms=STEP_IN_DELAY_MS
+                )
+                written_for |= {broker_id} if wait_ms == 0 else set()
+        return written_for
 
     def _commit_decided(self, change: PartitionChange) -> None:
         self._partition_busy = True
@@ -875,6 +892,8 @@ class SimNode:
         """Hand over, leave the ISR and stop being a replica that counts."""
         if self.is_up and self.is_ready:
             self.is_draining = True
+            if self.lease is not None:
+                self.lease.is_unfit = True
             if self.state.follower is not None:
                 self.state.follower.stop()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 from tidelog_core.config import NodeConfig, topic_config
@@ -32,6 +33,7 @@ from tidelog_node.membership.membership import Membership
 logger = logging.getLogger(__name__)
 
 WAITING_SECONDS = 0.1  # between looks at partitions that wait for their time
+MIN_PAUSE_MS = 10.0  # between two looks where nothing changes
 RELIEFS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # partitions that lose no more than followers
 START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
 
@@ -56,6 +58,8 @@ class ElectionLoop:
         self._held: dict[str, tuple[Partition, ...]] = {}  # as last looked at
         self._dead: frozenset[int] | None = None  # None: look at everything
         self._written_for: frozenset[int] = frozenset()  # dead ones, by this node for all
+        self._came_back_ms = -math.inf  # when one of the dead was last seen to be none any more
+        self._step_in_ms = math.inf  # when this node writes for another of the dead
         self._reliefs_left = RELIEFS_PER_ROUND_MAX  # in this round
         self._grace_until_ms: float | None = None  # None: nothing has been decided yet
         self._stir = asyncio.Event()
@@ -69,7 +73,7 @@ class ElectionLoop:
             while True:
                 await self.round()
                 try:
-                    async with asyncio.timeout(WAITING_SECONDS if self._waiting else None):
+                    async with asyncio.timeout(self._pause_s()):
                         await self._stir.wait()
                 except TimeoutError:
                     pass
@@ -114,16 +118,16 @@ class ElectionLoop:
 
     def decide(self) -> list[PartitionChange]:
         """Return the takeovers that are due now."""
-        image, dead = self._view.image, self._membership.dead
-        if self._dead != dead:
-            names = set(image.topics) | set(self._held)
-        else:
-            names = self._changed | self._waiting
+        image, dead, peers = self._view.image, self._membership.dead, self._membership.peers
+        everything = set(image.topics) | set(self._held)
+        names = everything if self._dead != dead else self._changed | self._waiting
+        for name in names:
+            self._forget(name, image.partitions(name))
+        appointers = Appointers(image.brokers, self._membership.is_live, peers.is_unfit)
+        if self._step_in(dead, appointers):
+            names = everything
         self._dead, self._changed = dead, set()
-        appointers = Appointers(image.brokers, self._membership.is_live)
-        broker_id = self._membership.broker_id
         self._reliefs_left = RELIEFS_PER_ROUND_MAX
-        self._written_for = frozenset(b for b in dead if appointers.of(b) == broker_id)
         # Groups wait for their coordinator, and have to find it before anything else works.
         changes = self._decide_topics(image, RESERVED_TOPICS.intersection(names), appointers)
         others = self._decide_topics(image, names - RESERVED_TOPICS, appointers)
@@ -131,6 +135,34 @@ class ElectionLoop:
         # checks its lease once.
         others.sort(key=_urgency)
         return changes + others
+
+    def _step_in(self, dead: frozenset[int], appointers: Appointers) -> bool:
+        """Choose the dead that this node writes for; return whether there are more than before.
+
+        Those that it is not the first to write for it takes on where nobody has got on for long
+        enough, and keeps until a broker comes back: what waited for that one begins anew.
+        """
+        now_ms, before = self._membership.now_ms(), self._written_for
+        if self._dead is None or not self._dead <= dead:
+            self._came_back_ms, before = now_ms, frozenset()
+        written_for, self._step_in_ms = set(), math.inf
+        for dead_id in dead:
+            unattended_ms = self._membership.peers.unattended_ms(dead_id, now_ms) or 0
+            unattended_ms = min(unattended_ms, now_ms - self._came_back_ms)
+            wait_ms = appointers.wait_ms(self._membership.broker_id, dead_id, unattended_ms)
+            if dead_id in before or wait_ms == 0:
+                written_for.add(dead_id)
+            elif wait_ms is not None:
+                self._step_in_ms = min(self._step_in_ms, now_ms + wait_ms)
+        self._written_for = frozenset(written_for)
+        return not self._written_for <= before
+
+    def _pause_s(self) -> float | None:
+        """Return the seconds until the next look where nothing changes, ``None`` for ever."""
+        pause_ms = max(self._step_in_ms - self._membership.now_ms(), MIN_PAUSE_MS)
+        if self._waiting:
+            pause_ms = min(pause_ms, WAITING_SECONDS * 1000)
+        return None if pause_ms == math.inf else pause_ms / 1000
 
     def _decide_topics(
         self, image: ClusterImage, names: Iterable[str], appointers: Appointers
@@ -144,7 +176,6 @@ class ElectionLoop:
         self, image: ClusterImage, name: str, appointers: Appointers
     ) -> list[PartitionChange]:
         topic, partitions = image.topic(name), image.partitions(name)
-        self._forget(name, partitions)
         was_waiting = name in self._waiting
         self._waiting.discard(name)
         if topic is None:
@@ -160,9 +191,10 @@ class ElectionLoop:
             is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
             if not is_readable(partition) or not (is_vacant or (is_held and was_waiting)):
                 continue
-            # Who writes for all heirs of the dead leader; nobody needs to where none is dead.
-            writer = appointers.of(partition.leader) if self._is_orphan(partition) else None
-            if not is_held and writer != broker_id:
+            # Who write for all heirs of the dead leader; nobody needs to where none is dead.
+            writers = appointers.of(partition.leader) if self._is_orphan(partition) else ()
+            is_writer = bool(writers) and partition.leader in self._written_for
+            if not is_held and not is_writer:
                 continue
             if is_vacant and now_ms < self._grace_until_ms and self._has_other_leader(partition):
                 self._waiting.add(name)
@@ -170,7 +202,7 @@ class ElectionLoop:
             if is_unclean_allowed is None:
                 is_unclean_allowed = self._is_unclean_allowed(topic)
             change = None
-            if writer == broker_id:
+            if is_writer:
                 change = clerk.appoint(partition, peers, now_ms=now_ms)
             if change is None and is_held:
                 change = clerk.takeover(
@@ -178,16 +210,14 @@ class ElectionLoop:
                     peers,
                     is_unclean_allowed=is_unclean_allowed,
                     now_ms=now_ms,
-                    is_appointed=writer not in (None, broker_id),
+                    is_appointed=any(b != broker_id for b in writers[:1]),
                 )
             if change is not None:
                 changes.append(change)
             # Who can never take over looks again when the record or a lease changes.
             may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
             # An heir that has not been seen to outlive the leader may be yet.
-            may_later = may_later or (
-                writer == broker_id and bool(clerk.candidates(partition, peers))
-            )
+            may_later = may_later or (is_writer and bool(clerk.candidates(partition, peers)))
             if is_vacant and (change is not None or may_later):
                 self._waiting.add(name)
         return changes
@@ -235,11 +265,17 @@ class ElectionLoop:
         return topic_config(topic.configs, self._node_config()).unclean_leader_election_enable
 
     def _forget(self, name: str, partitions: tuple[Partition, ...]) -> None:
-        """Drop what is remembered of partitions that this node held and holds no more."""
+        """Drop what is remembered of partitions that this node held and holds no more.
+
+        Also notes which of the dead someone writes for.
+        """
         before = self._held.get(name, ())
         if before is partitions:
             return
-        broker_id = self._membership.broker_id
+        broker_id, now_ms = self._membership.broker_id, self._membership.now_ms()
+        for old, new in zip(before, partitions, strict=False):
+            if old is not new:
+                self._membership.peers.note_written(old, new, now_ms)
         still = {
             (partition.topic_id, partition.partition)
             for partition in partitions

@@ -216,6 +216,7 @@ class ClusterMember:
             return
         if not is_wanted():
             return
+        self.membership.tell_leaving()
         left = await self._led.drain()
         if left:
             logger.info("leaderships kept, nobody else is in sync", extra={"count": left})

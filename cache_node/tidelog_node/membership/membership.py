@@ -43,6 +43,7 @@ class Membership:
         self.now_ms = clock
         self._own: OwnLease | None = None
         self._is_unfit = False
+        self._is_leaving = False
         self._is_started = False
         self._subscribers: list[Callable[[], None]] = []
         self._known: set[int] = set()
@@ -99,9 +100,16 @@ class Membership:
     def tell_fitness(self, *, is_unfit: bool) -> None:
         """Take whether others had better lead; the next renewal of the lease tells them."""
         self._is_unfit = self.clerk.is_unfit = is_unfit
-        if self._own is not None:
-            self._own.is_unfit = is_unfit
+        self._tell_others()
         self._tell()
+
+    def tell_leaving(self) -> None:
+        """Have the next renewal of the lease tell that others had better lead and write.
+
+        For a node that has begun to stop: it may keep its lease for a while yet.
+        """
+        self._is_leaving = True
+        self._tell_others()
 
     # -- for those who do the I/O
 
@@ -113,7 +121,7 @@ class Membership:
     def hold(self, own: OwnLease) -> None:
         """Take the lease that ``LeaseKeeper`` renews."""
         self._own = own
-        own.is_unfit = self._is_unfit
+        self._tell_others()
 
     def observe(
         self, leases: Iterable[BrokerLease], *, started_ms: float, is_whole: bool = True
@@ -145,6 +153,10 @@ class Membership:
         own.on_cluster_read(started_ms)
         if self.can_serve() and not could_serve:
             self._tell()
+
+    def _tell_others(self) -> None:
+        if self._own is not None:
+            self._own.is_unfit = self._is_unfit or self._is_leaving
 
     def _tell(self) -> None:
         for subscriber in tuple(self._subscribers):

@@ -168,7 +168,8 @@ class BrokerLease:
     broker_id: int
     incarnation: UUID
     counter: int
-    is_unfit: bool = False  # its disk takes no records: others lead while they can
+    # Its disk takes no records, or it is about to stop: others lead while they can.
+    is_unfit: bool = False
     # What the broker's clock said when it wrote this; NO_TIMESTAMP before nodes told. No lease
     # is measured by it: others see by it when a clock is wrong.
     wall_ms: int = NO_TIMESTAMP

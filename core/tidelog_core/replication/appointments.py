@@ -9,9 +9,14 @@ takes one commit after the other: nodes that commit at the same moment turn each
 node writes it all instead, as much in one transaction as it takes, and meets nobody; first what
 nobody leads.
 
-That node is the live one with the smallest id that is not of the dead one's rack: the others of
-that rack may be dying too. If it does not act, or is cut off without anyone's knowledge yet,
-the heirs take over themselves a moment later, each for itself, and leaders shrink their ISRs.
+That node is the watcher (``lease_watch``) with the smallest id that is not of the dead one's rack:
+the others of that rack may be dying too. If it does not act, as one that is about to stop or is
+cut off without anyone's knowledge yet, the next watcher steps in a moment later, the third two
+moments later, and so on: they know of the death in time, however many brokers there are. A broker
+that drains says with its lease that others had better lead, and is passed over. The heirs step in
+after the second, each for itself, and leaders shrink their ISRs. A moment is counted from the
+death or from the last of its partitions that was seen to be written: nobody steps in while the
+writer gets on, however many there are.
 
 An heir that writes proves that it lives. Who writes for others knows only what it has read, so it
 names, and shrinks the ISRs of, only those that have renewed after the dead one could have
@@ -21,33 +26,57 @@ whichever comes back first has every acknowledged record, and leads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tidelog_core.metadata.records import Broker
+from tidelog_core.replication.lease_watch import watchers
 
 STEP_IN_DELAY_MS = 1_000
-# How long a leader leaves it to that node to take a dead follower out of the ISR.
+# How long a leader leaves it to those that write to take a dead follower out of the ISR. One that
+# has left in order is out within one step-in delay: its shutdown has moved what it led.
 RELIEF_DELAY_MS = 3 * STEP_IN_DELAY_MS
-APPOINTED_PLACES = 1  # how many step-in delays the heirs leave to the node that writes for all
+APPOINTED_PLACES = 2  # how many step-in delays the heirs leave to the nodes that write for all
 
 
 class Appointers:
     """Who writes for which dead broker, at one moment."""
 
-    def __init__(self, brokers: Mapping[int, Broker], is_live: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        brokers: Mapping[int, Broker],
+        is_live: Callable[[int], bool],
+        is_unfit: Callable[[int], bool],
+    ) -> None:
         self._brokers = brokers
         self._is_live = is_live
-        self._found: dict[str | None, int | None] = {}  # by the dead one's rack
+        self._is_unfit = is_unfit
+        self._found: dict[str | None, Sequence[int]] = {}  # by the dead one's rack
 
-    def of(self, dead_id: int) -> int | None:
-        """Return who writes the takeovers of what the dead broker led, ``None`` for nobody."""
+    def of(self, dead_id: int) -> Sequence[int]:
+        """Return who writes what follows from the broker's death, the first choice first."""
         dead = self._brokers.get(dead_id)
         rack = None if dead is None else dead.rack
         if rack not in self._found:
             self._found[rack] = self._search(rack)
         return self._found[rack]
 
-    def _search(self, rack: str | None) -> int | None:
-        live = [broker_id for broker_id in sorted(self._brokers) if self._is_live(broker_id)]
-        elsewhere = (b for b in live if rack is None or self._brokers[b].rack != rack)
-        return next(elsewhere, live[0] if live else None)
+    def wait_ms(
+        self,
+        broker_id: int,
+        dead_id: int,
+        unattended_ms: float,
+        *,
+        step_in_delay_ms: int = STEP_IN_DELAY_MS,
+    ) -> float | None:
+        """Return for how long the broker leaves it to those before it, ``None`` for ever.
+
+        ``unattended_ms``: for how long nobody has written what follows from that death.
+        """
+        writers = self.of(dead_id)
+        if broker_id not in writers:
+            return None
+        return max(0.0, writers.index(broker_id) * step_in_delay_ms - unattended_ms)
+
+    def _search(self, rack: str | None) -> Sequence[int]:
+        able = [b for b in watchers(self._brokers, self._is_live) if not self._is_unfit(b)]
+        return [b for b in able if rack is None or self._brokers[b].rack != rack] or able

@@ -120,8 +120,8 @@ class ElectionClerk:
     ) -> PartitionChange | None:
         """Return the write by which this broker takes the partition over now, if it should.
 
-        The caller's own lease must allow it to act. ``is_appointed``: another node writes the
-        takeovers of the dead leader's heirs, and is left the time for it.
+        The caller's own lease must allow it to act. ``is_appointed``: other nodes write the
+        takeovers of the dead leader's heirs, and are left the time for it as long as they get on.
         """
         key = _key(partition)
         if not self._is_vacant(partition, peers):
@@ -142,8 +142,10 @@ class ElectionClerk:
         if self._broker_id not in candidates:
             return None
         place = 0 if partition.leader == self._broker_id else candidates.index(self._broker_id)
-        if is_clean and is_appointed:
+        unattended_ms = peers.unattended_ms(partition.leader, now_ms)
+        if is_clean and is_appointed and unattended_ms is not None:
             place += APPOINTED_PLACES
+            since_ms = max(since_ms, now_ms - unattended_ms)
         if now_ms < since_ms + place * self._step_in_delay_ms:
             return None
         return self._change(partition, peers, self._broker_id, is_clean=is_clean)

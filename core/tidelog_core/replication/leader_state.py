@@ -52,7 +52,6 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.records import Broker, Partition, check
 from tidelog_core.metadata.store import Check
-from tidelog_core.replication.appointments import RELIEF_DELAY_MS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
 from tidelog_core.replication.follower_progress import (
@@ -436,7 +435,7 @@ class LeaderState(Generic[Token]):
         if follower_id == self.broker_id:
             return False
         follower = self.followers.get(follower_id)
-        if follower is None or peers.has_died(follower_id, delay_ms=RELIEF_DELAY_MS):
+        if follower is None or peers.is_left_to_leaders(follower_id, now_ms):
             return True
         lag_ms = self.rules.lag_time_max_ms
         if peers.is_unfit(follower_id):

@@ -2,11 +2,11 @@
 
 A reading is of all leases, and all brokers read, so the work grows with the square of their
 number, all of it on one key of the metadata store. But takeovers need few to know at once that
-a leader is dead: the one that writes them (``appointments``) and some to step in for it. Those
-are the watchers, the first live brokers of each rack, so that a lost rack leaves the others'.
-They read as often as it takes to see a lease lapse in time. Everyone else reads as often as
-``UNITS_PER_S`` allows: whom it takes for alive, for clients and for new replicas, it learns
-later the more brokers there are. Up to about 100 that makes no difference.
+a leader is dead: those that write them, one after the other where one does not
+(``appointments``). Those are the watchers, the first live brokers of each rack, so that a lost
+rack leaves the others'. They read as often as it takes to see a lease lapse in time. Everyone
+else reads as often as ``UNITS_PER_S`` allows: whom it takes for alive, for clients and for new
+replicas, it learns later the more brokers there are. Up to about 100 that makes no difference.
 
 Who is a watcher each broker says for itself by what it knows. Where all watchers are gone at
 once, the others learn of it by their own readings, and are watchers then.
@@ -15,6 +15,7 @@ once, the others learn of it by their own readings, and are watchers then.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from tidelog_core.metadata.records import Broker
@@ -31,12 +32,27 @@ def is_watcher(
 ) -> bool:
     """Whether the broker reads the leases as often as it takes to see one lapse in time."""
     own = brokers.get(broker_id)
-    racks = {broker.rack for broker in brokers.values()}
-    wanted = max(WATCHERS_PER_RACK_MIN, math.ceil(WATCHERS_MIN / max(1, len(racks))))
     if own is None:
         return False
     before = (b for b, broker in brokers.items() if broker.rack == own.rack and b < broker_id)
-    return sum(1 for b in before if is_live(b)) < wanted
+    return sum(1 for b in before if is_live(b)) < _watchers_per_rack(brokers)
+
+
+def watchers(brokers: Mapping[int, Broker], is_live: Callable[[int], bool]) -> list[int]:
+    """Return the live brokers that are watchers, by their ids."""
+    wanted, found = _watchers_per_rack(brokers), Counter[str | None]()
+    watching = []
+    for broker_id in sorted(brokers):
+        rack = brokers[broker_id].rack
+        if found[rack] < wanted and is_live(broker_id):
+            found[rack] += 1
+            watching.append(broker_id)
+    return watching
+
+
+def _watchers_per_rack(brokers: Mapping[int, Broker]) -> int:
+    rack_count = len({broker.rack for broker in brokers.values()})
+    return max(WATCHERS_PER_RACK_MIN, math.ceil(WATCHERS_MIN / max(1, rack_count)))
 
 
 def reading_units(broker_count: int) -> int:

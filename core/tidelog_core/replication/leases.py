@@ -58,8 +58,9 @@ from uuid import UUID
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.records import BrokerLease, broker_lease_key, check
+from tidelog_core.metadata.records import BrokerLease, Partition, broker_lease_key, check
 from tidelog_core.metadata.store import ABSENT, UNREADABLE_VERSION, Check, Item
+from tidelog_core.replication.appointments import RELIEF_DELAY_MS, STEP_IN_DELAY_MS
 
 NOBODY = UUID(int=0)  # the incarnation in a lease that cannot be read
 RELEASED = 0  # the counter of a broker that has left in order; it starts again at 1
@@ -305,6 +306,8 @@ class _Sighting:
     after_ms: float  # it was written after this: a reading begun then showed an earlier one
     first_seen_ms: float
     confirmed_ms: float  # when the last reading that showed it was begun
+    # When it was found dead, or someone wrote last what follows from that; None while it lives.
+    attended_ms: float | None = None
 
 
 class PeerLeases:
@@ -325,6 +328,9 @@ class PeerLeases:
                 self._sightings[lease.broker_id] = _Sighting(lease, after_ms, now_ms, started_ms)
             elif lease.version == known.record.version:
                 known.confirmed_ms = max(known.confirmed_ms, started_ms)
+            seen = self._sightings[lease.broker_id]
+            if seen.attended_ms is None and self.is_dead(lease.broker_id):
+                seen.attended_ms = now_ms
 
     def is_dead(self, broker_id: int) -> bool:
         """Whether the broker can no longer act: it has left, or its lease is over.
@@ -340,17 +346,38 @@ class PeerLeases:
             return True
         return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
 
-    def has_died(self, broker_id: int, *, delay_ms: int = 0) -> bool:
+    def has_died(self, broker_id: int) -> bool:
         """Whether a lease of the broker's was seen, and it can no longer act.
 
-        One that has never been seen may have come since the last reading. With a delay: whether
-        its lease was over that long ago, or it has left.
+        One that has never been seen may have come since the last reading.
+        """
+        return broker_id in self._sightings and self.is_dead(broker_id)
+
+    def note_written(self, before: Partition, after: Partition, now_ms: float) -> None:
+        """Note what a newer record tells: someone writes what follows from a broker's death."""
+        gone = set(before.isr).difference(after.isr)
+        if before.leader != after.leader:
+            gone.add(before.leader)
+        for broker_id in gone:
+            known = self._sightings.get(broker_id)
+            if known is not None and known.attended_ms is not None:
+                known.attended_ms = now_ms
+
+    def unattended_ms(self, broker_id: int, now_ms: float) -> float | None:
+        """Return for how long nobody has written what follows from the broker's death.
+
+        ``None`` where it has not died.
         """
         known = self._sightings.get(broker_id)
-        if known is None or not self.is_dead(broker_id):
+        return None if known is None or known.attended_ms is None else now_ms - known.attended_ms
+
+    def is_left_to_leaders(self, broker_id: int, now_ms: float) -> bool:
+        """Whether leaders take the dead broker out of their ISRs: nobody does it for them."""
+        waited_ms = self.unattended_ms(broker_id, now_ms)
+        if waited_ms is None:
             return False
-        over_ms = known.confirmed_ms - known.first_seen_ms - self._times.lease_ms
-        return known.record.counter == RELEASED or over_ms >= delay_ms
+        has_left = self._sightings[broker_id].record.counter == RELEASED
+        return waited_ms >= (STEP_IN_DELAY_MS if has_left else RELIEF_DELAY_MS)
 
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker has been seen and not been found dead."""

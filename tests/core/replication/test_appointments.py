@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import pytest
 from tidelog_core.metadata.records import Broker
@@ -15,6 +15,7 @@ from tidelog_core.replication.appointments import (
 )
 from tidelog_core.replication.change import ChangeReason
 from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.lease_watch import is_watcher
 from tidelog_core.replication.leases import PeerLeases
 
 from tests.core.replication.cluster import (
@@ -34,25 +35,59 @@ def racked(*broker_ids: int) -> dict[int, Broker]:
     return {b: dataclasses.replace(broker, rack=f"r{b % 3}") for b, broker in brokers.items()}
 
 
-def test_the_first_live_broker_of_another_rack_writes() -> None:
+def writers(
+    brokers: dict[int, Broker],
+    dead_id: int,
+    *,
+    live: Container[int] | None = None,
+    unfit: Container[int] = (),
+) -> list[int]:
+    def is_live(broker_id: int) -> bool:
+        return live is None or broker_id in live
+
+    return list(Appointers(brokers, is_live, lambda b: b in unfit).of(dead_id))
+
+
+def test_the_live_brokers_of_other_racks_write_one_after_the_other() -> None:
     brokers = racked(1, 2, 3, 4, 5, 6)
-    assert Appointers(brokers, lambda b: True).of(4) == 2
-    assert Appointers(brokers, lambda b: b not in (2, 5)).of(1) == 3
-    assert Appointers(brokers, lambda b: b in (1, 4)).of(1) == 1  # as of one that was restarted
-    assert Appointers(brokers, lambda b: b == 4).of(1) == 4  # better than nobody
-    assert Appointers(brokers, lambda b: False).of(1) is None
+    assert writers(brokers, 4) == [2, 3, 5, 6]
+    assert writers(brokers, 1, live=(1, 3, 4, 6)) == [3, 6]
+    assert writers(brokers, 1, live=(1, 4)) == [1, 4]  # as of one that was restarted
+    assert writers(brokers, 1, live=(4,)) == [4]  # better than nobody
+    assert writers(brokers, 1, live=()) == []
 
 
-def test_all_dead_of_a_rack_have_the_same_writer() -> None:
+def test_who_says_that_others_had_better_lead_does_not_write() -> None:
+    assert writers(racked(1, 2, 3, 4, 5, 6), 4, unfit=(2, 5)) == [3, 6]
+
+
+def test_only_watchers_write_for_they_know_in_time() -> None:
+    brokers = racked(*range(1, 301))
+    found = writers(brokers, 300)
+    assert found == [1, 2, 4, 5, 7, 8]
+    assert all(is_watcher(b, brokers, lambda b: True) for b in found)
+    assert writers(brokers, 300, live=range(2, 301)) == [2, 4, 5, 7, 8, 10]
+
+
+def test_all_dead_of_a_rack_have_the_same_writers() -> None:
     brokers = racked(*range(1, 31))
     dead = [b for b in brokers if b % 3 == 1]
-    appointers = Appointers(brokers, lambda b: b not in dead)
-    assert {appointers.of(b) for b in dead} == {2}
+    for dead_id in dead:
+        assert writers(brokers, dead_id, live=set(brokers) - set(dead))[0] == 2
 
 
 def test_without_racks_it_is_the_first_live_broker() -> None:
-    assert Appointers(make_brokers(1, 2, 3), lambda b: b != 1).of(1) == 2
-    assert Appointers(make_brokers(2, 3), lambda b: True).of(1) == 2  # 1 is no longer registered
+    assert writers(make_brokers(1, 2, 3), 1, live=(2, 3)) == [2, 3]
+    assert writers(make_brokers(2, 3), 1) == [2, 3]  # 1 is no longer registered
+
+
+def test_each_writer_leaves_it_to_those_before_it_while_they_get_on() -> None:
+    appointers = Appointers(make_brokers(1, 2, 3), lambda b: b != 1, lambda b: False)
+    assert appointers.wait_ms(2, 1, 0) == 0
+    assert appointers.wait_ms(3, 1, 0) == STEP_IN_DELAY_MS
+    assert appointers.wait_ms(3, 1, 400) == STEP_IN_DELAY_MS - 400
+    assert appointers.wait_ms(3, 1, STEP_IN_DELAY_MS) == 0
+    assert appointers.wait_ms(9, 1, 1e9) is None
 
 
 def test_the_writer_names_the_first_live_isr_member_on_the_same_conditions() -> None:
@@ -148,7 +183,7 @@ def test_a_first_sight_after_a_long_time_does_not_prove_life() -> None:
     assert ElectionClerk(9).appoint(partition, peers, now_ms=40_000) is None
 
 
-def test_heirs_leave_the_writer_a_moment() -> None:
+def test_heirs_leave_the_writers_a_moment_from_what_they_wrote_last() -> None:
     partition, peers = make_partition(), make_peers(dead=(1,), live=(2, 3))
     clerk = ElectionClerk(2)
 
@@ -158,9 +193,16 @@ def test_heirs_leave_the_writer_a_moment() -> None:
         )
         return change is not None
 
-    assert not takes_over(0)
-    assert not takes_over(APPOINTED_PLACES * STEP_IN_DELAY_MS - 1)
-    assert takes_over(APPOINTED_PLACES * STEP_IN_DELAY_MS)
+    delay_ms = APPOINTED_PLACES * STEP_IN_DELAY_MS
+    assert not takes_over(NOW_MS)
+    assert not takes_over(NOW_MS + delay_ms - 1)
+    # Another partition of the same dead leader has been taken over.
+    other = make_partition()
+    after = dataclasses.replace(other, leader=2, isr=(2, 3))
+    peers.note_written(other, after, NOW_MS + delay_ms - 1)
+    assert not takes_over(NOW_MS + delay_ms)
+    assert not takes_over(NOW_MS + 2 * delay_ms - 2)
+    assert takes_over(NOW_MS + 2 * delay_ms - 1)
 
 
 def test_who_may_lack_records_does_not_lead_though_it_was_named() -> None:

@@ -10,7 +10,7 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
 )
 from tidelog_core.metadata.store import Check
-from tidelog_core.replication.appointments import RELIEF_DELAY_MS
+from tidelog_core.replication.appointments import RELIEF_DELAY_MS, STEP_IN_DELAY_MS
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.leader_state import LeaderState
@@ -183,18 +183,26 @@ def test_a_replica_counts_until_the_store_has_let_it_go() -> None:
 def test_a_dead_replica_leaves_when_others_have_not_seen_to_it() -> None:
     leader, peers = make_leader(), make_peers(dead=(3,), live=(1, 2))
     leader.on_append(5, 0)
-    assert leader.propose(BROKERS, peers, 0) is None
-    later_ms = TIMES.lease_ms + RELIEF_DELAY_MS
-    leases = [make_lease(1, 2), make_lease(2, 2), make_lease(3)]
-    peers.observe(leases, started_ms=later_ms, now_ms=later_ms)
-    assert propose(leader, peers=peers).after.isr == (1, 2)
+    due_ms = TIMES.lease_ms + RELIEF_DELAY_MS
+    assert leader.propose(BROKERS, peers, due_ms - 1) is None
+    # They take it out of the ISR of another partition just then.
+    other = dataclasses.replace(leader.partition, partition=9)
+    written = dataclasses.replace(other, isr=(1, 2))
+    peers.note_written(other, written, due_ms - 1)
+    assert leader.propose(BROKERS, peers, due_ms) is None
+    due_ms += RELIEF_DELAY_MS - 1
+    assert leader.propose(BROKERS, peers, due_ms - 1) is None
+    assert propose(leader, peers=peers, now_ms=due_ms).after.isr == (1, 2)
 
 
-def test_a_replica_that_has_left_in_order_leaves_the_isr_at_once() -> None:
+def test_a_replica_that_has_left_in_order_leaves_the_isr_soon_when_others_do_not_see_to_it() -> (
+    None
+):
     leader, peers = make_leader(), make_peers(live=(1, 2))
     leader.on_append(5, 0)
     peers.observe([make_lease(3, RELEASED, version=4)], started_ms=0, now_ms=0)
-    assert propose(leader, peers=peers).after.isr == (1, 2)
+    assert leader.propose(BROKERS, peers, STEP_IN_DELAY_MS - 1) is None
+    assert propose(leader, peers=peers, now_ms=STEP_IN_DELAY_MS).after.isr == (1, 2)
 
 
 def test_a_replica_that_others_take_out_of_the_isr_no_longer_holds_anything_back() -> None:

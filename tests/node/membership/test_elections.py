@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import broker_lease_key, check, put
-from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Write
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Check, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER
 from tidelog_node.membership import election_loop
 
 from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
-from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
+from tests.node.membership.virtual_cluster import (
+    LEASE_S,
+    Link,
+    VirtualCluster,
+    virtual_cluster,
+)
 
 OFFSETS = CONSUMER_OFFSETS_TOPIC
 
@@ -145,14 +150,85 @@ def test_the_next_in_line_steps_in_where_the_first_does_not(tmp_path: Path) -> N
             # 2 lives and sees, but cannot write partitions.
             cluster[2].member._elections._store = _Unwritable()  # type: ignore[assignment]
             await cluster[1].kill()
-            seconds = await until_led(cluster, "t", {3}, LEASE_S + 3)
+            # 3 names it all the same: it lives.
+            seconds = await until_led(cluster, "t", {2}, LEASE_S + 3)
             assert seconds > LEASE_S - 3 + 1
 
     run(main())
 
 
+def test_the_next_of_those_that_write_for_others_steps_in_without_the_heirs(
+    tmp_path: Path,
+) -> None:
+    """Heirs of a large cluster read the leases too seldom to step in."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=5) as cluster:
+            await cluster.create("t", partitions=3, replicas=(4, 5), leader=4)
+            await cluster.create("led", partitions=3, replicas=(5, 4), leader=5)
+            await asyncio.sleep(3)
+            for broker_id in (1, 5):
+                cluster[broker_id].member._elections._store = _Unwritable()  # type: ignore[assignment]
+            await cluster[4].kill()
+            await until_led(cluster, "t", {5}, LEASE_S + 2)
+            await asyncio.sleep(0.1)
+            assert {p.isr for p in await cluster.partitions("led")} == {(5,)}
+
+    run(main())
+
+
+def test_who_drains_is_passed_over_by_those_that_write_for_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=5) as cluster:
+            await cluster.create("t", partitions=3, replicas=(4, 5), leader=4)
+            await asyncio.sleep(3)
+            await cluster[1].member.drain()
+            await cluster[1]._end(cluster[1]._tasks[cluster[1]._leading_from :])
+            await asyncio.sleep(4)
+            assert cluster[2].membership.is_live(1)
+            died_ms: list[float] = []
+            loop = asyncio.get_running_loop()
+            cluster[2].membership.subscribe(lambda: died_ms.append(loop.time()))
+            await cluster[4].kill()
+            await until_led(cluster, "t", {5}, LEASE_S + 2)
+            assert loop.time() - died_ms[-1] < 0.5
+
+    run(main())
+
+
+def test_nobody_steps_in_while_the_one_that_writes_gets_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=5) as cluster:
+            await cluster.create("t", partitions=500, replicas=(4, 5), leader=4)
+            await asyncio.sleep(3)
+            others = {b: _Unwritable() for b in (2, 3, 5)}
+            for broker_id, store in others.items():
+                cluster[broker_id].member._elections._store = store  # type: ignore[assignment]
+            slow = _Slow(cluster[1].link)
+            cluster[1].member._elections._store = slow  # type: ignore[assignment]
+            await cluster[4].kill()
+            seconds = await until_led(cluster, "t", {5}, LEASE_S + 12)
+            assert seconds > LEASE_S - 3 + 6 * 0.7 - 1
+            assert {b: store.commits for b, store in others.items()} == {2: 0, 3: 0, 5: 0}
+
+    run(main())
+
+
+class _Slow:
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def commit(self, *writes: Sequence[Write], **checks: Sequence[Check]) -> None:
+        await asyncio.sleep(0.7)
+        await self._link.commit(*writes, **checks)
+
+
 class _Unwritable:
+    def __init__(self) -> None:
+        self.commits = 0
+
     async def commit(self, *_: object, **__: object) -> None:
+        self.commits += 1
         await asyncio.sleep(3600)
 
 
