@@ -1,12 +1,12 @@
-"""One heap of deadlines for everything that waits, behind a single timer of the loop."""
+"""One queue of deadlines for everything that waits, behind a single timer of the loop."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from tidelog_node.due_queue import DueQueue
 
 K = TypeVar("K", bound=Hashable)
 
@@ -19,52 +19,45 @@ GRACE_MS = 1000
 class Wakeups(Generic[K]):
     """Calls ``wake(key)`` once after the earliest deadline given for the key.
 
-    A deadline that moves later is not moved in the heap: the key wakes early, finds
+    A deadline that moves later is not moved in the queue: the key wakes early, finds
     nothing due and gives the later one. So a heartbeat costs nothing here.
     """
 
     def __init__(self, now_ms: Callable[[], int], wake: Callable[[K], None]) -> None:
         self._now_ms = now_ms
         self._wake = wake
-        self._due: dict[K, int] = {}
-        self._heap: list[tuple[int, int, K]] = []
-        self._order = itertools.count()
+        self._due: DueQueue[K] = DueQueue()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_ms = 0
+        self._timer_at_ms = 0.0
         self._is_grace = False
 
     def schedule(self, key: K, at_ms: int) -> None:
         """Wake the key at the latest shortly after ``at_ms``."""
-        due_ms = self._due.get(key)
-        if due_ms is not None and due_ms <= at_ms:
-            return
-        self._due[key] = at_ms
-        heapq.heappush(self._heap, (at_ms, next(self._order), key))
+        self._due.put_earlier(key, at_ms)
         self._arm()
 
     def cancel(self, key: K) -> None:
         """Forget the key."""
-        self._due.pop(key, None)
+        self._due.discard(key)
 
     def close(self) -> None:
         """Wake nobody any more."""
-        self._due.clear()
-        self._heap.clear()
+        self._due = DueQueue()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _arm(self) -> None:
-        if not self._heap:
+        at_ms = self._due.first_due
+        if at_ms is None:
             return
-        at_ms = self._heap[0][0]
         if self._timer is not None:
             if self._timer_at_ms <= at_ms or self._is_grace:
                 return
             self._timer.cancel()
         self._arm_in(max(at_ms - self._now_ms(), 0))
 
-    def _arm_in(self, delay_ms: int) -> None:
+    def _arm_in(self, delay_ms: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._fire)
         self._timer_at_ms = self._now_ms() + delay_ms
 
@@ -76,13 +69,7 @@ class Wakeups(Generic[K]):
             self._arm_in(GRACE_MS)
             return
         self._is_grace = False
-        due = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            at_ms, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) == at_ms:
-                del self._due[key]
-                due.append(key)
         # Each in a turn of its own: one that fails must not keep the others asleep.
-        for key in due:
+        for key in self._due.take(now_ms):
             asyncio.get_running_loop().call_soon(self._wake, key)
         self._arm()
