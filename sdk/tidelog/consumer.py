@@ -213,6 +213,7 @@ class Consumer:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._positions.replace(())
+            await self._fetcher.close()
             await self._cluster.close()
 
     async def __aenter__(self) -> Consumer:

@@ -167,6 +167,21 @@ def test_nothing_is_lost_or_doubled_when_answers_are_lost(broker: ProxiedBroker,
 
 
 @on_both_brokers
+def test_who_closes_ends_the_session(broker: ProxiedBroker, name: str) -> None:
+    """The node would keep its place and its partitions for two minutes or more."""
+    log = FetchLog()
+
+    async def main() -> None:
+        async with consuming(broker, name, log):
+            session_id = log.incremental[-1].session_id
+        assert session_id != 0
+        last = log.fetches[-1]
+        assert (last.session_id, last.session_epoch, named(last)) == (session_id, -1, [])
+
+    asyncio.run(main())
+
+
+@on_both_brokers
 def test_a_session_that_someone_else_moves_on_is_begun_again(
     broker: ProxiedBroker, name: str
 ) -> None:

@@ -129,6 +129,19 @@ class NodeFetches:
             raise _refusal(response)
         return Fetched(response, [])
 
+    async def close(self, connection: Connection, *, timeout_s: float) -> None:
+        """Have the node let go of the session, if there is one. Raises what went wrong.
+
+        Nothing may be under way; a fetch that the node still holds is answered.
+        """
+        fetch = self._session.last_fetch()
+        if fetch is None:
+            return
+        api = FETCH_BY_ID if self._has_ids else FETCH_BY_NAME
+        session = (fetch.session_id, fetch.session_epoch)
+        request = self._build(api, (), max_wait_ms=0, min_bytes=0, session=session)
+        await connection.request(api, request, timeout_s=timeout_s)
+
     def _wanted(
         self, connection: Connection, states: Sequence[PartitionState]
     ) -> tuple[Api, dict[str | UUID, str], dict[_Key, _Wanted]]:

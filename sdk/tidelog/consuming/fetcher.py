@@ -16,6 +16,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _READ_REPLICA_S = 300.0  # The leader is asked again which replica to read after this.
 _RETRIED_S = 0.1
+_CLOSE_S = 1.0  # A node that does not answer by then keeps its session a while.
 
 # Answers that pass once we know the partition's leader better.
 _LEADER_MOVED = frozenset(
@@ -96,6 +98,20 @@ class Fetcher:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Have the nodes let go of their sessions, those that answer soon. ``run`` has ended."""
+        ends = [self._end_session(node_id, one) for node_id, one in self._fetches.items()]
+        await asyncio.gather(*ends)
+
+    async def _end_session(self, node_id: int, fetches: NodeFetches) -> None:
+        # First those connections on which nothing is held that would have to be waited for.
+        for lane in (Lane.CATCH_UP, Lane.SHARED, Lane.TAIL):
+            connection = self._cluster.open_connection_to(node_id, lane)
+            if connection is not None:
+                with suppress(TidelogError):  # Then the node lets go of it in its time.
+                    await fetches.close(connection, timeout_s=_CLOSE_S)
+                return
 
     def _start_fetches(self, now_s: float) -> None:
         plans: dict[tuple[int, Lane], list[PartitionState]] = {}
