@@ -48,7 +48,7 @@ MODULES = (
     *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "wire")),
     *(
         f"{_NODE}/handlers/{name}.py"
-        for name in ("fetch", "fetch_reading", "owed_answers", "produce")
+        for name in ("fetch", "fetch_reading", "owed_answers", "produce", "served_fetch")
     ),
     f"{_NODE}/replication/role.py",
     *(f"{_NODE}/wire/{name}.py" for name in ("fetch", "primitives", "produce")),

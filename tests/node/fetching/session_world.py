@@ -31,7 +31,8 @@ from tidelog_core.records.control import (
     build_end_transaction_marker,
 )
 from tidelog_node.fetch_sessions import FetchSession
-from tidelog_node.handlers.fetch import FetchHandler, FullFetch
+from tidelog_node.handlers.fetch import FetchHandler
+from tidelog_node.handlers.served_fetch import FullFetch
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.owed_reply import Reply
 from tidelog_node.registration import ensure_cluster, register_broker
@@ -155,7 +156,7 @@ class FetchWorld:
         """Return what a request without a session finds now; it notes nothing."""
         topics = [(name, [partition]) for (name, _), partition in wanted.items()]
         request = client.request(topics, [], session=(0, -1))
-        served = FullFetch(self.handler, request, client.version, 1, opens_session=False)
+        served = FullFetch(self.handler.serving, request, client.version, 1, opens_session=False)
         reading = served.read(is_new=False)
         return {
             (name, result.partition): result
@@ -189,7 +190,7 @@ class FetchWorld:
         )
 
     def _is_in_sync(self, client: SessionClient, key: Key) -> bool:
-        led = self.handler.reader.led(has_ids=client.by_id)
+        led = self.handler.serving.reader.led(has_ids=client.by_id)
         leader = led[key[0]][key[1]].leader
         return leader is not None and client.replica_id in leader.partition.isr
 

@@ -92,7 +92,7 @@ class Run:
 
     def want(self, client: SessionClient, key: Key) -> None:
         """Begin where the log has something, mostly, and with its leader epoch, mostly."""
-        led = self.world.handler.reader.led(has_ids=client.by_id).get(key[0], {})
+        led = self.world.handler.serving.reader.led(has_ids=client.by_id).get(key[0], {})
         replica = led.get(key[1])
         offset, epoch = 0, -1
         if replica is not None and not replica.is_in_trouble:
