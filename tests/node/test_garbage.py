@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
 import sys
+import weakref
+from pathlib import Path
+
+from tidelog_node.wire.produce import ProduceRequest
+
+from tests.node.replication.led_node import PEER, PRODUCE_VERSION, led_node
+from tests.node.wire_client import a_batch
 
 OBJECTS_MAX = 50_000  # about 10 ms
 
@@ -32,3 +41,23 @@ def test_no_collection_looks_at_much_of_what_a_growing_node_keeps() -> None:
     count, most = map(int, ran.stdout.split())
     assert count > 10
     assert most <= OBJECTS_MAX
+
+
+def test_nothing_of_a_refused_produce_is_left_to_collections(tmp_path: Path) -> None:
+    """They come seldom, and it would keep all records of the request that long."""
+
+    async def run() -> None:
+        async with led_node(tmp_path) as node:
+            records = memoryview(bytearray(a_batch(b"x")))
+            request = ProduceRequest(None, 1, 1000, [(b"nope", [(0, records)])])
+            alive = weakref.ref(request.topics[0][1][0][1])
+            del records
+            gc.disable()
+            try:
+                assert node.produce.handle(request, PRODUCE_VERSION, 1, PEER)
+                del request
+                assert alive() is None
+            finally:
+                gc.enable()
+
+    asyncio.run(run())

@@ -298,7 +298,8 @@ class ProduceHandler:
                     known = None if looked is None else (looked, place)
                     info = _append(replica, records, request, version, guard, known)
                 except TidelogError as error:
-                    failures.append((index, error))
+                    # With a traceback it would hold this frame, and that the request's records.
+                    failures.append((index, error.with_traceback(None)))
                     results.append(_failed(index, replica, error))
                     continue
                 results.append(
