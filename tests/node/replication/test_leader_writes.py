@@ -211,6 +211,8 @@ def test_no_turn_of_the_loop_is_about_all_partitions_that_a_dead_node_followed(
             one.standing.observe(1, 1)
             node.now_ms += 2 * LEASE_MS
             one.standing.observe(2, 1)
+            node.now_ms += RELIEF_DELAY_MS  # Another node is left the time to write it.
+            one.standing.observe(2, 1)
             with loop_turns() as seen:
                 await one.writes.look(led)
             await node.view.refresh()
