@@ -91,6 +91,8 @@ class ElectionLoop:
         if not changes:
             return 0
         outcome = await write_changes(self._store, changes)
+        if outcome.moved:
+            self._membership.note_moved(outcome.moved)
         unclean = [c for c in outcome.written if c.reason is ChangeReason.UNCLEAN_TAKEOVER]
         if unclean:
             logger.error(

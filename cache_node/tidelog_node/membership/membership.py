@@ -10,10 +10,11 @@ learn here, and everyone who has to know asks here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition
+from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import ElectionClerk
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
@@ -136,8 +137,16 @@ class Membership:
         self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
         if is_whole:  # What moved since the last one was written after that had begun.
             self.peer_clocks.observe(leases, started_ms=started_ms)
+        self._settle(has_grown=self._known != before)
+
+    def note_moved(self, checks: Container[Check]) -> None:
+        """Take checks of leases that a commit has lost: those brokers live, as far as one knows."""
+        self.peers.note_moved(checks)
+        self._settle()
+
+    def _settle(self, *, has_grown: bool = False) -> None:
         dead = frozenset(b for b in self._known if self.peers.is_dead(b))
-        if dead != self._dead or self._known != before:
+        if dead != self._dead or has_grown:
             self._dead = dead
             self._reading += 1
             self._tell()

@@ -52,7 +52,7 @@ data directory that the incarnation used).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -308,6 +308,7 @@ class _Sighting:
     confirmed_ms: float  # when the last reading that showed it was begun
     # When it was found dead, or someone wrote last what follows from that; None while it lives.
     attended_ms: float | None = None
+    has_moved: bool = False  # a commit found it to be another one, and it was not read since
 
 
 class PeerLeases:
@@ -328,6 +329,7 @@ class PeerLeases:
                 self._sightings[lease.broker_id] = _Sighting(lease, after_ms, now_ms, started_ms)
             elif lease.version == known.record.version:
                 known.confirmed_ms = max(known.confirmed_ms, started_ms)
+                known.has_moved = False  # What a reading shows counts more.
             seen = self._sightings[lease.broker_id]
             if seen.attended_ms is None and self.is_dead(lease.broker_id):
                 seen.attended_ms = now_ms
@@ -340,7 +342,7 @@ class PeerLeases:
         known = self._sightings.get(broker_id)
         if known is None:
             return self._has_read
-        if known.record.version == UNREADABLE_VERSION:
+        if known.record.version == UNREADABLE_VERSION or known.has_moved:
             return False
         if known.record.counter == RELEASED:
             return True
@@ -378,6 +380,13 @@ class PeerLeases:
             return False
         has_left = self._sightings[broker_id].record.counter == RELEASED
         return waited_ms >= (STEP_IN_DELAY_MS if has_left else RELIEF_DELAY_MS)
+
+    def note_moved(self, checks: Container[Check]) -> None:
+        """Take checks that a commit has lost: their brokers are alive until they are read again."""
+        for broker_id, known in self._sightings.items():
+            if self.check(broker_id) in checks:
+                known.has_moved = True
+                known.attended_ms = None
 
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker has been seen and not been found dead."""

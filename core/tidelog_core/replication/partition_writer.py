@@ -26,6 +26,7 @@ class Outcome:
     lost: list[PartitionChange] = field(default_factory=list)  # someone else was first
     unknown: list[PartitionChange] = field(default_factory=list)  # perhaps written
     refused: list[PartitionChange] = field(default_factory=list)  # the store is away
+    moved: set[Check] = field(default_factory=set)  # checks on items that are others by now
 
 
 async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]) -> Outcome:
@@ -35,7 +36,10 @@ async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]
     """
     outcome = Outcome()
     for some in _transactions(changes):
-        await _write(store, some, outcome)
+        # What has moved does not move back: every later change with the same check has lost too.
+        able = [change for change in some if outcome.moved.isdisjoint(change.checks)]
+        outcome.lost += [change for change in some if not outcome.moved.isdisjoint(change.checks)]
+        await _write(store, able, outcome)
         if outcome.refused:
             logger.warning("partitions not written, the metadata store is away")
             break
@@ -58,6 +62,9 @@ async def _write(store: MetadataStore, changes: list[PartitionChange], outcome: 
         except VersionConflict as error:
             in_the_way = {ItemKey(*key) for key in error.keys}
             lost = [change for change in changes if _items_of(change) & in_the_way]
+            outcome.moved.update(
+                check for change in lost for check in change.checks if check.id in in_the_way
+            )
             # A store that names nothing of ours would keep us here for ever.
             lost = lost or changes
             outcome.lost += lost

@@ -16,7 +16,7 @@ from tidelog_core.replication.leases import (
     read_leases,
 )
 
-from tests.core.replication.cluster import TIMES, make_lease
+from tests.core.replication.cluster import TIMES, make_lease, make_peers
 
 ME = UUID(int=1)
 
@@ -283,3 +283,14 @@ def test_nothing_is_known_before_the_first_reading() -> None:
     peers.observe([], started_ms=0, now_ms=0)
     assert peers.is_dead(2)
     assert peers.check(2).expected_version == 0
+
+
+def test_a_lost_check_tells_that_a_broker_lives_until_a_reading_says_otherwise() -> None:
+    peers = make_peers(dead=(1, 2), live=(3,))
+    peers.note_moved({peers.check(1)})
+    assert not peers.has_died(1)
+    assert peers.has_died(2)
+    later_ms = TIMES.lease_ms + 500
+    peers.observe([make_lease(1)], started_ms=later_ms, now_ms=later_ms)
+    assert peers.has_died(1)
+    assert peers.unattended_ms(1, later_ms) == 0

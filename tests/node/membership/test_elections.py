@@ -223,6 +223,23 @@ class _Slow:
         await self._link.commit(*writes, **checks)
 
 
+class _Late:
+    """Commits of node 2, before the first of which node 1 renews."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self._cluster = cluster
+        self.commits = 0
+
+    async def commit(self, *writes: Sequence[Write], **checks: Sequence[Check]) -> None:
+        self.commits += 1
+        if self.commits == 1:
+            item = await self._cluster.store.get(broker_lease_key(1))
+            assert item is not None
+            renewed = Write(item.id, item.body, item.version, is_logged=False)
+            await self._cluster.store.commit([renewed])
+        await self._cluster[2].link.commit(*writes, **checks)
+
+
 class _Unwritable:
     def __init__(self) -> None:
         self.commits = 0
@@ -250,6 +267,25 @@ def test_a_leader_that_renewed_after_all_keeps_its_partition(tmp_path: Path) -> 
             await asyncio.sleep(5)
             assert await cluster.leaders("t") == [1]
             assert cluster[1].leads("t", 0)
+
+    run(main())
+
+
+def test_takeovers_whose_leader_lives_are_sent_once(tmp_path: Path) -> None:
+    """One lost check tells of all of them, until the lease has been read again."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            await cluster.create("t", partitions=500, replicas=(1, 2), leader=1)
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            late = _Late(cluster)
+            cluster[2].member._elections._store = late  # type: ignore[assignment]
+            await asyncio.sleep(LEASE_S + 2)
+            assert late.commits == 1
+            assert await cluster.leaders("t") == [1] * 500
+            # Where it dies after all, nothing has been forgotten.
+            await until_led(cluster, "t", {2}, LEASE_S + 3)
 
     run(main())
 
