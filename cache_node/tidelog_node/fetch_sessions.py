@@ -73,12 +73,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
+from tidelog_core.fetch_epochs import INITIAL_EPOCH, NO_SESSION, epoch_after
 from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.replicas import WAKE_BYTES, AppendWaiter, Replica
 from tidelog_node.wire.fetch import (
-    INITIAL_EPOCH,
-    NO_SESSION,
     FetchPartition,
     FetchResult,
     FetchTopic,
@@ -87,7 +86,7 @@ from tidelog_node.wire.fetch import (
 
 EVICTABLE_AFTER_MS = 120_000.0  # Kafka's min.incremental.fetch.session.eviction.ms
 RACK_SIZE_BYTES_MAX = 256  # of a consumer that has a session; that of an AWS zone has 8
-EPOCH_MAX = SESSION_ID_MAX = 2**31 - 1
+SESSION_ID_MAX = 2**31 - 1
 _UNKNOWN = -1  # an offset that the client has not been told
 
 _Worth = tuple[bool, int, int]
@@ -262,7 +261,7 @@ class FetchSession:
 
     def advance(self) -> None:
         """Expect the next request."""
-        self.next_epoch = 1 if self.next_epoch == EPOCH_MAX else self.next_epoch + 1
+        self.next_epoch = epoch_after(self.next_epoch)
 
     def end(self) -> None:
         """Watch nothing any more, and let the request that waits be answered."""

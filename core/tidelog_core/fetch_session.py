@@ -34,11 +34,8 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from tidelog_core.errors import ErrorCode
+from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, epoch_after
 
-NO_SESSION = 0
-SESSIONLESS_EPOCH = -1  # of a fetch that asks for no session; with a session's id it ends that
-FULL_EPOCH = 0
-EPOCH_MAX = 2**31 - 1
 GROWTH_RETRY_SECONDS = 120.0  # a node has room once it may end sessions unused for so long
 
 SESSION_ERRORS = frozenset(
@@ -90,7 +87,7 @@ class FetcherSession(Generic[Key, Wanted]):
         self._moved: dict[Key, None] = {}
         self._to_forget: dict[Key, None] = {}  # told, and to be forgotten before all else
         self._id = NO_SESSION
-        self._epoch = FULL_EPOCH  # of the next fetch
+        self._epoch = INITIAL_EPOCH  # of the next fetch
         self._is_declined = False  # the last full fetch got no session, or one that may not grow
         self._has_grown = False  # by a fetch under way
         self._grows_from = float("-inf")  # ``clock_s`` from which a session may grow
@@ -104,7 +101,7 @@ class FetcherSession(Generic[Key, Wanted]):
     @property
     def is_established(self) -> bool:
         """Whether the next fetch is an incremental one."""
-        return self._epoch != FULL_EPOCH and not self._is_full_under_way
+        return self._epoch != INITIAL_EPOCH and not self._is_full_under_way
 
     @property
     def is_declined(self) -> bool:
@@ -114,7 +111,7 @@ class FetcherSession(Generic[Key, Wanted]):
     @property
     def has_news(self) -> bool:
         """Whether there is something to tell the node."""
-        return bool(self._new or self._moved or self._to_forget) or self._epoch == FULL_EPOCH
+        return bool(self._new or self._moved or self._to_forget) or self._epoch == INITIAL_EPOCH
 
     def told(self, key: Key) -> Wanted | None:
         """Return how the node was last asked for the partition, ``None`` if it was not."""
@@ -165,7 +162,7 @@ class FetcherSession(Generic[Key, Wanted]):
                 return None
             self.restart()
         self._under_way_count += 1
-        return self._next_full() if self._epoch == FULL_EPOCH else self._next_incremental()
+        return self._next_full() if self._epoch == INITIAL_EPOCH else self._next_incremental()
 
     def last_fetch(self) -> SessionFetch[Key, Wanted] | None:
         """Return what ends the node's session, ``None`` where there is none."""
@@ -173,7 +170,7 @@ class FetcherSession(Generic[Key, Wanted]):
         self.restart()
         if session_id == NO_SESSION:
             return None
-        return SessionFetch(session_id, SESSIONLESS_EPOCH, [], [], False)
+        return SessionFetch(session_id, FINAL_EPOCH, [], [], False)
 
     def on_answer(self, error: ErrorCode, session_id: int, answered: Collection[Key]) -> bool:
         """Take the answer to the oldest fetch under way; return whether it may be used.
@@ -196,13 +193,13 @@ class FetcherSession(Generic[Key, Wanted]):
                 self.restart()
                 return False
             if self._is_declined:
-                self._epoch = FULL_EPOCH
+                self._epoch = INITIAL_EPOCH
             return True
         # What a fetch under way has forgotten may still be in the answer before it.
         is_ours = self._under_way_count > 0 or all(key in self._told for key in answered)
         if session_id == NO_SESSION and is_ours:
             self._id = NO_SESSION
-            self._epoch = FULL_EPOCH  # The node has closed the session; this answer is good.
+            self._epoch = INITIAL_EPOCH  # The node has closed the session; this answer is good.
             return True
         if session_id != self._id or not is_ours:
             self.restart()
@@ -212,7 +209,7 @@ class FetcherSession(Generic[Key, Wanted]):
 
     def restart(self) -> None:
         """Begin with a full fetch: an answer will not come, or cannot be used."""
-        self._epoch = FULL_EPOCH
+        self._epoch = INITIAL_EPOCH
         self._is_full_under_way = self._has_grown = False
         self._under_way_count = 0
         self._told.clear()
@@ -235,15 +232,15 @@ class FetcherSession(Generic[Key, Wanted]):
         self._new = dict.fromkeys(rest)
         self._moved.clear()
         self._is_full_under_way = True
-        self._epoch = FULL_EPOCH + 1
+        self._epoch = INITIAL_EPOCH + 1
         must_grow = self._is_declined and not is_whole
         may_ask = not must_grow or self._clock_s() >= self._grows_from
-        epoch = FULL_EPOCH if may_ask else SESSIONLESS_EPOCH
+        epoch = INITIAL_EPOCH if may_ask else FINAL_EPOCH
         return SessionFetch(self._id, epoch, named, [], self._is_declined)
 
     def _next_incremental(self) -> SessionFetch[Key, Wanted]:
         epoch = self._epoch
-        self._epoch = epoch % EPOCH_MAX + 1
+        self._epoch = epoch_after(epoch)
         forgotten = list(self._to_forget)
         self._to_forget.clear()
         for key in forgotten:

@@ -6,10 +6,9 @@ from random import Random
 
 import pytest
 from tidelog_core.errors import ErrorCode
+from tidelog_core.fetch_epochs import EPOCH_MAX, FINAL_EPOCH
 from tidelog_core.fetch_session import (
-    EPOCH_MAX,
     GROWTH_RETRY_SECONDS,
-    SESSIONLESS_EPOCH,
     FetcherSession,
     SessionFetch,
 )
@@ -291,7 +290,7 @@ def test_a_session_that_cannot_grow_to_all_is_not_asked_for_before_there_may_be_
     session.next_fetch()
     assert not session.on_answer(ErrorCode.fetch_session_id_not_found, 0, [])
     fetches = [exchange(session, node) for _ in range(3)]
-    assert [fetch.session_epoch for fetch in fetches] == [SESSIONLESS_EPOCH] * 3
+    assert [fetch.session_epoch for fetch in fetches] == [FINAL_EPOCH] * 3
     assert [[key for key, _ in fetch.named] for fetch in fetches] == [
         ["a", "b"],
         ["c", "a"],
@@ -305,7 +304,7 @@ def test_a_session_that_cannot_grow_to_all_is_not_asked_for_before_there_may_be_
 def test_the_last_fetch_ends_the_session() -> None:
     session, _ = established("a")
     session.next_fetch()
-    assert session.last_fetch() == SessionFetch(1, SESSIONLESS_EPOCH, [], [], may_wait=False)
+    assert session.last_fetch() == SessionFetch(1, FINAL_EPOCH, [], [], may_wait=False)
     assert session.last_fetch() is None
     assert session.next_fetch() == SessionFetch(0, 0, [("a", 0)], [], may_wait=False)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
-from tidelog_core.fetch_session import NO_SESSION, SESSIONLESS_EPOCH
+from tidelog_core.fetch_epochs import FINAL_EPOCH, NO_SESSION
 
 from tidelog_node.wire.primitives import (
     MalformedRequest,
@@ -86,7 +86,7 @@ def encode_follower_fetch(
     topics: Mapping[bytes, Sequence[WantedPartition]],
     *,
     session_id: int = NO_SESSION,
-    session_epoch: int = SESSIONLESS_EPOCH,
+    session_epoch: int = FINAL_EPOCH,
     forgotten: Mapping[bytes, Sequence[int]] = _NO_TOPICS,
     may_wait: bool = True,
 ) -> bytearray:

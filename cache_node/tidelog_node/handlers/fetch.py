@@ -20,6 +20,7 @@ from typing import Any
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
+from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
 from tidelog_node.dispatch import HotRoute
 from tidelog_node.fetch_sessions import FetchSession, may_keep
@@ -41,9 +42,6 @@ from tidelog_node.replicas import Replica, ReplicaManager
 from tidelog_node.tiered_reads import TierReader, read_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    NO_SESSION,
     FetchRequest,
     encode_fetch,
     parse_fetch,

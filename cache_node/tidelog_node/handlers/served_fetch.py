@@ -15,6 +15,7 @@ from itertools import islice
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
+from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.fetch_sessions import FetchSession, FetchSessions, SessionPartition, may_keep
@@ -29,7 +30,7 @@ from tidelog_node.owed_reply import Reply
 from tidelog_node.replicas import AppendWaiter, Replica, ReplicaManager
 from tidelog_node.tiered_reads import TierReader
 from tidelog_node.wire import fetch
-from tidelog_node.wire.fetch import NO_SESSION, FetchRequest, FetchResult, encode_fetch
+from tidelog_node.wire.fetch import FetchRequest, FetchResult, encode_fetch
 from tidelog_node.wire.produce import Endpoint
 
 LEADERS_FROM = 16

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tidelog_core.fetch_epochs import FINAL_EPOCH, NO_SESSION
 from tidelog_core.model import FileSlice
 
 from tidelog_node.owed_reply import Reply
@@ -55,8 +56,6 @@ FLEXIBLE_FROM = 12
 TOPIC_ID_FROM = 13
 REPLICA_STATE_FROM = 15
 
-NO_SESSION = 0  # the id of no session
-INITIAL_EPOCH, FINAL_EPOCH = 0, -1  # of a request that opens a session, that wants none
 
 # Below this many bytes one pread and a gathered send beat a sendfile call of their own.
 SENDFILE_BYTES_MIN = 65_536

@@ -17,7 +17,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as by_name
 from kio.schema.fetch.v17 import request as by_id
-from tidelog_core.fetch_session import NO_SESSION, SESSIONLESS_EPOCH, FetcherSession
+from tidelog_core.fetch_epochs import FINAL_EPOCH, NO_SESSION
+from tidelog_core.fetch_session import FetcherSession
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
@@ -167,7 +168,7 @@ class NodeFetches:
         *,
         max_wait_ms: int,
         min_bytes: int,
-        session: tuple[int, int] = (NO_SESSION, SESSIONLESS_EPOCH),
+        session: tuple[int, int] = (NO_SESSION, FINAL_EPOCH),
         forgotten: Iterable[_Key] = (),
     ) -> Any:
         options, module = self._options, by_id if api is FETCH_BY_ID else by_name

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tidelog_core.fetch_epochs import EPOCH_MAX
 from tidelog_node.fetch_sessions import (
-    EPOCH_MAX,
     EVICTABLE_AFTER_MS,
     SESSION_ID_MAX,
     FetchSession,

@@ -1,0 +1,16 @@
+"""The ids and epochs by which the two ends of a fetch session know its requests.
+
+Source: KIP-227, Kafka's ``FetchMetadata``.
+"""
+
+from __future__ import annotations
+
+NO_SESSION = 0  # the id of no session
+INITIAL_EPOCH = 0  # of a request that names everything and asks for a session
+FINAL_EPOCH = -1  # of a request that asks for no session; with a session's id it ends that
+EPOCH_MAX = 2**31 - 1
+
+
+def epoch_after(epoch: int) -> int:
+    """Return the epoch of a session's next request; 1 follows the last."""
+    return epoch % EPOCH_MAX + 1
