@@ -183,9 +183,9 @@ def burst(
 def lost_zone(
     commits: int, *, others_per_s: float, latency_s: float, read_latency_s: float, seed: int
 ) -> Outcome:
-    """Return what becomes of the commits of the one broker that writes for all (``appointments``).
+    """Return what becomes of the commits of the one broker that writes for all.
 
-    Beside those that others write meanwhile; the slowest is its last.
+    See ``election_coordinators``. Others write meanwhile; the slowest is its last.
     """
     chance = random.Random(seed)
     seconds = commits * latency_s

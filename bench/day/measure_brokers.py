@@ -13,7 +13,7 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_node.membership.lease_keeper import LeaseKeeper
@@ -51,7 +51,7 @@ class Brokers:
             await self._world.store.commit([records.put(lease, is_logged=False)])
         clock = Clock(0)
         membership = Membership(
-            LEADER, times=LeaseTimes(), clerk=ElectionClerk(LEADER), clock=clock
+            LEADER, times=LeaseTimes(), elector=LeaderElector(LEADER), clock=clock
         )
         keeper = LeaseKeeper(
             membership=membership,
@@ -97,7 +97,7 @@ class Brokers:
         joins = await self._isr_change(BROKERS, check)
         await self._world.note("a replica joins an ISR", lambda: self._write([joins]))
         partitions = [await self._world.partition(n) for n in range(CHANGED_TOGETHER)]
-        peers, clerk = PeerLeases(LeaseTimes()), ElectionClerk(LEADER)
+        peers, elector = PeerLeases(LeaseTimes()), LeaderElector(LEADER)
         items = await self._world.store.list(records.BROKER_LEASE_COLLECTION)
         leases = [BrokerLease.from_item(item) for item in items]
         peers.observe(leases, started_ms=0, now_ms=0)
@@ -107,7 +107,7 @@ class Brokers:
         dead = [lease for lease in leases if lease.broker_id == DEAD]
         peers.observe([*moved, *dead], started_ms=late_ms, now_ms=late_ms)
         taken = [
-            clerk.takeover(p, peers, is_unclean_allowed=False, now_ms=late_ms) for p in partitions
+            elector.takeover(p, peers, is_unclean_allowed=False, now_ms=late_ms) for p in partitions
         ]
         changes = [change for change in taken if change is not None]
         assert len(changes) == CHANGED_TOGETHER

@@ -145,14 +145,14 @@ class _Simulation:
         self._leader = flows.lead(self._cluster, self._alive, self._in_sync)
         moved = (before != self._leader) & shrunk
         outcome = self._write_partitions(shrunk, hour, by_one=True)
-        heirs = np.bincount(
+        gained = np.bincount(
             self._leader[moved & (self._leader >= 0)], minlength=self._cluster.broker_count
         )
         self._note(
             now,
             f"{trouble.what} is gone ({int(who.sum())} nodes): {int(moved.sum())} partitions change"
             " leader,"
-            f" the most to one node {int(heirs.max())}, {int((self._leader < 0).sum())} have none;"
+            f" the most to one node {int(gained.max())}, {int((self._leader < 0).sum())} have none;"
             f" {outcome.written} commits of {outcome.transactions} transactions are in"
             f" {LEASE_S + outcome.last_at_s:.1f} s after the last renewal",
         )

@@ -164,7 +164,7 @@ def test_a_lost_zone_is_led_again_within_15_seconds(brokers: int) -> None:
     commits = math.ceil(led / PER_TRANSACTION)
     found = contention.lost_zone(commits, others_per_s=brokers / 200, **LATENCIES)
     assert found.given_up == 0
-    assert found.transactions < 3 * found.written  # 27 times as many where each heir wrote
+    assert found.transactions < 3 * found.written  # 27 times as many where each successor wrote
     noticed_s = LeaseTimes().lease_ms / 1000 + contention.NOTICED_WITHIN_S
     assert noticed_s + found.slowest_s + 1 / table_load.polls_per_s(brokers) < 15
 

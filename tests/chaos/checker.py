@@ -198,7 +198,7 @@ def _changed_offsets(partition: _Partition, rules: Rules) -> Iterator[Anomaly]:
     """
     at_offset: dict[int, dict[str, str]] = defaultdict(dict)
     of_value: dict[str, dict[int, str]] = defaultdict(dict)
-    for offset, value, source in _sightings(partition, rules):
+    for offset, value, source in _observations(partition, rules):
         at_offset[offset].setdefault(value, source)
         of_value[value].setdefault(offset, source)
     for offset, values in sorted(at_offset.items()):
@@ -214,7 +214,7 @@ def _changed_offsets(partition: _Partition, rules: Rules) -> Iterator[Anomaly]:
             yield _anomaly(partition, Kind.TWO_OFFSETS, f"{_tell(write)}: {told}")
 
 
-def _sightings(partition: _Partition, rules: Rules) -> Iterator[tuple[int, str, str]]:
+def _observations(partition: _Partition, rules: Rules) -> Iterator[tuple[int, str, str]]:
     """Yield offset, value and who says that they belong together."""
     for offset, value in partition.final.records:
         yield offset, value, "final log"

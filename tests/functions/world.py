@@ -16,7 +16,7 @@ from tidelog_core.metadata.records import (
     Cluster,
     DeletedTopic,
     Partition,
-    ScrubSighting,
+    ScrubOrphans,
     SegmentMeta,
     SegmentState,
     Topic,
@@ -280,10 +280,10 @@ async def folder_world(folder: Path) -> AsyncIterator[World]:
         await store.close()
 
 
-async def age_sightings(store: MetadataStore, *, by_ms: int) -> None:
+async def age_orphans(store: MetadataStore, *, by_ms: int) -> None:
     """Have the scrub have seen everything that it has seen so much earlier."""
-    for item in await store.list(records.SCRUB_SIGHTING_COLLECTION):
-        sighting = ScrubSighting.from_item(item)
-        earlier = {name: ms - by_ms for name, ms in sighting.first_seen_ms.items()}
-        older = dataclasses.replace(sighting, first_seen_ms=earlier)
+    for item in await store.list(records.SCRUB_ORPHANS_COLLECTION):
+        orphans = ScrubOrphans.from_item(item)
+        earlier = {name: ms - by_ms for name, ms in orphans.first_seen_ms.items()}
+        older = dataclasses.replace(orphans, first_seen_ms=earlier)
         await store.commit([records.put(older, is_logged=False)])

@@ -10,7 +10,7 @@ from typing import Any
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.follower_progress import FollowerProgress
 from tidelog_core.replication.follower_state import (
     FetchAnswer,
@@ -165,7 +165,7 @@ class ResumesWithoutReading(OwnLease):
         return False
 
 
-class AnyoneTakesOver(ElectionClerk):
+class AnyoneTakesOver(LeaderElector):
     """A live replica takes over whether it is in the ISR or not."""
 
     def candidates(self, partition: Partition, peers: PeerLeases) -> list[int]:
@@ -179,7 +179,7 @@ class AnyoneTakesOver(ElectionClerk):
         return dataclasses.replace(change, after=dataclasses.replace(change.after, isr=isr))
 
 
-class TakesOverUnchecked(ElectionClerk):
+class TakesOverUnchecked(LeaderElector):
     """A takeover that does not ask whether the dead leader has renewed meanwhile."""
 
     def _change(
@@ -189,7 +189,7 @@ class TakesOverUnchecked(ElectionClerk):
         return dataclasses.replace(change, checks=())
 
 
-class GoesOnAfterRestart(ElectionClerk):
+class GoesOnAfterRestart(LeaderElector):
     """A broker that goes on leading the epoch that it led in an earlier life."""
 
     def start(self, partitions: Iterable[Partition]) -> None:
@@ -240,10 +240,10 @@ MUTATIONS: Mapping[str, Mutation] = {
     "resumes without reading": Mutation(
         Machines(own_lease=ResumesWithoutReading), "renews while it is being replaced"
     ),
-    "anyone takes over": Mutation(Machines(clerk=AnyoneTakesOver)),
+    "anyone takes over": Mutation(Machines(elector=AnyoneTakesOver)),
     "takes over unchecked": Mutation(
-        Machines(clerk=TakesOverUnchecked), "renews while it is being replaced"
+        Machines(elector=TakesOverUnchecked), "renews while it is being replaced"
     ),
-    "goes on after a restart": Mutation(Machines(clerk=GoesOnAfterRestart)),
+    "goes on after a restart": Mutation(Machines(elector=GoesOnAfterRestart)),
     "stays in the ISR after a power loss": Mutation(Machines(leaves_isr_after_power_loss=False)),
 }

@@ -25,9 +25,9 @@ from uuid import UUID
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition, broker_key
 from tidelog_core.metadata.store import ABSENT, ItemKey
-from tidelog_core.replication.appointments import Appointers
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.election import ElectionClerk, leave_isr
+from tidelog_core.replication.election import LeaderElector, leave_isr
+from tidelog_core.replication.election_coordinators import ElectionCoordinators
 from tidelog_core.replication.follower_state import (
     Append,
     AskOffsets,
@@ -89,7 +89,7 @@ class Machines:
     """The classes under test; a mutation replaces one of them."""
 
     own_lease: type[OwnLease] = OwnLease
-    clerk: type[ElectionClerk] = ElectionClerk
+    elector: type[LeaderElector] = LeaderElector
     leader: type[LeaderState[Token]] = LeaderState
     follower: type[FollowerState] = FollowerState
     leaves_isr_after_power_loss: bool = True
@@ -181,7 +181,7 @@ class SimNode:
         self.is_up, self.is_ready, self.is_draining = True, False, False
         self._uuid = UUID(int=(self.broker_id << 32) + self.incarnation)
         self.state = SimPartitionState(self.broker_id, self._s.machines)
-        self.clerk = self._s.machines.clerk(
+        self.elector = self._s.machines.elector(
             self.broker_id,
             step_in_delay_ms=STEP_IN_DELAY_MS,
             preferred_stable_ms=PREFERRED_STABLE_MS,
@@ -315,7 +315,7 @@ class SimNode:
             if partition.isr == (self.broker_id,):
                 self._s.checker.forgive(self.broker_id)
         self._is_tainted = False
-        self.clerk.start([partition])
+        self.elector.start([partition])
         self.lease = self._s.machines.own_lease(self.broker_id, self._uuid, times=TIMES, found=own)
         self.is_ready = True
         self._take_partition(partition)
@@ -442,7 +442,7 @@ class SimNode:
         before = self.state.partition
         if before is not None and before.version < partition.version:
             self.peer_leases.note_written(before, partition, self.now())
-        leads = self.clerk.leads(partition)
+        leads = self.elector.leads(partition)
         if leads and self.state.leader is None:
             self._reach_tier()
         change = self.state.on_partition(
@@ -488,9 +488,9 @@ class SimNode:
         partition = self.state.partition
         if partition is None or self._partition_busy:
             return
-        appointers = Appointers(self.brokers, self._is_live, self.peer_leases.is_unfit)
-        written_for = self._find_written_for(partition, appointers, now_ms)
-        change = self.clerk.relieve(partition, self.peer_leases, written_for, now_ms=now_ms)
+        coordinators = ElectionCoordinators(self.brokers, self._is_live, self.peer_leases.is_unfit)
+        coordinated = self._find_coordinated(partition, coordinators, now_ms)
+        change = self.elector.shrink_isr(partition, self.peer_leases, coordinated, now_ms=now_ms)
         if change is not None and not self.is_draining:
             self._commit_decided(change)
             return
@@ -501,34 +501,34 @@ class SimNode:
         if self.is_draining:
             change = leave_isr(partition, self.broker_id)
         else:
-            writers = appointers.of(partition.leader)
+            writers = coordinators.of(partition.leader)
             change = None
-            if partition.leader in written_for:
-                change = self.clerk.appoint(partition, self.peer_leases, now_ms=now_ms)
+            if partition.leader in coordinated:
+                change = self.elector.elect(partition, self.peer_leases, now_ms=now_ms)
             if change is None:
-                change = self.clerk.takeover(
+                change = self.elector.takeover(
                     partition,
                     self.peer_leases,
                     is_unclean_allowed=self._s.is_unclean_allowed,
                     now_ms=now_ms,
-                    is_appointed=any(b != self.broker_id for b in writers[:1]),
+                    is_coordinated=any(b != self.broker_id for b in writers[:1]),
                 )
         if change is not None:
             self._commit_decided(change)
 
-    def _find_written_for(
-        self, partition: Partition, appointers: Appointers, now_ms: float
+    def _find_coordinated(
+        self, partition: Partition, coordinators: ElectionCoordinators, now_ms: float
     ) -> set[int]:
         """Return the dead that this broker writes for by now."""
-        written_for = set()
+        coordinated = set()
         for broker_id in partition.replicas:
             unattended_ms = self.peer_leases.unattended_ms(broker_id, now_ms)
             if unattended_ms is not None:
-                wait_ms = appointers.wait_ms(
+                wait_ms = coordinators.wait_ms(
                     self.broker_id, broker_id, unattended_ms, step_in_delay_ms=STEP_IN_DELAY_MS
                 )
-                written_for |= {broker_id} if wait_ms == 0 else set()
-        return written_for
+                coordinated |= {broker_id} if wait_ms == 0 else set()
+        return coordinated
 
     def _commit_decided(self, change: PartitionChange) -> None:
         self._partition_busy = True
@@ -552,11 +552,11 @@ class SimNode:
             self._read_again(None)
             return
         if not leader.is_handing_over:
-            successor = self.clerk.preferred_successor(
+            successor = self.elector.preferred_successor(
                 leader.partition, self.peer_leases, now_ms=now_ms
             )
             if self.is_draining:
-                successor = self.clerk.drain_successor(leader.partition, self.peer_leases)
+                successor = self.elector.drain_successor(leader.partition, self.peer_leases)
             if successor is not None:
                 leader.begin_hand_over(successor, is_leaving=self.is_draining, now_ms=now_ms)
         change = leader.propose(self.brokers, self.peer_leases, now_ms)

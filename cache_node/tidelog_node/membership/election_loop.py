@@ -3,8 +3,8 @@
 Looks at what has changed: the topics of a new image, everything once the set of dead
 brokers is another, and again at topics where a partition waits for its time. What is
 decided together is written together, so a dead leader of a thousand partitions costs a
-dozen transactions. What a dead node led is taken over by one node for all heirs
-(``appointments``); the others step in where it does not.
+dozen transactions. What a dead node led is taken over by one node for all successors
+(``election_coordinators``); the others step in where it does not.
 
 In its first moments a node takes over only what nobody leads or it led itself: the nodes
 of a cluster that is started again do not come up at once, and the first would take all.
@@ -24,8 +24,8 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
-from tidelog_core.replication.appointments import Appointers
 from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.election_coordinators import ElectionCoordinators
 from tidelog_core.replication.partition_writer import write_changes
 
 from tidelog_node.membership.membership import Membership
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 WAITING_SECONDS = 0.1  # between looks at partitions that wait for their time
 MIN_PAUSE_MS = 10.0  # between two looks where nothing changes
-RELIEFS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # partitions that lose no more than followers
+ISR_SHRINKS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # partitions that lose no more than followers
 START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
 
 
@@ -57,10 +57,10 @@ class ElectionLoop:
         self._waiting: set[str] = set()  # topics with a partition that may be taken over later
         self._held: dict[str, tuple[Partition, ...]] = {}  # as last looked at
         self._dead: frozenset[int] | None = None  # None: look at everything
-        self._written_for: frozenset[int] = frozenset()  # dead ones, by this node for all
+        self._coordinated: frozenset[int] = frozenset()  # dead ones, by this node for all
         self._came_back_ms = -math.inf  # when one of the dead was last seen to be none any more
         self._step_in_ms = math.inf  # when this node writes for another of the dead
-        self._reliefs_left = RELIEFS_PER_ROUND_MAX  # in this round
+        self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX  # in this round
         self._grace_until_ms: float | None = None  # None: nothing has been decided yet
         self._stir = asyncio.Event()
 
@@ -99,12 +99,12 @@ class ElectionLoop:
                 "partitions taken over by a replica that may lack records",
                 extra={"count": len(unclean)},
             )
-        relieved = sum(change.reason is ChangeReason.ALTER_ISR for change in outcome.written)
-        if relieved < len(outcome.written):
-            count = len(outcome.written) - relieved
+        shrunk = sum(change.reason is ChangeReason.ALTER_ISR for change in outcome.written)
+        if shrunk < len(outcome.written):
+            count = len(outcome.written) - shrunk
             logger.info("partitions taken over", extra={"count": count})
-        if relieved:
-            logger.info("dead replicas taken out of ISRs", extra={"count": relieved})
+        if shrunk:
+            logger.info("dead replicas taken out of ISRs", extra={"count": shrunk})
         if outcome.refused or outcome.unknown:
             self._waiting.update(self._names(outcome.refused + outcome.unknown))
         try:
@@ -125,39 +125,39 @@ class ElectionLoop:
         names = everything if self._dead != dead else self._changed | self._waiting
         for name in names:
             self._forget(name, image.partitions(name))
-        appointers = Appointers(image.brokers, self._membership.is_live, peers.is_unfit)
-        if self._step_in(dead, appointers):
+        coordinators = ElectionCoordinators(image.brokers, self._membership.is_live, peers.is_unfit)
+        if self._step_in(dead, coordinators):
             names = everything
         self._dead, self._changed = dead, set()
-        self._reliefs_left = RELIEFS_PER_ROUND_MAX
+        self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX
         # Groups wait for their coordinator, and have to find it before anything else works.
-        changes = self._decide_topics(image, RESERVED_TOPICS.intersection(names), appointers)
-        others = self._decide_topics(image, names - RESERVED_TOPICS, appointers)
+        changes = self._decide_topics(image, RESERVED_TOPICS.intersection(names), coordinators)
+        others = self._decide_topics(image, names - RESERVED_TOPICS, coordinators)
         # What nobody leads first, and that with the same dead leader together: a transaction
         # checks its lease once.
         others.sort(key=_urgency)
         return changes + others
 
-    def _step_in(self, dead: frozenset[int], appointers: Appointers) -> bool:
+    def _step_in(self, dead: frozenset[int], coordinators: ElectionCoordinators) -> bool:
         """Choose the dead that this node writes for; return whether there are more than before.
 
         Those that it is not the first to write for it takes on where nobody has got on for long
         enough, and keeps until a broker comes back: what waited for that one begins anew.
         """
-        now_ms, before = self._membership.now_ms(), self._written_for
+        now_ms, before = self._membership.now_ms(), self._coordinated
         if self._dead is None or not self._dead <= dead:
             self._came_back_ms, before = now_ms, frozenset()
-        written_for, self._step_in_ms = set(), math.inf
+        coordinated, self._step_in_ms = set(), math.inf
         for dead_id in dead:
             unattended_ms = self._membership.peers.unattended_ms(dead_id, now_ms) or 0
             unattended_ms = min(unattended_ms, now_ms - self._came_back_ms)
-            wait_ms = appointers.wait_ms(self._membership.broker_id, dead_id, unattended_ms)
+            wait_ms = coordinators.wait_ms(self._membership.broker_id, dead_id, unattended_ms)
             if dead_id in before or wait_ms == 0:
-                written_for.add(dead_id)
+                coordinated.add(dead_id)
             elif wait_ms is not None:
                 self._step_in_ms = min(self._step_in_ms, now_ms + wait_ms)
-        self._written_for = frozenset(written_for)
-        return not self._written_for <= before
+        self._coordinated = frozenset(coordinated)
+        return not self._coordinated <= before
 
     def _pause_s(self) -> float | None:
         """Return the seconds until the next look where nothing changes, ``None`` for ever."""
@@ -167,23 +167,23 @@ class ElectionLoop:
         return None if pause_ms == math.inf else pause_ms / 1000
 
     def _decide_topics(
-        self, image: ClusterImage, names: Iterable[str], appointers: Appointers
+        self, image: ClusterImage, names: Iterable[str], coordinators: ElectionCoordinators
     ) -> list[PartitionChange]:
         changes: list[PartitionChange] = []
         for name in sorted(names):
-            changes += self._decide_topic(image, name, appointers)
+            changes += self._decide_topic(image, name, coordinators)
         return changes
 
     def _decide_topic(
-        self, image: ClusterImage, name: str, appointers: Appointers
+        self, image: ClusterImage, name: str, coordinators: ElectionCoordinators
     ) -> list[PartitionChange]:
         topic, partitions = image.topic(name), image.partitions(name)
         was_waiting = name in self._waiting
         self._waiting.discard(name)
         if topic is None:
             return []
-        clerk, peers = self._membership.clerk, self._membership.peers
-        changes = self._relieve(name, partitions)
+        elector, peers = self._membership.elector, self._membership.peers
+        changes = self._shrink_isrs(name, partitions)
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
         if self._grace_until_ms is None:
             grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
@@ -193,9 +193,9 @@ class ElectionLoop:
             is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
             if not is_readable(partition) or not (is_vacant or (is_held and was_waiting)):
                 continue
-            # Who write for all heirs of the dead leader; nobody needs to where none is dead.
-            writers = appointers.of(partition.leader) if self._is_orphan(partition) else ()
-            is_writer = bool(writers) and partition.leader in self._written_for
+            # Who write for all successors of the dead leader; nobody needs to where none is dead.
+            writers = coordinators.of(partition.leader) if self._is_orphan(partition) else ()
+            is_writer = bool(writers) and partition.leader in self._coordinated
             if not is_held and not is_writer:
                 continue
             if is_vacant and now_ms < self._grace_until_ms and self._has_other_leader(partition):
@@ -205,43 +205,43 @@ class ElectionLoop:
                 is_unclean_allowed = self._is_unclean_allowed(topic)
             change = None
             if is_writer:
-                change = clerk.appoint(partition, peers, now_ms=now_ms)
+                change = elector.elect(partition, peers, now_ms=now_ms)
             if change is None and is_held:
-                change = clerk.takeover(
+                change = elector.takeover(
                     partition,
                     peers,
                     is_unclean_allowed=is_unclean_allowed,
                     now_ms=now_ms,
-                    is_appointed=any(b != broker_id for b in writers[:1]),
+                    is_coordinated=any(b != broker_id for b in writers[:1]),
                 )
             if change is not None:
                 changes.append(change)
             # Who can never take over looks again when the record or a lease changes.
             may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
-            # An heir that has not been seen to outlive the leader may be yet.
-            may_later = may_later or (is_writer and bool(clerk.candidates(partition, peers)))
+            # A successor that has not been seen to outlive the leader may be yet.
+            may_later = may_later or (is_writer and bool(elector.candidates(partition, peers)))
             if is_vacant and (change is not None or may_later):
                 self._waiting.add(name)
         return changes
 
-    def _relieve(self, name: str, partitions: tuple[Partition, ...]) -> list[PartitionChange]:
+    def _shrink_isrs(self, name: str, partitions: tuple[Partition, ...]) -> list[PartitionChange]:
         """Return what takes the dead out of the ISRs of leaders that live, a round's part of it.
 
         What other brokers led whose leases lapse meanwhile does not wait for all of it.
         """
-        clerk, peers = self._membership.clerk, self._membership.peers
+        elector, peers = self._membership.elector, self._membership.peers
         changes: list[PartitionChange] = []
         now_ms = self._membership.now_ms()
         for partition in partitions:
-            if self._written_for.isdisjoint(partition.isr) or self._is_vacant(partition):
+            if self._coordinated.isdisjoint(partition.isr) or self._is_vacant(partition):
                 continue
-            if not self._reliefs_left:
+            if not self._isr_shrinks_left:
                 self._waiting.add(name)
                 break
-            change = clerk.relieve(partition, peers, self._written_for, now_ms=now_ms)
+            change = elector.shrink_isr(partition, peers, self._coordinated, now_ms=now_ms)
             if change is not None:
                 changes.append(change)
-                self._reliefs_left -= 1
+                self._isr_shrinks_left -= 1
             elif not peers.is_fresh(partition.leader, now_ms):
                 self._waiting.add(name)  # Its leader may yet be seen to outlive the dead.
         return changes
@@ -288,7 +288,7 @@ class ElectionLoop:
                 broker_id in partition.replicas
                 and (partition.topic_id, partition.partition) not in still
             ):
-                self._membership.clerk.forget(partition)
+                self._membership.elector.forget(partition)
         if partitions:
             self._held[name] = partitions
         else:

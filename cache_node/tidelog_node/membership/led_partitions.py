@@ -101,7 +101,7 @@ class LedPartitions:
     def decide(self) -> list[PartitionChange]:
         """Return what to write; begin the hand-overs that leader states write themselves."""
         image, now_ms = self._view.image, self._membership.now_ms()
-        changes = self._membership.clerk.departures(
+        changes = self._membership.elector.departures(
             partition for some in image.partitions_by_topic.values() for partition in some
         )
         leaving = {change.after.item_id for change in changes}
@@ -124,7 +124,7 @@ class LedPartitions:
         Returns False where nobody else is in sync.
         """
         membership = self._membership
-        successor = membership.clerk.drain_successor(partition, membership.peers)
+        successor = membership.elector.drain_successor(partition, membership.peers)
         if successor is None or not membership.leads(partition):
             return successor is not None
         self._replicas.begin_hand_over(
@@ -152,10 +152,10 @@ class LedPartitions:
         return sum(1 for _ in self._led(self._view.image))
 
     def _drainable(self, image: ClusterImage) -> list[tuple[str, Partition, int]]:
-        clerk, peers = self._membership.clerk, self._membership.peers
+        elector, peers = self._membership.elector, self._membership.peers
         found = []
         for name, partition in self._led(image):
-            successor = clerk.drain_successor(partition, peers)
+            successor = elector.drain_successor(partition, peers)
             if successor is not None:
                 found.append((name, partition, successor))
         return found
@@ -206,13 +206,13 @@ class LedPartitions:
         if not self._membership.is_unfit:
             self._given_up.clear()
             return
-        clerk, peers = self._membership.clerk, self._membership.peers
+        elector, peers = self._membership.elector, self._membership.peers
         for name, partition in self._led(image):
             key = (partition.topic_id, partition.partition, partition.leader_epoch)
             is_begun = now_ms < self._given_up.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS
             if name in RESERVED_TOPICS or is_begun:
                 continue  # Reserved ones need no disk.
-            successor = clerk.fit_successor(partition, peers)
+            successor = elector.fit_successor(partition, peers)
             if successor is not None:
                 self._given_up[key] = now_ms
                 # It stays in the ISR: what it has is whole. The successor drops it once it
@@ -224,7 +224,7 @@ class LedPartitions:
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
         changes = []
         for name, partition in self._find_led_for_others(image):
-            successor = self._membership.clerk.preferred_successor(
+            successor = self._membership.elector.preferred_successor(
                 partition, self._membership.peers, now_ms=now_ms
             )
             if successor is None:

@@ -22,7 +22,7 @@ from tidelog_core.metadata.records import (
     Partition,
 )
 from tidelog_core.metadata.store import ItemKey, MetadataStore
-from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.leases import lease_times
 
@@ -68,7 +68,7 @@ class ClusterMember:
         self.membership = Membership(
             broker_id,
             times=lease_times(config),
-            clerk=ElectionClerk(broker_id, preferred_stable_ms=preferred_seconds * 1000),
+            elector=LeaderElector(broker_id, preferred_stable_ms=preferred_seconds * 1000),
             clock=clock,
         )
         self._incarnation = incarnation
@@ -186,7 +186,7 @@ class ClusterMember:
                 partitions = tuple(p for p in known if p.item_id == key)
             self.membership.start(partitions)
             if self._may_lack_records:
-                self.membership.clerk.note_lacking(partitions)
+                self.membership.elector.note_lacking(partitions)
 
     async def see_peers(self) -> None:
         """Have looked for the lease of every broker that the view shows."""
@@ -207,7 +207,7 @@ class ClusterMember:
 
         For one whose log was opened again: it may lack what followers have of this epoch.
         """
-        self.membership.clerk.start([partition])
+        self.membership.elector.start([partition])
         self._elections.look_again(topic)
 
     async def drain(self, is_wanted: Callable[[], bool] = lambda: True) -> None:

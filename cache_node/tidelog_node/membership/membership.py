@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition
 from tidelog_core.metadata.store import Check
-from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
 
@@ -33,12 +33,12 @@ class Membership:
         broker_id: int,
         *,
         times: LeaseTimes,
-        clerk: ElectionClerk,
+        elector: LeaderElector,
         clock: Clock = lease_clock_ms,
     ) -> None:
         self.broker_id = broker_id
         self.times = times
-        self.clerk = clerk
+        self.elector = elector
         self.peers = PeerLeases(times)
         self.peer_clocks = PeerClocks(broker_id)
         self.now_ms = clock
@@ -63,7 +63,7 @@ class Membership:
 
         True does not say that it may answer: that is ``can_serve``.
         """
-        return self._is_started and self.clerk.leads(partition)
+        return self._is_started and self.elector.leads(partition)
 
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker can serve as far as this node knows."""
@@ -100,7 +100,7 @@ class Membership:
 
     def tell_fitness(self, *, is_unfit: bool) -> None:
         """Take whether others had better lead; the next renewal of the lease tells them."""
-        self._is_unfit = self.clerk.is_unfit = is_unfit
+        self._is_unfit = self.elector.is_unfit = is_unfit
         self._tell_others()
         self._tell()
 
@@ -116,7 +116,7 @@ class Membership:
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Take the first reading of the cluster after this process has registered."""
-        self.clerk.start(partitions)
+        self.elector.start(partitions)
         self._is_started = True
 
     def hold(self, own: OwnLease) -> None:

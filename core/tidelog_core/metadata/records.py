@@ -14,7 +14,7 @@
     local-erasure                   <topic id>:<partition, 10>      LocalErasure
     key-erasure                     <topic id>:<partition, 10>:<SHA-256>  KeyErasure
     rewrite-claim                   <topic id>:<partition, 10>      RewriteClaim
-    scrub-sighting                  <key or prefix in the bucket>   ScrubSighting, never logged
+    scrub-sighting                  <key or prefix in the bucket>   ScrubOrphans, never logged
     producer-id                     next                            a counter, never logged
     transaction:<shard>             <transactional id>              TransactionRecord, never logged
     group:<shard>                   <group id>                      GroupRecord, logged by admins
@@ -53,7 +53,8 @@ PARTITION_COLLECTION_PREFIX = "partition:"
 SEGMENT_COLLECTION_PREFIX = "segment:"
 DELETED_TOPIC_COLLECTION = "deleted-topic"
 FUNCTION_PROGRESS_COLLECTION = "function-progress"
-SCRUB_SIGHTING_COLLECTION = "scrub-sighting"
+# The stored name is older than the record's: what is stored under it stays readable.
+SCRUB_ORPHANS_COLLECTION = "scrub-sighting"
 RESTORATION_COLLECTION = "restoration"
 EVERY_NODE = "default"
 NUMBER_DIGITS = 10  # of a broker or a partition in a key
@@ -509,7 +510,7 @@ class FunctionProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubSighting:
+class ScrubOrphans:
     """Since when the scrub has seen objects that nothing needs, and that wait to be old."""
 
     prefix: str  # of a partition's objects, slash included, or one object's key
@@ -519,14 +520,14 @@ class ScrubSighting:
     @property
     def item_id(self) -> ItemKey:
         """Where the item lies."""
-        return ItemKey(SCRUB_SIGHTING_COLLECTION, self.prefix)
+        return ItemKey(SCRUB_ORPHANS_COLLECTION, self.prefix)
 
     def to_body(self) -> Body:
         """Return the item's body."""
         return {"prefix": self.prefix, "first_seen_ms": dict(self.first_seen_ms)}
 
     @classmethod
-    def from_item(cls, item: Item) -> ScrubSighting:
+    def from_item(cls, item: Item) -> ScrubOrphans:
         """Return the record. Raises ``CorruptItem``."""
         fields = BodyReader(item)
         record = cls(
@@ -536,7 +537,7 @@ class ScrubSighting:
         )
         fields.finish()
         if record.item_id != item.id:
-            raise fields.error(f"holds another sighting: {record.item_id.key}")
+            raise fields.error(f"holds orphans of another prefix: {record.item_id.key}")
         return record
 
 

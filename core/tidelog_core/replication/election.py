@@ -4,11 +4,10 @@ Theory of operation. There is no controller. Every node looks at the partitions 
 holds a replica of and asks whether it should be the one to act:
 
 - A leader is gone when its lease is dead, or when nobody leads. Of a dead leader one node
-  writes the takeovers of all heirs (``appointments``). Where it does not, and where nobody
-  leads, the first member of the ISR in replica order that is not dead takes over; the second
-  steps in a delay later, the third two delays later. Several may act at the same time all
-  the same: the write is conditional on the partition's version, so one wins and the others
-  read again.
+  writes all takeovers (``election_coordinators``). Where it does not, and where nobody leads,
+  the first member of the ISR in replica order that is not dead takes over; the second steps
+  in a delay later, the third two delays later. Several may act at the same time all the same:
+  the write is conditional on the partition's version, so one wins and the others read again.
 - The write is committed with a check that the dead leader's lease item has not moved.
   A leader that has renewed meanwhile keeps its partition: it acts again only after that
   renewal, and from then on no takeover decided earlier can land (see ``leases``).
@@ -18,7 +17,7 @@ holds a replica of and asks whether it should be the one to act:
   so a leader that has not heard of it cannot commit anything new either.
 - Dead members leave the ISR with the takeover; a new leader would wait for them in vain.
 - A node that has restarted never goes on in the epoch that it led before: its followers
-  may have more of that epoch than it has left. ``ElectionClerk.start`` notes the epochs
+  may have more of that epoch than it has left. ``LeaderElector.start`` notes the epochs
   of the first reading, and a partition that names this node leader in such an epoch is
   taken over again, one epoch on. A later epoch was written after this process had
   started, so no earlier process has led in it.
@@ -43,8 +42,8 @@ from uuid import UUID
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.model import NO_LEADER
-from tidelog_core.replication.appointments import APPOINTED_PLACES, STEP_IN_DELAY_MS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.election_coordinators import COORDINATOR_PLACES, STEP_IN_DELAY_MS
 from tidelog_core.replication.leases import PeerLeases
 
 PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
@@ -52,7 +51,7 @@ PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
 PartitionKey = tuple[UUID, int]
 
 
-class ElectionClerk:
+class LeaderElector:
     """Decides, for one process of one broker, when it takes a partition over."""
 
     def __init__(
@@ -116,12 +115,12 @@ class ElectionClerk:
         *,
         is_unclean_allowed: bool,
         now_ms: float,
-        is_appointed: bool = False,
+        is_coordinated: bool = False,
     ) -> PartitionChange | None:
         """Return the write by which this broker takes the partition over now, if it should.
 
-        The caller's own lease must allow it to act. ``is_appointed``: other nodes write the
-        takeovers of the dead leader's heirs, and are left the time for it as long as they get on.
+        The caller's own lease must allow it to act. ``is_coordinated``: other nodes write all
+        takeovers from the dead leader, and are left the time for it as long as they get on.
         """
         key = _key(partition)
         if not self._is_vacant(partition, peers):
@@ -143,19 +142,19 @@ class ElectionClerk:
             return None
         place = 0 if partition.leader == self._broker_id else candidates.index(self._broker_id)
         unattended_ms = peers.unattended_ms(partition.leader, now_ms)
-        if is_clean and is_appointed and unattended_ms is not None:
-            place += APPOINTED_PLACES
+        if is_clean and is_coordinated and unattended_ms is not None:
+            place += COORDINATOR_PLACES
             since_ms = max(since_ms, now_ms - unattended_ms)
         if now_ms < since_ms + place * self._step_in_delay_ms:
             return None
         return self._change(partition, peers, self._broker_id, is_clean=is_clean)
 
-    def appoint(
+    def elect(
         self, partition: Partition, peers: PeerLeases, *, now_ms: float
     ) -> PartitionChange | None:
         """Return the write by which the first choice takes over from a dead leader, if any.
 
-        For the one node that writes for all heirs; its own lease must allow it to act. It names
+        For the one node that writes for all others; its own lease must allow it to act. It names
         only who has outlived the dead leader: of others it may be the first to learn that they
         died together, and the old leader could not lead again though it came back first.
         """
@@ -163,19 +162,19 @@ class ElectionClerk:
             return None
         if not peers.has_died(partition.leader):
             return None
-        heirs = (b for b in self.candidates(partition, peers) if self._lives(b, peers, now_ms))
-        heir = next(heirs, None)
-        if heir is None or (heir == self._broker_id and self._lacks(partition)):
+        successors = (b for b in self.candidates(partition, peers) if self._lives(b, peers, now_ms))
+        successor = next(successors, None)
+        if successor is None or (successor == self._broker_id and self._lacks(partition)):
             return None
-        return self._change(partition, peers, heir, is_clean=True)
+        return self._change(partition, peers, successor, is_clean=True)
 
-    def relieve(
+    def shrink_isr(
         self, partition: Partition, peers: PeerLeases, dead: Container[int], *, now_ms: float
     ) -> PartitionChange | None:
         """Return the write that takes dead followers out of the ISR of a leader that lives.
 
         For the one node that writes for all leaders, of the ``dead`` that it writes for. A leader
-        that may have died together with them is left to itself, as in ``appoint``.
+        that may have died together with them is left to itself, as in ``elect``.
         """
         leader = partition.leader
         if not is_readable(partition) or leader == NO_LEADER or leader not in partition.isr:

@@ -21,10 +21,10 @@ What may interleave with what, and why it is safe:
   from the replica's current registration (KIP-903): a broker that has restarted may lack
   what its earlier life had fetched. The commit checks that registration, too.
 - *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``, or its
-  lease was seen and is dead (another node writes that for all leaders, ``appointments``, and
-  is left a moment for it), or it says that it is unfit, its disk takes nothing, and is
-  behind, or is not heard of for ``hand_over_ms``. It counts until the store has agreed, and
-  joins again once it is fit.
+  lease was seen and is dead (``election_coordinators`` write that for all leaders, and are left
+  a moment for it), or it says that it is unfit, its disk takes nothing, and is behind, or is
+  not heard of for ``hand_over_ms``. It counts until the store has agreed, and joins again once
+  it is fit.
 - *A new leader* knows of nobody's log end, so its high watermark stays where it was until
   every ISR member has fetched in this epoch (or has left the ISR).
 - *Fencing.* The caller asks its lease before each call that answers somebody. While a hand

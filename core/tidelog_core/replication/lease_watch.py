@@ -3,10 +3,11 @@
 A reading is of all leases, and all brokers read, so the work grows with the square of their
 number, all of it on one key of the metadata store. But takeovers need few to know at once that
 a leader is dead: those that write them, one after the other where one does not
-(``appointments``). Those are the watchers, the first live brokers of each rack, so that a lost
-rack leaves the others'. They read as often as it takes to see a lease lapse in time. Everyone
-else reads as often as ``UNITS_PER_S`` allows: whom it takes for alive, for clients and for new
-replicas, it learns later the more brokers there are. Up to about 100 that makes no difference.
+(``election_coordinators``). Those are the watchers, the first live brokers of each rack, so
+that a lost rack leaves the others'. They read as often as it takes to see a lease lapse in time.
+Everyone else reads as often as ``UNITS_PER_S`` allows: whom it takes for alive, for clients and
+for new replicas, it learns later the more brokers there are. Up to about 100 that makes no
+difference.
 
 Who is a watcher each broker says for itself by what it knows. Where all watchers are gone at
 once, the others learn of it by their own readings, and are watchers then.

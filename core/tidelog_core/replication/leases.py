@@ -60,7 +60,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.records import BrokerLease, Partition, broker_lease_key, check
 from tidelog_core.metadata.store import ABSENT, UNREADABLE_VERSION, Check, Item
-from tidelog_core.replication.appointments import RELIEF_DELAY_MS, STEP_IN_DELAY_MS
+from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS, STEP_IN_DELAY_MS
 
 NOBODY = UUID(int=0)  # the incarnation in a lease that cannot be read
 RELEASED = 0  # the counter of a broker that has left in order; it starts again at 1
@@ -301,7 +301,7 @@ def read_leases(items: Iterable[Item]) -> list[BrokerLease]:
 
 
 @dataclass(slots=True)
-class _Sighting:
+class _Observation:
     record: BrokerLease
     after_ms: float  # it was written after this: a reading begun then showed an earlier one
     first_seen_ms: float
@@ -316,21 +316,23 @@ class PeerLeases:
 
     def __init__(self, times: LeaseTimes) -> None:
         self._times = times
-        self._sightings: dict[int, _Sighting] = {}
+        self._observations: dict[int, _Observation] = {}
         self._has_read = False
 
     def observe(self, leases: Iterable[BrokerLease], *, started_ms: float, now_ms: float) -> None:
         """Take a reading of all leases, begun at ``started_ms`` and back at ``now_ms``."""
         self._has_read = True
         for lease in leases:
-            known = self._sightings.get(lease.broker_id)
+            known = self._observations.get(lease.broker_id)
             if known is None or lease.version > known.record.version:
                 after_ms = -math.inf if known is None else known.confirmed_ms
-                self._sightings[lease.broker_id] = _Sighting(lease, after_ms, now_ms, started_ms)
+                self._observations[lease.broker_id] = _Observation(
+                    lease, after_ms, now_ms, started_ms
+                )
             elif lease.version == known.record.version:
                 known.confirmed_ms = max(known.confirmed_ms, started_ms)
                 known.has_moved = False  # What a reading shows counts more.
-            seen = self._sightings[lease.broker_id]
+            seen = self._observations[lease.broker_id]
             if seen.attended_ms is None and self.is_dead(lease.broker_id):
                 seen.attended_ms = now_ms
 
@@ -339,7 +341,7 @@ class PeerLeases:
 
         False as long as too little is known.
         """
-        known = self._sightings.get(broker_id)
+        known = self._observations.get(broker_id)
         if known is None:
             return self._has_read
         if known.record.version == UNREADABLE_VERSION or known.has_moved:
@@ -353,7 +355,7 @@ class PeerLeases:
 
         One that has never been seen may have come since the last reading.
         """
-        return broker_id in self._sightings and self.is_dead(broker_id)
+        return broker_id in self._observations and self.is_dead(broker_id)
 
     def note_written(self, before: Partition, after: Partition, now_ms: float) -> None:
         """Note what a newer record tells: someone writes what follows from a broker's death."""
@@ -361,7 +363,7 @@ class PeerLeases:
         if before.leader != after.leader:
             gone.add(before.leader)
         for broker_id in gone:
-            known = self._sightings.get(broker_id)
+            known = self._observations.get(broker_id)
             if known is not None and known.attended_ms is not None:
                 known.attended_ms = now_ms
 
@@ -370,7 +372,7 @@ class PeerLeases:
 
         ``None`` where it has not died.
         """
-        known = self._sightings.get(broker_id)
+        known = self._observations.get(broker_id)
         return None if known is None or known.attended_ms is None else now_ms - known.attended_ms
 
     def is_left_to_leaders(self, broker_id: int, now_ms: float) -> bool:
@@ -378,23 +380,23 @@ class PeerLeases:
         waited_ms = self.unattended_ms(broker_id, now_ms)
         if waited_ms is None:
             return False
-        has_left = self._sightings[broker_id].record.counter == RELEASED
-        return waited_ms >= (STEP_IN_DELAY_MS if has_left else RELIEF_DELAY_MS)
+        has_left = self._observations[broker_id].record.counter == RELEASED
+        return waited_ms >= (STEP_IN_DELAY_MS if has_left else ISR_SHRINK_DELAY_MS)
 
     def note_moved(self, checks: Container[Check]) -> None:
         """Take checks that a commit has lost: their brokers are alive until they are read again."""
-        for broker_id, known in self._sightings.items():
+        for broker_id, known in self._observations.items():
             if self.check(broker_id) in checks:
                 known.has_moved = True
                 known.attended_ms = None
 
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker has been seen and not been found dead."""
-        return broker_id in self._sightings and not self.is_dead(broker_id)
+        return broker_id in self._observations and not self.is_dead(broker_id)
 
     def is_fresh(self, broker_id: int, now_ms: float) -> bool:
         """Whether the broker has renewed so lately that it has outlived who is dead by now."""
-        known = self._sightings.get(broker_id)
+        known = self._observations.get(broker_id)
         return (
             known is not None
             and not self.is_dead(broker_id)
@@ -403,12 +405,12 @@ class PeerLeases:
 
     def is_unfit(self, broker_id: int) -> bool:
         """Whether the broker has said that others had better lead."""
-        known = self._sightings.get(broker_id)
+        known = self._observations.get(broker_id)
         return known is not None and known.record.is_unfit
 
     def check(self, broker_id: int) -> Check:
         """Return the condition that the broker has not renewed since it was last seen."""
-        known = self._sightings.get(broker_id)
+        known = self._observations.get(broker_id)
         if known is None:
             return Check(broker_lease_key(broker_id), ABSENT)
         return check(known.record)

@@ -54,7 +54,7 @@ class PartitionState(Generic[Token]):
     ) -> RoleChange:
         """Take a record of the partition; older ones than is known change nothing.
 
-        ``leads`` is ``ElectionClerk.leads`` of the same record. Where the item cannot be
+        ``leads`` is ``LeaderElector.leads`` of the same record. Where the item cannot be
         read, nobody knows who leads by now: this broker plays no part until it can be.
         """
         if not is_readable(partition):

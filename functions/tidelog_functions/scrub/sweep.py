@@ -24,7 +24,7 @@ from tidelog_core.errors import CorruptItem, ObjectNotFound, TidelogError
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import (
     Partition,
-    ScrubSighting,
+    ScrubOrphans,
     SegmentMeta,
     SegmentState,
     Topic,
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 NAMED_IN_REPORT_MAX = 100  # of each kind; all are counted
 # Of one partition, about 100 bytes each; more are looked at again once some of these are gone.
-SIGHTINGS_MAX = 1000
+ORPHANS_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Sweep:
         self._deleted = {tombstone.topic_id for tombstone in topics.deleted}
         self._report = Report(settings.is_dry_run, failed=dict(topics.failed))
         # By prefix, when each object was first seen; None where the item cannot be read.
-        self._sightings: dict[str, Mapping[str, int] | None] = {}
+        self._orphans: dict[str, Mapping[str, int] | None] = {}
 
     async def run(self, *, resumes_after: str) -> Report:
         """Sweep behind that key, as far as the time reaches."""
@@ -130,8 +130,8 @@ class Sweep:
             for topic in self._topics.values()
             for number in range(topic.partition_count)
         }
-        await self._load_sightings()
-        expected = known.keys() | self._sightings.keys()
+        await self._load_orphans()
+        expected = known.keys() | self._orphans.keys()
         waiting = sorted((p for p in expected if p > resumes_after), reverse=True)
         try:
             async for group in self._groups(resumes_after):
@@ -275,21 +275,23 @@ class Sweep:
             is_complete=not self._topics_failed,
         )
 
-    async def _load_sightings(self) -> None:
-        for item in await self._store.list(records.SCRUB_SIGHTING_COLLECTION):
+    async def _load_orphans(self) -> None:
+        for item in await self._store.list(records.SCRUB_ORPHANS_COLLECTION):
             try:
-                self._sightings[item.id.key] = ScrubSighting.from_item(item).first_seen_ms
+                self._orphans[item.id.key] = ScrubOrphans.from_item(item).first_seen_ms
             except CorruptItem as error:
                 # It is written anew: what it told of has just been seen for the first time.
-                logger.warning("sighting not readable", extra={"problem": str(error)})
-                self._sightings[item.id.key] = None
+                logger.warning(
+                    "orphans cannot be read, they are seen anew", extra={"problem": str(error)}
+                )
+                self._orphans[item.id.key] = None
 
     async def _remove_old(self, prefix: str, candidates: Sequence[Candidate]) -> None:
         """Remove those of the group that are old enough; keep since when the others are seen.
 
-        In this order a crash leaves sightings of what is gone, which the next sweep forgets.
+        In this order a crash leaves records of orphans that are gone, which the next sweep forgets.
         """
-        before, now_ms = self._sightings.get(prefix, {}), self._clock_ms()
+        before, now_ms = self._orphans.get(prefix, {}), self._clock_ms()
         # A time to come is of a clock that was wrong.
         seen = {prefix + name: min(ms, now_ms) for name, ms in (before or {}).items()}
         old = select_old(candidates, seen, now_ms=now_ms)
@@ -300,12 +302,12 @@ class Sweep:
         if self._settings.is_dry_run:
             return
         first_seen_ms = {key.removeprefix(prefix): seen.get(key, now_ms) for key in young}
-        oldest = sorted(first_seen_ms, key=first_seen_ms.__getitem__)[:SIGHTINGS_MAX]
+        oldest = sorted(first_seen_ms, key=first_seen_ms.__getitem__)[:ORPHANS_MAX]
         kept = {name: first_seen_ms[name] for name in sorted(oldest)}
         if kept != before:
-            sighting = ScrubSighting(prefix=prefix, first_seen_ms=kept)
-            body = sighting.to_body() if kept else None
-            await self._store.commit([Write(sighting.item_id, body, ANY_VERSION, False)])
+            orphans = ScrubOrphans(prefix=prefix, first_seen_ms=kept)
+            body = orphans.to_body() if kept else None
+            await self._store.commit([Write(orphans.item_id, body, ANY_VERSION, False)])
 
     async def _remove(self, orphans: Sequence[ObjectMeta]) -> None:
         for found in orphans:

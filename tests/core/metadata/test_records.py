@@ -21,7 +21,7 @@ from tidelog_core.metadata.records import (
     DeletedTopic,
     NodeConfigOverrides,
     Partition,
-    ScrubSighting,
+    ScrubOrphans,
     SegmentMeta,
     SegmentState,
     Topic,
@@ -58,7 +58,7 @@ RECORDS: list[Any] = [
         created_ms=6,
     ),
     DeletedTopic(topic_id=ID, name="t", partition_count=2, deleted_ms=7),
-    ScrubSighting(prefix="c/t/4/", first_seen_ms={"a.log": 5, "b.log": 6}),
+    ScrubOrphans(prefix="c/t/4/", first_seen_ms={"a.log": 5, "b.log": 6}),
 ]
 NAMES = [type(record).__name__ for record in RECORDS]
 

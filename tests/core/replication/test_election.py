@@ -7,26 +7,26 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import stand_in
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import ElectionClerk, hand_over, leave_isr
+from tidelog_core.replication.election import LeaderElector, hand_over, leave_isr
 from tidelog_core.replication.leases import PeerLeases
 
 from tests.core.replication.cluster import make_partition, make_peers
 
 
 def takeover(
-    clerk: ElectionClerk,
+    elector: LeaderElector,
     partition: Partition,
     peers: PeerLeases,
     *,
     now_ms: float = 0,
     is_unclean_allowed: bool = False,
 ) -> PartitionChange | None:
-    return clerk.takeover(partition, peers, is_unclean_allowed=is_unclean_allowed, now_ms=now_ms)
+    return elector.takeover(partition, peers, is_unclean_allowed=is_unclean_allowed, now_ms=now_ms)
 
 
 def test_the_first_live_isr_member_takes_over_at_once() -> None:
     partition, peers = make_partition(), make_peers(dead=(1,), live=(2, 3))
-    change = takeover(ElectionClerk(2), partition, peers)
+    change = takeover(LeaderElector(2), partition, peers)
     assert change is not None
     assert change.reason is ChangeReason.TAKEOVER
     assert change.after == dataclasses.replace(partition, leader=2, leader_epoch=6, isr=(2, 3))
@@ -37,19 +37,19 @@ def test_the_first_live_isr_member_takes_over_at_once() -> None:
 def test_who_may_lack_records_leaves_the_isr_before_it_takes_over() -> None:
     """Of a partition that could be read only later: the other ISRs were left at the start."""
     peers = make_peers(dead=(1,), live=(2, 3))
-    clerk, partition = ElectionClerk(2), make_partition()
-    assert clerk.departures([partition]) == []
-    clerk.note_lacking([partition])
-    assert takeover(clerk, partition, peers) is None
+    elector, partition = LeaderElector(2), make_partition()
+    assert elector.departures([partition]) == []
+    elector.note_lacking([partition])
+    assert takeover(elector, partition, peers) is None
     unreadable = stand_in(partition.topic_id, partition.partition, partition)
-    assert clerk.departures([unreadable]) == []
-    (change,) = clerk.departures([partition, dataclasses.replace(partition, partition=1)])
+    assert elector.departures([unreadable]) == []
+    (change,) = elector.departures([partition, dataclasses.replace(partition, partition=1)])
     assert change.after.isr == (1, 3)
     assert change.reason is ChangeReason.LEAVE_ISR
     # It is in sync again once it has fetched what it lacked.
-    assert clerk.departures([change.after]) == []
-    assert clerk.departures([partition]) == []
-    assert takeover(clerk, partition, peers) is not None
+    assert elector.departures([change.after]) == []
+    assert elector.departures([partition]) == []
+    assert takeover(elector, partition, peers) is not None
 
 
 def test_an_unreadable_partition_is_taken_over_by_nobody() -> None:
@@ -57,17 +57,17 @@ def test_an_unreadable_partition_is_taken_over_by_nobody() -> None:
     unreadable = stand_in(partition.topic_id, partition.partition, partition)
     peers = make_peers(dead=(1,), live=(2, 3))
     for broker_id in (2, 3):
-        clerk = ElectionClerk(broker_id)
-        assert takeover(clerk, unreadable, peers, is_unclean_allowed=True) is None
-        assert not clerk.leads(unreadable)
+        elector = LeaderElector(broker_id)
+        assert takeover(elector, unreadable, peers, is_unclean_allowed=True) is None
+        assert not elector.leads(unreadable)
 
 
 def test_the_next_one_steps_in_a_delay_later() -> None:
     partition, peers = make_partition(), make_peers(dead=(1,), live=(2, 3))
-    clerk = ElectionClerk(3, step_in_delay_ms=1_000)
-    assert takeover(clerk, partition, peers, now_ms=100) is None
-    assert takeover(clerk, partition, peers, now_ms=1_099) is None
-    change = takeover(clerk, partition, peers, now_ms=1_100)
+    elector = LeaderElector(3, step_in_delay_ms=1_000)
+    assert takeover(elector, partition, peers, now_ms=100) is None
+    assert takeover(elector, partition, peers, now_ms=1_099) is None
+    change = takeover(elector, partition, peers, now_ms=1_100)
     assert change is not None
     assert change.after.leader == 3
 
@@ -75,7 +75,7 @@ def test_the_next_one_steps_in_a_delay_later() -> None:
 def test_a_member_on_a_full_disk_comes_after_those_with_room() -> None:
     partition = make_partition()
     peers = make_peers(dead=(1,), live=(3,), unfit=(2,))
-    full, fit = ElectionClerk(2), ElectionClerk(3)
+    full, fit = LeaderElector(2), LeaderElector(3)
     full.is_unfit = True
     assert takeover(full, partition, peers, now_ms=0) is None
     assert takeover(fit, partition, peers, now_ms=0) is not None
@@ -84,37 +84,38 @@ def test_a_member_on_a_full_disk_comes_after_those_with_room() -> None:
 
 
 def test_a_leader_on_a_full_disk_hands_over_to_members_with_room_only() -> None:
-    partition, clerk = make_partition(), ElectionClerk(1)
-    assert clerk.fit_successor(partition, make_peers(live=(1, 2, 3))) == 2
-    assert clerk.fit_successor(partition, make_peers(live=(1, 3), unfit=(2,))) == 3
-    assert clerk.fit_successor(partition, make_peers(live=(1,), unfit=(2, 3))) is None
+    partition, elector = make_partition(), LeaderElector(1)
+    assert elector.fit_successor(partition, make_peers(live=(1, 2, 3))) == 2
+    assert elector.fit_successor(partition, make_peers(live=(1, 3), unfit=(2,))) == 3
+    assert elector.fit_successor(partition, make_peers(live=(1,), unfit=(2, 3))) is None
     # One that stops hands over to anybody.
-    assert clerk.drain_successor(partition, make_peers(live=(1,), unfit=(2, 3))) == 2
+    assert elector.drain_successor(partition, make_peers(live=(1,), unfit=(2, 3))) == 2
 
 
 def test_the_preferred_leader_waits_for_room_on_its_disk() -> None:
-    partition, clerk = make_partition(leader=2), ElectionClerk(2, preferred_stable_ms=0)
+    partition, elector = make_partition(leader=2), LeaderElector(2, preferred_stable_ms=0)
     assert (
-        clerk.preferred_successor(partition, make_peers(live=(2, 3), unfit=(1,)), now_ms=0) is None
+        elector.preferred_successor(partition, make_peers(live=(2, 3), unfit=(1,)), now_ms=0)
+        is None
     )
-    assert clerk.preferred_successor(partition, make_peers(live=(1, 2, 3)), now_ms=0) == 1
+    assert elector.preferred_successor(partition, make_peers(live=(1, 2, 3)), now_ms=0) == 1
 
 
 def test_the_delay_begins_anew_with_every_leader() -> None:
     peers = make_peers(dead=(1, 2), live=(3, 4))
-    clerk = ElectionClerk(4, step_in_delay_ms=1_000)
+    elector = LeaderElector(4, step_in_delay_ms=1_000)
     before = make_partition((1, 2, 3, 4))
-    assert takeover(clerk, before, peers, now_ms=0) is None
+    assert takeover(elector, before, peers, now_ms=0) is None
     after = dataclasses.replace(before, leader=2, leader_epoch=6, version=8)
-    assert takeover(clerk, after, peers, now_ms=1_500) is None
-    assert takeover(clerk, after, peers, now_ms=2_500) is not None
+    assert takeover(elector, after, peers, now_ms=1_500) is None
+    assert takeover(elector, after, peers, now_ms=2_500) is not None
 
 
 def test_nobody_takes_over_from_a_leader_that_lives_or_of_whom_little_is_known() -> None:
-    clerk = ElectionClerk(2)
-    assert takeover(clerk, make_partition(), make_peers(live=(1, 2, 3))) is None
-    assert takeover(clerk, make_partition(), make_peers()) is not None  # read: 1 has no lease
-    assert takeover(clerk, make_partition(), PeerLeases(make_peers()._times)) is None
+    elector = LeaderElector(2)
+    assert takeover(elector, make_partition(), make_peers(live=(1, 2, 3))) is None
+    assert takeover(elector, make_partition(), make_peers()) is not None  # read: 1 has no lease
+    assert takeover(elector, make_partition(), PeerLeases(make_peers()._times)) is None
 
 
 @pytest.mark.parametrize("isr", [(1,), (1, 3)])
@@ -123,17 +124,17 @@ def test_a_replica_outside_of_the_isr_waits_while_a_member_may_come_back(
 ) -> None:
     partition = make_partition(isr=isr)
     peers = make_peers(dead=(1,), live=(2, 3))
-    assert takeover(ElectionClerk(2), partition, peers, now_ms=1e9) is None
+    assert takeover(LeaderElector(2), partition, peers, now_ms=1e9) is None
 
 
 def test_an_unclean_takeover_needs_leave_and_the_death_of_the_whole_isr() -> None:
     partition = make_partition(isr=(1, 3))
-    clerk = ElectionClerk(2)
+    elector = LeaderElector(2)
     living = make_peers(dead=(1,), live=(2, 3))
-    assert takeover(clerk, partition, living, is_unclean_allowed=True, now_ms=1e9) is None
+    assert takeover(elector, partition, living, is_unclean_allowed=True, now_ms=1e9) is None
     dead = make_peers(dead=(1, 3), live=(2,))
-    assert takeover(clerk, partition, dead, now_ms=1e9) is None
-    change = takeover(clerk, partition, dead, is_unclean_allowed=True, now_ms=1e9)
+    assert takeover(elector, partition, dead, now_ms=1e9) is None
+    change = takeover(elector, partition, dead, is_unclean_allowed=True, now_ms=1e9)
     assert change is not None
     assert change.reason is ChangeReason.UNCLEAN_TAKEOVER
     assert (change.after.leader, change.after.isr) == (2, (2,))
@@ -142,50 +143,50 @@ def test_an_unclean_takeover_needs_leave_and_the_death_of_the_whole_isr() -> Non
 
 def test_a_partition_without_a_leader_is_taken_without_a_check() -> None:
     partition = make_partition(leader=NO_LEADER, isr=(2, 3))
-    change = takeover(ElectionClerk(2), partition, make_peers(dead=(1,), live=(2, 3)))
+    change = takeover(LeaderElector(2), partition, make_peers(dead=(1,), live=(2, 3)))
     assert change is not None
     assert change.checks == ()
 
 
 def test_a_restarted_leader_takes_its_partition_over_again_one_epoch_on() -> None:
     partition, peers = make_partition(leader=2), make_peers(live=(1, 2, 3))
-    clerk = ElectionClerk(2)
-    clerk.start([partition])
-    assert not clerk.leads(partition)
-    change = takeover(clerk, partition, peers)
+    elector = LeaderElector(2)
+    elector.start([partition])
+    assert not elector.leads(partition)
+    change = takeover(elector, partition, peers)
     assert change is not None
     assert (change.after.leader, change.after.leader_epoch) == (2, 6)
-    assert clerk.leads(change.after)
+    assert elector.leads(change.after)
 
 
 def test_a_leadership_given_after_the_start_is_taken_as_it_is() -> None:
-    clerk = ElectionClerk(2)
-    clerk.start([make_partition()])
+    elector = LeaderElector(2)
+    elector.start([make_partition()])
     given = hand_over(make_partition(), 2).after
-    assert clerk.leads(given)
-    assert takeover(clerk, given, make_peers(live=(1, 2, 3))) is None
+    assert elector.leads(given)
+    assert takeover(elector, given, make_peers(live=(1, 2, 3))) is None
     new = make_partition((2,), leader=2, epoch=0, version=1)
-    assert ElectionClerk(2).leads(new)
+    assert LeaderElector(2).leads(new)
 
 
 def test_the_preferred_leader_gets_its_partition_back_after_a_stable_interval() -> None:
     partition = make_partition(leader=2)
-    clerk = ElectionClerk(2, preferred_stable_ms=1_000)
+    elector = LeaderElector(2, preferred_stable_ms=1_000)
     peers, away = make_peers(live=(1, 2, 3)), make_peers(dead=(1,), live=(2, 3))
-    assert clerk.preferred_successor(partition, peers, now_ms=0) is None
-    assert clerk.preferred_successor(partition, away, now_ms=500) is None
-    assert clerk.preferred_successor(partition, peers, now_ms=600) is None
-    assert clerk.preferred_successor(partition, peers, now_ms=1_599) is None
-    assert clerk.preferred_successor(partition, peers, now_ms=1_600) == 1
+    assert elector.preferred_successor(partition, peers, now_ms=0) is None
+    assert elector.preferred_successor(partition, away, now_ms=500) is None
+    assert elector.preferred_successor(partition, peers, now_ms=600) is None
+    assert elector.preferred_successor(partition, peers, now_ms=1_599) is None
+    assert elector.preferred_successor(partition, peers, now_ms=1_600) == 1
     lagging = make_partition(leader=2, isr=(2, 3))
-    assert clerk.preferred_successor(lagging, peers, now_ms=9_999) is None
+    assert elector.preferred_successor(lagging, peers, now_ms=9_999) is None
 
 
 def test_a_draining_leader_hands_over_to_the_first_live_member() -> None:
     partition = make_partition()
-    clerk = ElectionClerk(1)
-    assert clerk.drain_successor(partition, make_peers(dead=(2,), live=(1, 3))) == 3
-    assert clerk.drain_successor(make_partition(isr=(1,)), make_peers(live=(1, 2))) is None
+    elector = LeaderElector(1)
+    assert elector.drain_successor(partition, make_peers(dead=(2,), live=(1, 3))) == 3
+    assert elector.drain_successor(make_partition(isr=(1,)), make_peers(live=(1, 2))) is None
     change = hand_over(partition, 3, is_leaving=True)
     assert (change.after.leader, change.after.leader_epoch, change.after.isr) == (3, 6, (2, 3))
 

@@ -10,8 +10,8 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
 )
 from tidelog_core.metadata.store import Check
-from tidelog_core.replication.appointments import RELIEF_DELAY_MS, STEP_IN_DELAY_MS
 from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS, STEP_IN_DELAY_MS
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.leader_state import LeaderState
 from tidelog_core.replication.leases import RELEASED, PeerLeases
@@ -183,14 +183,14 @@ def test_a_replica_counts_until_the_store_has_let_it_go() -> None:
 def test_a_dead_replica_leaves_when_others_have_not_seen_to_it() -> None:
     leader, peers = make_leader(), make_peers(dead=(3,), live=(1, 2))
     leader.on_append(5, 0)
-    due_ms = TIMES.lease_ms + RELIEF_DELAY_MS
+    due_ms = TIMES.lease_ms + ISR_SHRINK_DELAY_MS
     assert leader.propose(BROKERS, peers, due_ms - 1) is None
     # They take it out of the ISR of another partition just then.
     other = dataclasses.replace(leader.partition, partition=9)
     written = dataclasses.replace(other, isr=(1, 2))
     peers.note_written(other, written, due_ms - 1)
     assert leader.propose(BROKERS, peers, due_ms) is None
-    due_ms += RELIEF_DELAY_MS - 1
+    due_ms += ISR_SHRINK_DELAY_MS - 1
     assert leader.propose(BROKERS, peers, due_ms - 1) is None
     assert propose(leader, peers=peers, now_ms=due_ms).after.isr == (1, 2)
 
@@ -210,10 +210,8 @@ def test_a_replica_that_others_take_out_of_the_isr_no_longer_holds_anything_back
     leader.on_append(5, 0)
     fetch(leader, 2, 5)
     assert leader.high_watermark == 0
-    relieved = dataclasses.replace(
-        leader.partition, isr=(1, 2), version=leader.partition.version + 1
-    )
-    leader.on_partition(relieved, 0)
+    shrunk = dataclasses.replace(leader.partition, isr=(1, 2), version=leader.partition.version + 1)
+    leader.on_partition(shrunk, 0)
     assert leader.high_watermark == 5
 
 

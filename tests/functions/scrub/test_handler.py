@@ -27,7 +27,7 @@ from tests.functions.world import (
     HOUR_MS,
     Steps,
     World,
-    age_sightings,
+    age_orphans,
     folder_world,
 )
 
@@ -235,7 +235,7 @@ def test_a_corrupt_item_is_named_and_stops_no_other_partition(folder: Path) -> N
 
         with contextlib.suppress(PartitionsFailed):
             await world.scrub()
-        await age_sightings(world.store, by_ms=2 * DAY_MS)
+        await age_orphans(world.store, by_ms=2 * DAY_MS)
 
     in_world(folder, run)
     with pytest.raises(PartitionsFailed, match="metadata item segment:"):
@@ -259,7 +259,7 @@ def test_the_handler_returns_and_logs_a_summary(
 
     in_world(folder, run)
     assert handle(SCHEDULE, Steps())["orphan_count"] == 0
-    in_world(folder, lambda world: age_sightings(world.store, by_ms=2 * HOUR_MS))
+    in_world(folder, lambda world: age_orphans(world.store, by_ms=2 * HOUR_MS))
     assert handle(SCHEDULE, Steps())["orphan_count"] == 0
     monkeypatch.setenv("TIDELOG_SCRUB_ORPHAN_AGE_MS", str(HOUR_MS))
     trial = handle({"dry_run": True}, Steps())

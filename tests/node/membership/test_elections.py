@@ -119,7 +119,7 @@ def test_one_node_takes_over_for_all_heirs_of_a_lost_zone(tmp_path: Path) -> Non
 def test_takeovers_do_not_wait_for_all_the_isrs_that_lose_a_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election_loop, "RELIEFS_PER_ROUND_MAX", 2)
+    monkeypatch.setattr(election_loop, "ISR_SHRINKS_PER_ROUND_MAX", 2)
 
     async def main() -> None:
         async with virtual_cluster(tmp_path) as cluster:
@@ -160,7 +160,7 @@ def test_the_next_in_line_steps_in_where_the_first_does_not(tmp_path: Path) -> N
 def test_the_next_of_those_that_write_for_others_steps_in_without_the_heirs(
     tmp_path: Path,
 ) -> None:
-    """Heirs of a large cluster read the leases too seldom to step in."""
+    """Successors of a large cluster read the leases too seldom to step in."""
 
     async def main() -> None:
         async with virtual_cluster(tmp_path, brokers=5) as cluster:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.location import loss_of
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.leases import LeaseTimes
 from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.lease_thread import LeaseThread
@@ -56,7 +56,7 @@ def start(tmp_path: Path) -> NodeProcess:
 def test_the_nodes_health_tells_of_a_lost_store_for_as_long_as_it_is_lost(tmp_path: Path) -> None:
     async def main() -> None:
         store = SqliteMetadataStore(tmp_path / FILES[0])
-        membership = Membership(1, times=LeaseTimes(), clerk=ElectionClerk(1))
+        membership = Membership(1, times=LeaseTimes(), elector=LeaderElector(1))
         health = NodeHealth()
         keeper = LeaseKeeper(
             membership=membership,

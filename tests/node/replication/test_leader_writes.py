@@ -11,7 +11,7 @@ import pytest
 from tidelog_core import turns
 from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.admin.topics import NewTopic
-from tidelog_core.replication.appointments import RELIEF_DELAY_MS
+from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.replication.leader_writes import LeaderWrites
@@ -144,7 +144,7 @@ def test_a_dead_follower_leaves_the_isr_of_a_partition_at_rest(tmp_path: Path) -
             await one.step()
             await one.writes.look([one.node.replica()])
             assert one.isr() == (1, 2, 3)  # Another node is left the time to write it.
-            one.node.now_ms += RELIEF_DELAY_MS
+            one.node.now_ms += ISR_SHRINK_DELAY_MS
             one.standing.observe(2, 1)
             await one.until(lambda: one.isr() == (1, 2))
 
@@ -211,7 +211,7 @@ def test_no_turn_of_the_loop_is_about_all_partitions_that_a_dead_node_followed(
             one.standing.observe(1, 1)
             node.now_ms += 2 * LEASE_MS
             one.standing.observe(2, 1)
-            node.now_ms += RELIEF_DELAY_MS  # Another node is left the time to write it.
+            node.now_ms += ISR_SHRINK_DELAY_MS  # Another node is left the time to write it.
             one.standing.observe(2, 1)
             with loop_turns() as seen:
                 await one.writes.look(led)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import Broker, ScrubSighting, Topic
+from tidelog_core.metadata.records import Broker, ScrubOrphans, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.objects.folder import FolderObjectStore
@@ -28,7 +28,7 @@ from tidelog_core.retention.orphans import AgeLimits
 from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import deletion_key, log_start_key, topic_manifest_key
 from tidelog_core.tier.manifest import ClusterManifest
-from tidelog_functions.scrub.sweep import SIGHTINGS_MAX
+from tidelog_functions.scrub.sweep import ORPHANS_MAX
 
 from tests.docs.test_read_segments import put_segment
 from tests.functions.retention.test_interleavings import processes, quick_folder
@@ -53,9 +53,9 @@ def in_world(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-async def sightings(world: World) -> list[ScrubSighting]:
-    items = await world.store.list(records.SCRUB_SIGHTING_COLLECTION)
-    return [ScrubSighting.from_item(item) for item in items]
+async def orphans(world: World) -> list[ScrubOrphans]:
+    items = await world.store.list(records.SCRUB_ORPHANS_COLLECTION)
+    return [ScrubOrphans.from_item(item) for item in items]
 
 
 async def tell_log_start(world: World, topic: Topic, offset: int) -> str:
@@ -111,7 +111,7 @@ def test_nothing_goes_before_sweeps_have_seen_it_for_long_enough(script: list[An
             await world.scrub()
             world.clock.now_ms += WEEK_MS // 2 + 1
         assert await world.present() == needed
-        assert await sightings(world) == []
+        assert await orphans(world) == []
 
     async def main() -> None:
         with quick_folder() as folder:
@@ -237,7 +237,7 @@ def test_a_clock_that_was_ahead_or_behind_costs_nothing_but_time() -> None:
     in_world(run)
 
 
-def test_sightings_of_what_is_gone_are_forgotten() -> None:
+def test_orphans_that_are_gone_are_forgotten() -> None:
     async def run(world: World) -> None:
         topic, other = await world.create_topic("a"), await world.create_topic("z")
         for one in (topic, other):
@@ -246,23 +246,23 @@ def test_sightings_of_what_is_gone_are_forgotten() -> None:
         await world.store.commit([records.delete(other)])
         await world.objects.replace(topic_manifest_key(CLUSTER_ID, "z", other.topic_id), b"{}")
         await world.scrub()
-        assert len(await sightings(world)) == 3
+        assert len(await orphans(world)) == 3
         await world.objects.delete(list(await world.present()))
         await world.scrub()
-        assert await sightings(world) == []
+        assert await orphans(world) == []
 
     in_world(run)
 
 
-def test_a_sighting_that_cannot_be_read_begins_anew() -> None:
+def test_orphans_whose_item_cannot_be_read_are_seen_anew() -> None:
     async def run(world: World) -> None:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         await world.put_orphan(topic, 0)
         await world.scrub()
-        (sighting,) = await sightings(world)
+        (found,) = await orphans(world)
         world.clock.now_ms += DAY_MS + 1
-        await world.store.commit([Write(sighting.item_id, {"x": 1}, ANY_VERSION, False)])
+        await world.store.commit([Write(found.item_id, {"x": 1}, ANY_VERSION, False)])
         report = await world.scrub()
         assert (report.orphan_count, report.young_count, report.failed) == (0, 2, {})
         world.clock.now_ms += DAY_MS + 1
@@ -278,14 +278,14 @@ def test_more_orphans_than_one_item_holds_go_in_turn(tmp_path: Path) -> None:
         await world.start()
         topic = await world.create_topic("x" * 249)
         named = await world.copy(topic, 0)
-        for _ in range(SIGHTINGS_MAX):
+        for _ in range(ORPHANS_MAX):
             await world.put_orphan(topic, 0)
         limits = AgeLimits(orphan_age_ms=DAY_MS, doubtful_age_ms=DAY_MS)
         counts = []
         for _ in range(4):
             counts.append((await world.scrub(limits=limits)).orphan_count)
             world.clock.now_ms += DAY_MS + 1
-        assert counts == [0, SIGHTINGS_MAX, SIGHTINGS_MAX, 0]
+        assert counts == [0, ORPHANS_MAX, ORPHANS_MAX, 0]
         keys = world.keys(topic, named)
         assert await world.present() == {keys.log, keys.index}
         await store.close()

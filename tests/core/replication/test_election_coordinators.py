@@ -1,4 +1,4 @@
-"""One node writes the takeovers of all heirs of a dead leader."""
+"""One node writes the takeovers of all successors of a dead leader."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Container
 import pytest
 from tidelog_core.metadata.records import Broker
 from tidelog_core.model import NO_LEADER
-from tidelog_core.replication.appointments import (
-    APPOINTED_PLACES,
-    STEP_IN_DELAY_MS,
-    Appointers,
-)
 from tidelog_core.replication.change import ChangeReason
-from tidelog_core.replication.election import ElectionClerk
+from tidelog_core.replication.election import LeaderElector
+from tidelog_core.replication.election_coordinators import (
+    COORDINATOR_PLACES,
+    STEP_IN_DELAY_MS,
+    ElectionCoordinators,
+)
 from tidelog_core.replication.lease_watch import is_watcher
 from tidelog_core.replication.leases import PeerLeases
 
@@ -45,7 +45,7 @@ def writers(
     def is_live(broker_id: int) -> bool:
         return live is None or broker_id in live
 
-    return list(Appointers(brokers, is_live, lambda b: b in unfit).of(dead_id))
+    return list(ElectionCoordinators(brokers, is_live, lambda b: b in unfit).of(dead_id))
 
 
 def test_the_live_brokers_of_other_racks_write_one_after_the_other() -> None:
@@ -82,20 +82,20 @@ def test_without_racks_it_is_the_first_live_broker() -> None:
 
 
 def test_each_writer_leaves_it_to_those_before_it_while_they_get_on() -> None:
-    appointers = Appointers(make_brokers(1, 2, 3), lambda b: b != 1, lambda b: False)
-    assert appointers.wait_ms(2, 1, 0) == 0
-    assert appointers.wait_ms(3, 1, 0) == STEP_IN_DELAY_MS
-    assert appointers.wait_ms(3, 1, 400) == STEP_IN_DELAY_MS - 400
-    assert appointers.wait_ms(3, 1, STEP_IN_DELAY_MS) == 0
-    assert appointers.wait_ms(9, 1, 1e9) is None
+    coordinators = ElectionCoordinators(make_brokers(1, 2, 3), lambda b: b != 1, lambda b: False)
+    assert coordinators.wait_ms(2, 1, 0) == 0
+    assert coordinators.wait_ms(3, 1, 0) == STEP_IN_DELAY_MS
+    assert coordinators.wait_ms(3, 1, 400) == STEP_IN_DELAY_MS - 400
+    assert coordinators.wait_ms(3, 1, STEP_IN_DELAY_MS) == 0
+    assert coordinators.wait_ms(9, 1, 1e9) is None
 
 
 def test_the_writer_names_the_first_live_isr_member_on_the_same_conditions() -> None:
     partition = make_partition((1, 2, 3), isr=(1, 3, 2))
     peers = make_peers(dead=(1,), live=(2, 3, 9))
-    change = ElectionClerk(9).appoint(partition, peers, now_ms=NOW_MS)
+    change = LeaderElector(9).elect(partition, peers, now_ms=NOW_MS)
     assert change is not None
-    own = ElectionClerk(2).takeover(partition, peers, is_unclean_allowed=False, now_ms=0)
+    own = LeaderElector(2).takeover(partition, peers, is_unclean_allowed=False, now_ms=0)
     assert change == own
     assert (change.after.leader, change.after.leader_epoch, change.after.isr) == (2, 6, (3, 2))
     assert change.reason is ChangeReason.TAKEOVER
@@ -110,23 +110,23 @@ def test_the_writer_names_nobody(leader: int, isr: tuple[int, ...], dead: tuple[
     live = tuple({1, 2, 3, 9} - set(dead))
     partition = make_partition(leader=leader, isr=isr)
     peers = make_peers(dead=dead, live=live)
-    assert ElectionClerk(9).appoint(partition, peers, now_ms=NOW_MS) is None
+    assert LeaderElector(9).elect(partition, peers, now_ms=NOW_MS) is None
 
 
 def test_the_writer_takes_dead_followers_out_of_the_isr_of_a_leader_that_lives() -> None:
     partition, peers = make_partition(), make_peers(dead=(3,), live=(1, 2, 9))
-    change = ElectionClerk(9).relieve(partition, peers, {3}, now_ms=NOW_MS)
+    change = LeaderElector(9).shrink_isr(partition, peers, {3}, now_ms=NOW_MS)
     assert change is not None
     assert change.after == dataclasses.replace(partition, isr=(1, 2))
     assert change.reason is ChangeReason.ALTER_ISR
     assert (
-        ElectionClerk(9).relieve(partition, peers, set(), now_ms=NOW_MS) is None
+        LeaderElector(9).shrink_isr(partition, peers, set(), now_ms=NOW_MS) is None
     )  # another one writes that
-    assert ElectionClerk(9).relieve(change.after, peers, {3}, now_ms=NOW_MS) is None
+    assert LeaderElector(9).shrink_isr(change.after, peers, {3}, now_ms=NOW_MS) is None
     lone = make_partition(leader=3, isr=(3,))
-    assert ElectionClerk(9).relieve(lone, peers, {3}, now_ms=NOW_MS) is None
+    assert LeaderElector(9).shrink_isr(lone, peers, {3}, now_ms=NOW_MS) is None
     lives = make_peers(live=(1, 2, 3, 9))
-    assert ElectionClerk(9).relieve(partition, lives, {3}, now_ms=NOW_MS) is None
+    assert LeaderElector(9).shrink_isr(partition, lives, {3}, now_ms=NOW_MS) is None
 
 
 def read_for(until_ms: int, counters: Callable[[int, int], int]) -> PeerLeases:
@@ -150,12 +150,12 @@ def test_who_may_have_been_lost_together_with_the_dead_one_is_not_named(last_ms:
     for now_ms in range(TIMES.lease_ms, TIMES.lease_ms + last_ms + 2_000, 500):
         peers = read_for(now_ms, counters)
         assert peers.has_died(1)
-        clerk = ElectionClerk(9)
-        assert clerk.appoint(make_partition(isr=(1, 2)), peers, now_ms=now_ms) is None
+        elector = LeaderElector(9)
+        assert elector.elect(make_partition(isr=(1, 2)), peers, now_ms=now_ms) is None
         led_by_two = make_partition(leader=2, isr=(1, 2))
-        assert clerk.relieve(led_by_two, peers, {1}, now_ms=now_ms) is None
+        assert elector.shrink_isr(led_by_two, peers, {1}, now_ms=now_ms) is None
         # Where another member of the ISR has outlived it, that one is named; nobody leaves.
-        change = clerk.appoint(make_partition(), peers, now_ms=now_ms)
+        change = elector.elect(make_partition(), peers, now_ms=now_ms)
         assert change is not None
         assert change.after.leader == 3
         assert (2 in change.after.isr) == (not peers.is_dead(2))
@@ -168,7 +168,7 @@ def test_who_renews_after_the_dead_one_is_named_whenever_it_does() -> None:
             return 1 if broker_id == 1 else 1 + (at_ms + phase_ms) // 3_000
 
         peers, now_ms = read_for(TIMES.lease_ms, counters), TIMES.lease_ms + 400
-        change = ElectionClerk(9).appoint(make_partition(isr=(1, 2)), peers, now_ms=now_ms)
+        change = LeaderElector(9).elect(make_partition(isr=(1, 2)), peers, now_ms=now_ms)
         assert change is not None
         assert change.after.leader == 2
 
@@ -180,20 +180,20 @@ def test_a_first_sight_after_a_long_time_does_not_prove_life() -> None:
     peers.observe([make_lease(1), make_lease(2, 2)], started_ms=40_000, now_ms=40_000)
     partition = make_partition(isr=(1, 2))
     assert peers.has_died(1)
-    assert ElectionClerk(9).appoint(partition, peers, now_ms=40_000) is None
+    assert LeaderElector(9).elect(partition, peers, now_ms=40_000) is None
 
 
 def test_heirs_leave_the_writers_a_moment_from_what_they_wrote_last() -> None:
     partition, peers = make_partition(), make_peers(dead=(1,), live=(2, 3))
-    clerk = ElectionClerk(2)
+    elector = LeaderElector(2)
 
     def takes_over(now_ms: float) -> bool:
-        change = clerk.takeover(
-            partition, peers, is_unclean_allowed=False, now_ms=now_ms, is_appointed=True
+        change = elector.takeover(
+            partition, peers, is_unclean_allowed=False, now_ms=now_ms, is_coordinated=True
         )
         return change is not None
 
-    delay_ms = APPOINTED_PLACES * STEP_IN_DELAY_MS
+    delay_ms = COORDINATOR_PLACES * STEP_IN_DELAY_MS
     assert not takes_over(NOW_MS)
     assert not takes_over(NOW_MS + delay_ms - 1)
     # Another partition of the same dead leader has been taken over.
@@ -206,14 +206,14 @@ def test_heirs_leave_the_writers_a_moment_from_what_they_wrote_last() -> None:
 
 
 def test_who_may_lack_records_does_not_lead_though_it_was_named() -> None:
-    clerk = ElectionClerk(2)
-    clerk.start([make_partition(epoch=5)])
-    clerk.note_lacking([make_partition(epoch=5)])
+    elector = LeaderElector(2)
+    elector.start([make_partition(epoch=5)])
+    elector.note_lacking([make_partition(epoch=5)])
     named = make_partition(leader=2, epoch=6, isr=(2, 3))
-    assert not clerk.leads(named)
-    (given_up,) = clerk.departures([named])
+    assert not elector.leads(named)
+    (given_up,) = elector.departures([named])
     assert (given_up.after.leader, given_up.after.isr) == (NO_LEADER, (3,))
-    assert ElectionClerk(2).leads(named)
+    assert LeaderElector(2).leads(named)
     # Nor does it name itself.
     peers = make_peers(dead=(1,), live=(3,))
-    assert clerk.appoint(make_partition(isr=(1, 2)), peers, now_ms=NOW_MS) is None
+    assert elector.elect(make_partition(isr=(1, 2)), peers, now_ms=NOW_MS) is None

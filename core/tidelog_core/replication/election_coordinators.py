@@ -1,24 +1,24 @@
 """Which node writes what follows from a broker's death, for all whom it concerns.
 
-Every node can tell who leads next (``ElectionClerk.candidates``), and what makes a takeover
+Every node can tell who leads next (``LeaderElector.candidates``), and what makes a takeover
 safe is in the commit itself: the partition's version and the check on the dead leader's lease.
-So it need not be the heir that writes. Nor need it be the leader that takes a dead follower out
-of the ISR: members leave without it too, and it counts them until it has read that. When a
-zone goes, every node that is left leads partitions that have lost a replica, and the changelog
-takes one commit after the other: nodes that commit at the same moment turn each other away. One
-node writes it all instead, as much in one transaction as it takes, and meets nobody; first what
-nobody leads.
+So the successor need not write it. Nor need the leader take a dead follower out of the ISR:
+members leave without it too, and it counts them until it has read that. When a zone goes, every
+node that is left leads partitions that have lost a replica, and the changelog takes one commit
+after the other: nodes that commit at the same moment turn each other away. One node, the election
+coordinator of the dead broker, writes it all instead, as much in one transaction as it takes, and
+meets nobody; first the partitions without a leader.
 
-That node is the watcher (``lease_watch``) with the smallest id that is not of the dead one's rack:
-the others of that rack may be dying too. If it does not act, as one that is about to stop or is
-cut off without anyone's knowledge yet, the next watcher steps in a moment later, the third two
-moments later, and so on: they know of the death in time, however many brokers there are. A broker
-that drains says with its lease that others had better lead, and is passed over. The heirs step in
-after the second, each for itself, and leaders shrink their ISRs. A moment is counted from the
+The coordinator is the watcher (``lease_watch``) with the smallest id that is not of the dead
+broker's rack: the others of that rack may be dying too. If it does not act, as one that is about to
+stop or is cut off without anyone's knowledge yet, the next watcher steps in a moment later, the
+third two moments later, and so on: they know of the death in time, however many brokers there are.
+A broker that says with its lease that others had better lead is passed over. The successors step
+in after the second, each for itself, and leaders shrink their ISRs. A moment is counted from the
 death or from the last of its partitions that was seen to be written: nobody steps in while the
-writer gets on, however many there are.
+coordinator gets on, however many partitions there are.
 
-An heir that writes proves that it lives. Who writes for others knows only what it has read, so it
+A successor that writes proves that it lives. A coordinator knows only what it has read, so it
 names, and shrinks the ISRs of, only those that have renewed after the dead one could have
 (``PeerLeases.is_fresh``). Of two members that were lost together none is named to lead alone:
 whichever comes back first has every acknowledged record, and leads.
@@ -32,14 +32,14 @@ from tidelog_core.metadata.records import Broker
 from tidelog_core.replication.lease_watch import watchers
 
 STEP_IN_DELAY_MS = 1_000
-# How long a leader leaves it to those that write to take a dead follower out of the ISR. One that
+# How long a leader leaves it to the coordinators to take a dead follower out of the ISR. One that
 # has left in order is out within one step-in delay: its shutdown has moved what it led.
-RELIEF_DELAY_MS = 3 * STEP_IN_DELAY_MS
-APPOINTED_PLACES = 2  # how many step-in delays the heirs leave to the nodes that write for all
+ISR_SHRINK_DELAY_MS = 3 * STEP_IN_DELAY_MS
+COORDINATOR_PLACES = 2  # how many step-in delays successors leave to the coordinators
 
 
-class Appointers:
-    """Who writes for which dead broker, at one moment."""
+class ElectionCoordinators:
+    """Which brokers write for which dead broker, at one moment."""
 
     def __init__(
         self,
