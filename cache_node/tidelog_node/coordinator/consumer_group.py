@@ -59,7 +59,7 @@ from tidelog_node.coordinator.subscribed_topics import TopicsByName, find_topics
 from tidelog_node.coordinator.subscriber import Subscriber
 from tidelog_node.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
 from tidelog_node.coordinator.target_computation import TargetComputation
-from tidelog_node.coordinator.topic_pattern import InvalidPattern
+from tidelog_node.coordinator.topic_pattern import InvalidPattern, TopicPattern
 
 
 class ConsumerPhase(Enum):
@@ -444,7 +444,7 @@ class ConsumerGroup(EpochGroup):
     def _require_pattern(self, request: ConsumerHeartbeat) -> None:
         if request.subscribed_pattern:
             try:
-                self._matches.compile(request.subscribed_pattern)
+                TopicPattern(request.subscribed_pattern)
             except InvalidPattern as problem:
                 raise Refused(
                     ErrorCode.invalid_regular_expression,

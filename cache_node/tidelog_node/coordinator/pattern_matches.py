@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tidelog_node.coordinator.topic_pattern import TopicPattern
+from tidelog_node.coordinator.topic_pattern import InvalidPattern, TopicPattern
 
 
 class PatternMatches:
@@ -12,27 +12,33 @@ class PatternMatches:
 
     def __init__(self) -> None:
         self.by_pattern: dict[str, tuple[str, ...]] = {}  # the names that match, sorted
-        self._compiled: dict[str, TopicPattern] = {}
-        self._known: dict[str, dict[str, bool]] = {}  # by pattern and name
-
-    def compile(self, pattern: str) -> TopicPattern:
-        """Return the pattern, ready to be matched. Raises ``InvalidPattern``."""
-        compiled = self._compiled.get(pattern)
-        if compiled is None:
-            compiled = self._compiled[pattern] = TopicPattern(pattern)
-        return compiled
+        self._seen_patterns: frozenset[str] = frozenset()  # all of them matched to ...
+        self._seen_names: frozenset[str] = frozenset()  # ... all of these
 
     def update(self, patterns: Collection[str], names: Collection[str]) -> bool:
         """Match the patterns to the names; return whether others match than before."""
-        for gone in (self._known.keys() | self._compiled.keys()) - set(patterns):
-            self._known.pop(gone, None)
-            self._compiled.pop(gone, None)
+        known = frozenset(names)
+        added = known - self._seen_names
         found: dict[str, tuple[str, ...]] = {}
         for pattern in patterns:
-            compiled, known = self.compile(pattern), self._known.get(pattern, {})
-            matched = {n: known[n] if n in known else compiled.matches(n) for n in names}
-            self._known[pattern] = matched
-            found[pattern] = tuple(sorted(name for name, matches in matched.items() if matches))
+            if pattern in self._seen_patterns:
+                kept = known.intersection(self.by_pattern[pattern])
+                matched = kept.union(_matching(pattern, added))
+            else:
+                matched = _matching(pattern, known)
+            found[pattern] = tuple(sorted(matched))
         has_changed = found != self.by_pattern
         self.by_pattern = found
+        self._seen_patterns, self._seen_names = frozenset(patterns), known
         return has_changed
+
+
+def _matching(pattern: str, names: frozenset[str]) -> frozenset[str]:
+    if not names:
+        return names
+    try:
+        compiled = TopicPattern(pattern)
+    except InvalidPattern:
+        # The group was stored by a node that allowed larger patterns. Its members go on.
+        return frozenset()
+    return frozenset(name for name in names if compiled.matches(name))
