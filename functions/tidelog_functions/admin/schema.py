@@ -1,6 +1,13 @@
 """Checks values against the part of JSON Schema that ``openapi.json`` uses.
 
 Every problem of a value is told, with where it is and what is allowed there.
+
+Why no library: measured on Python 3.11 beside this function, whose imports take 440 ms of CPU.
+``openapi-core`` takes 250 ms more and 25 MB. ``jsonschema-rs`` takes 2 to 16 ms and 15 MB, and
+would save about 70 lines here: whole numbers such as 1.0, halves of surrogate pairs (which make
+it raise) and the length of what a message quotes would still be ours, and its messages do not
+name the fields that are known. ``tests/functions/admin/test_schema.py`` holds this checker
+against ``jsonschema-rs``, for every body that the document knows.
 """
 
 from __future__ import annotations
