@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_node.request_memory import RequestMemory
 
+from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
 from tests.node.node_process import NodeProcess
 from tests.node.wire_client import (
     WireClient,
@@ -87,13 +88,17 @@ def claim(
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return the test as pytest runs it."""
+    """Return the test as pytest runs it, in virtual time: a busy machine is late for nothing."""
 
     @functools.wraps(test)
-    def run(*arguments: object, **named: object) -> None:
-        asyncio.run(test(*arguments, **named))
+    def run_in_virtual_time(*arguments: object, **named: object) -> None:
+        run(test(*arguments, **named))
 
-    return run
+    return run_in_virtual_time
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def turn() -> None:
@@ -195,9 +200,9 @@ async def test_who_brings_nothing_while_others_wait_is_closed() -> None:
     await asyncio.sleep(0.2)
     assert not silent.closed_for  # nobody waits
     assert not claim(memory, other, 2 * MIB)
-    deadline = time.monotonic() + SECONDS_MAX
+    deadline = now() + SECONDS_MAX
     while not other.granted_count:
-        assert time.monotonic() < deadline
+        assert now() < deadline
         silent.arrived_bytes += 1  # a byte now and then is not enough
         await asyncio.sleep(0.01)
     assert "while others wait for memory: see queued.max.request.bytes" in silent.closed_for
@@ -232,9 +237,9 @@ async def test_who_takes_no_answer_while_others_wait_is_closed() -> None:
     assert claim(memory, under_way, MIB, carries_records=False)
     under_way.is_held_up = True
     assert not claim(memory, other, MIB, carries_records=False)
-    deadline = time.monotonic() + SECONDS_MAX
+    deadline = now() + SECONDS_MAX
     while not takes_none.closed_for:
-        assert time.monotonic() < deadline
+        assert now() < deadline
         await asyncio.sleep(0.01)
         takes_some.unsent_bytes = max(takes_some.unsent_bytes - MIB // 4, 0)
     assert "bytes of answers have not been taken" in takes_none.closed_for
@@ -250,9 +255,9 @@ async def test_who_takes_no_answer_is_closed_however_many_more_it_gets() -> None
     assert claim(memory, under_way, MIB, carries_records=False)
     under_way.is_held_up = True
     assert not claim(memory, other, MIB, carries_records=False)
-    deadline = time.monotonic() + SECONDS_MAX
+    deadline = now() + SECONDS_MAX
     while not greedy.closed_for:
-        assert time.monotonic() < deadline
+        assert now() < deadline
         greedy.unsent_bytes += 70_000
         memory.hold_answer(greedy, greedy.unsent_bytes)
         await asyncio.sleep(0.01)
@@ -280,8 +285,8 @@ async def test_a_paused_connection_is_closed_only_if_its_client_takes_no_answers
     assert claim(memory, busy, 2 * MIB)
     busy.is_held_up = True
     assert not claim(memory, other, 2 * MIB)
-    ends_at = time.monotonic() + 0.4
-    while time.monotonic() < ends_at:
+    ends_at = now() + 0.4
+    while now() < ends_at:
         await asyncio.sleep(0.01)
         if takes_answers:
             paused.unsent_bytes -= 100_000
@@ -338,8 +343,10 @@ async def test_a_late_look_closes_nobody() -> None:
     assert claim(memory, honest, 2 * MIB)
     assert not claim(memory, other, 2 * MIB)
     await asyncio.sleep(0.07)  # It has been looked at once.
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
     for _ in range(4):
-        time.sleep(0.2)  # noqa: ASYNC251
+        loop.stall(0.2)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert not honest.closed_for
