@@ -49,10 +49,7 @@ def control_routes(
         "clock_ms": wall_clock_ms,
     }
     member = cluster.member
-    live: dict[str, Any] = {
-        "live_brokers": member.membership.live_brokers,
-        "see_peers": member.see_peers,
-    }
+    live: dict[str, Any] = {"live_brokers": member.membership.live_brokers}
     static: dict[str, Any] = {"static_config": cluster.static_config}
     replicas, store = data.replicas, cluster.store
     find_coordinator = FindCoordinatorHandlers(**parts, **live)

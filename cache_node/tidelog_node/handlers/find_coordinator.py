@@ -7,7 +7,7 @@ shards. Source: ``KafkaApis.getCoordinator``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -66,7 +66,6 @@ class FindCoordinatorHandlers:
         broker_id: int,  # noqa: ARG002 — every handler here is made with the same parts
         clock_ms: Callable[[], int],
         live_brokers: LiveBrokers = registered_brokers,
-        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._view = view
         self._live_brokers = live_brokers
@@ -76,7 +75,6 @@ class FindCoordinatorHandlers:
             node_config=node_config,
             clock_ms=clock_ms,
             live=lambda image: live_brokers(image).keys(),
-            see_peers=see_peers,
         )
 
     def routes(self) -> list[Route]:

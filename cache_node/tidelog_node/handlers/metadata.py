@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
@@ -79,7 +79,6 @@ class MetadataHandlers:
         broker_id: int,
         clock_ms: Callable[[], int],
         live_brokers: LiveBrokers = registered_brokers,
-        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._view = view
         self._node_config = node_config
@@ -91,7 +90,6 @@ class MetadataHandlers:
             node_config=node_config,
             clock_ms=clock_ms,
             live=lambda image: live_brokers(image).keys(),
-            see_peers=see_peers,
         )
         self._cache = _EncodedResponses()
         self._topics = EncodedTopics()

@@ -6,7 +6,7 @@ Source: ``ControllerApis`` and ``ReplicationControlManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from typing import TypeVar
 from uuid import UUID
 
@@ -60,7 +60,6 @@ class TopicHandlers:
         clock_ms: Callable[[], int],
         static_config: NodeConfig | None = None,
         live_brokers: LiveBrokers = registered_brokers,
-        see_peers: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._view = view
         self._broker_id = broker_id
@@ -71,7 +70,6 @@ class TopicHandlers:
             node_config=node_config,
             clock_ms=clock_ms,
             live=lambda image: live_brokers(image).keys(),
-            see_peers=see_peers,
         )
 
     def routes(self) -> list[Route]:

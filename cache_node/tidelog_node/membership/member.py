@@ -188,10 +188,6 @@ class ClusterMember:
             if self._may_lack_records:
                 self.membership.elector.note_lacking(partitions)
 
-    async def see_peers(self) -> None:
-        """Have looked for the lease of every broker that the view shows."""
-        await self._watch.catch_up()
-
     def begin_leading(self, start_task: StartTask) -> None:
         """Start what takes partitions over and hands them back."""
         assert self._led is not None, "enter first"

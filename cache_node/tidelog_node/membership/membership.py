@@ -124,19 +124,22 @@ class Membership:
         self._own = own
         self._tell_others()
 
-    def observe(
-        self, leases: Iterable[BrokerLease], *, started_ms: float, is_whole: bool = True
-    ) -> None:
-        """Take a reading of leases that was begun at ``started_ms`` and is back now.
-
-        ``is_whole``: of all there are.
-        """
+    def observe(self, leases: Iterable[BrokerLease], *, started_ms: float) -> None:
+        """Take a reading of all leases that was begun at ``started_ms`` and is back now."""
         leases = tuple(leases)
         before = self._known
         self._known = before | {lease.broker_id for lease in leases} - {self.broker_id}
         self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
-        if is_whole:  # What moved since the last one was written after that had begun.
-            self.peer_clocks.observe(leases, started_ms=started_ms)
+        # What moved since the last reading was written after that had begun.
+        self.peer_clocks.observe(leases, started_ms=started_ms)
+        self._settle(has_grown=self._known != before)
+
+    def note_registered(self, broker_ids: Iterable[int]) -> None:
+        """Take news of brokers that have registered: they hold their leases."""
+        registered = set(broker_ids) - {self.broker_id}
+        before = self._known
+        self._known = before | registered
+        self.peers.note_registered(registered, self.now_ms())
         self._settle(has_grown=self._known != before)
 
     def note_moved(self, checks: Container[Check]) -> None:

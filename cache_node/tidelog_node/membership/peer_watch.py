@@ -1,24 +1,23 @@
 """Reads everyone's leases, as often as is needed to see them lapse in time.
 
-In a large cluster few brokers need to (``lease_watch``), and the others read less often. When a
-broker has registered, everyone reads its lease at once: it holds it by then, and is to be told
-to clients and given replicas without delay.
+In a large cluster few brokers need to (``lease_watch``), and the others read less often. Nobody
+reads for a broker that has registered: the view's images show its registration, which it wrote
+while it held its lease. So whatever happens in a cluster, all its readings together stay within
+the rate that ``ReadingPace`` gives them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker, broker_lease_key
+from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker
 from tidelog_core.metadata.store import Item, MetadataStore
-from tidelog_core.replication.lease_watch import is_watcher, unhurried_interval_ms
+from tidelog_core.replication.lease_watch import ReadingPace
 from tidelog_core.replication.leases import NOBODY, read_leases
 
 from tidelog_node.membership.membership import Membership
@@ -26,11 +25,10 @@ from tidelog_node.membership.membership import Membership
 logger = logging.getLogger(__name__)
 
 READINGS_PER_RENEWAL = 6
-SPREAD = 0.2  # of the interval: brokers that are no watchers shall not all read at once
 
 
 class PeerWatch:
-    """Feeds ``Membership`` with readings of the leases."""
+    """Feeds ``Membership`` with readings of the leases and with registrations."""
 
     def __init__(
         self,
@@ -44,83 +42,72 @@ class PeerWatch:
         self._membership = membership
         self._store = store
         self._view = view
-        self._brokers: Mapping[int, Broker] = {}  # as registered before the last reading
+        self._brokers: Mapping[int, Broker] | None = None  # registered, as last noted
         self._unreadable: set[int] = set()  # brokers whose leases nobody can read
-        self._stir = asyncio.Event()
         times = membership.times
         # Of a watcher: it sees a lapse that much late at most; more often only costs reads.
-        self._interval_ms = max(
+        watching_ms = max(
             min(poll_interval_ms, times.lease_ms // 10), times.renew_ms // READINGS_PER_RENEWAL
         )
+        self._pace = ReadingPace(
+            membership.broker_id,
+            watching_ms=watching_ms,
+            renew_ms=times.renew_ms,
+            chance=random.Random(),
+        )
         self._is_available = True
-        self._spread = 1.0  # of the next interval, as drawn
 
     async def read(self) -> None:
         """Take one reading of all leases. Raises ``StoreUnavailable``."""
         brokers, started_ms = self._view.image.brokers, self._membership.now_ms()
         items = await self._store.list(BROKER_LEASE_COLLECTION)
-        self._observe(items, started_ms=started_ms, is_whole=True)
-        self._brokers = brokers
-
-    async def catch_up(self) -> None:
-        """Return when every broker in the image has been looked for since it registered.
-
-        Raises as ``read``.
-        """
-        brokers, started_ms = self._view.image.brokers, self._membership.now_ms()
-        new = [b for b, broker in brokers.items() if self._brokers.get(b) != broker]
-        if new:
-            items = await self._store.get_many([broker_lease_key(b) for b in new])
-            self._observe(items.values(), started_ms=started_ms, is_whole=False)
-        self._brokers = brokers
+        self._observe(items, started_ms=started_ms)
+        if self._brokers is None:
+            self._brokers = brokers
+        self._pace.on_reading(brokers, self._membership.is_live, started_ms=started_ms)
 
     async def run(self) -> None:
-        """Read until cancelled; while the store is away nobody is found dead."""
+        """Read until cancelled; while the store is away nobody is found dead.
+
+        ``read`` must have been called once.
+        """
         unsubscribe = self._view.subscribe(self._on_image)
-        self._membership.subscribe(self._stir.set)  # It may have become a watcher.
+        self._note_registrations(self._view.image)
         loop = asyncio.get_running_loop()
-        read_at = -math.inf
+        read_at = loop.time()
         try:
             while True:
-                self._stir.clear()
-                if loop.time() >= read_at + self._interval_s():
-                    read_at = loop.time()
-                    await self._attempt(self.read)
-                    self._spread = random.uniform(1 - SPREAD, 1 + SPREAD)
-                else:
-                    await self._attempt(self.catch_up)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(read_at + self._interval_s()):
-                        await self._stir.wait()
+                read_at += self._pace.next_interval_ms(self._view.image.brokers) / 1000
+                await asyncio.sleep(read_at - loop.time())
+                read_at = loop.time()
+                await self._attempt()
         finally:
             unsubscribe()
 
-    def _interval_s(self) -> float:
-        """Return the seconds between two readings as long as nothing changes."""
-        brokers, broker_id = self._view.image.brokers, self._membership.broker_id
-        unhurried_ms = unhurried_interval_ms(len(brokers)) * self._spread
-        if unhurried_ms <= self._interval_ms or not self._is_available:
-            return self._interval_ms / 1000
-        is_hurried = is_watcher(broker_id, brokers, self._membership.is_live)
-        return (self._interval_ms if is_hurried else unhurried_ms) / 1000
-
-    def _observe(self, items: Iterable[Item], *, started_ms: float, is_whole: bool) -> None:
+    def _observe(self, items: Iterable[Item], *, started_ms: float) -> None:
         leases = read_leases(items)
-        self._membership.observe(leases, started_ms=started_ms, is_whole=is_whole)
+        self._membership.observe(leases, started_ms=started_ms)
         unreadable = {lease.broker_id for lease in leases if lease.incarnation == NOBODY}
         for broker_id in unreadable - self._unreadable:
             logger.error("lease cannot be read", extra={"broker_id": broker_id})
-        self._unreadable = unreadable if is_whole else self._unreadable | unreadable
+        self._unreadable = unreadable
 
-    async def _attempt(self, read: Callable[[], Awaitable[None]]) -> None:
+    async def _attempt(self) -> None:
         try:
-            await read()
-            self._is_available = True
+            await self.read()
         except TidelogError as error:
             if self._is_available:
                 logger.warning("leases cannot be read", extra={"reason": str(error)})
             self._is_available = False
+        else:
+            self._is_available = True
 
     def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:
-        if image.brokers != self._brokers:
-            self._stir.set()
+        self._note_registrations(image)
+
+    def _note_registrations(self, image: ClusterImage) -> None:
+        before, self._brokers = self._brokers or {}, image.brokers
+        if image.brokers is not before:
+            new = [b for b, broker in image.brokers.items() if before.get(b) != broker]
+            if new:
+                self._membership.note_registered(new)

@@ -10,12 +10,20 @@ for new replicas, it learns later the more brokers there are. Up to about 100 th
 difference.
 
 Who is a watcher each broker says for itself by what it knows. Where all watchers are gone at
-once, the others learn of it by their own readings, and are watchers then.
+once, the others learn of it by their own readings, and are watchers then. After an outage of the
+store a reading may show nobody's renewal yet, and then everyone takes himself for a watcher: so a
+broker reads like one only after a second reading that says so, a renewal interval later or more,
+and those with many brokers before them take that reading later (``ReadingPace``). Readings that
+fail are repeated no sooner.
+
+Nobody reads the leases because a broker has registered: it holds its lease by then, which the
+registration proves as well (``PeerLeases.note_registered``).
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -26,6 +34,7 @@ WATCHERS_MIN = 9  # of all racks together
 LEASE_SIZE_BYTES = 160  # of an item, rounded up
 READ_UNIT_BYTES = 4096  # Source: DynamoDB developer guide, strongly consistent reads
 UNITS_PER_S = 1000  # for all brokers that are no watchers; a key takes 3,000
+SPREAD = 0.2  # of the interval: brokers that are no watchers shall not all read at once
 
 
 def is_watcher(
@@ -64,3 +73,50 @@ def reading_units(broker_count: int) -> int:
 def unhurried_interval_ms(broker_count: int) -> float:
     """Return the time between two readings of a broker that is no watcher."""
     return 1000 * broker_count * reading_units(broker_count) / UNITS_PER_S
+
+
+class ReadingPace:
+    """How often one broker reads everyone's leases. Without a clock: times are given."""
+
+    def __init__(
+        self, broker_id: int, *, watching_ms: float, renew_ms: float, chance: random.Random
+    ) -> None:
+        """``watching_ms`` is the time between two readings of a watcher."""
+        self._broker_id = broker_id
+        self._watching_ms = watching_ms
+        self._renew_ms = renew_ms
+        self._chance = chance
+        self._chosen_ms: float | None = None  # since when readings have shown it to be a watcher
+        self._is_confirmed = False
+
+    def on_reading(
+        self, brokers: Mapping[int, Broker], is_live: Callable[[int], bool], *, started_ms: float
+    ) -> None:
+        """Take what this broker knows after a reading of all leases, begun at ``started_ms``."""
+        if not is_watcher(self._broker_id, brokers, is_live):
+            self._chosen_ms, self._is_confirmed = None, False
+        elif self._chosen_ms is None:
+            self._chosen_ms = started_ms
+        elif started_ms - self._chosen_ms >= self._renew_ms:
+            self._is_confirmed = True
+
+    def next_interval_ms(self, brokers: Mapping[int, Broker]) -> float:
+        """Return the time between the beginnings of the last reading and the next one."""
+        spread = self._chance.uniform(1 - SPREAD, 1 + SPREAD)
+        unhurried_ms = unhurried_interval_ms(len(brokers)) * spread
+        if self._is_confirmed or unhurried_ms <= self._watching_ms:
+            return self._watching_ms
+        if self._chosen_ms is None:
+            return unhurried_ms
+        place = _place(self._broker_id, brokers)
+        return min(unhurried_ms, max(self._renew_ms, unhurried_ms * place / len(brokers)))
+
+
+def _place(broker_id: int, brokers: Mapping[int, Broker]) -> int:
+    """Return about how many brokers are chosen before this one while nobody is dead."""
+    own = brokers.get(broker_id)
+    if own is None:
+        return len(brokers)
+    rack_count = len({broker.rack for broker in brokers.values()})
+    before = sum(1 for b, broker in brokers.items() if broker.rack == own.rack and b < broker_id)
+    return min(len(brokers), before * rack_count)

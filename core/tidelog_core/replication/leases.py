@@ -317,11 +317,13 @@ class PeerLeases:
     def __init__(self, times: LeaseTimes) -> None:
         self._times = times
         self._observations: dict[int, _Observation] = {}
+        self._registered: dict[int, float] = {}  # when it was noted; until a later reading
         self._has_read = False
 
     def observe(self, leases: Iterable[BrokerLease], *, started_ms: float, now_ms: float) -> None:
         """Take a reading of all leases, begun at ``started_ms`` and back at ``now_ms``."""
         self._has_read = True
+        self._registered = {b: ms for b, ms in self._registered.items() if ms > started_ms}
         for lease in leases:
             known = self._observations.get(lease.broker_id)
             if known is None or lease.version > known.record.version:
@@ -341,6 +343,8 @@ class PeerLeases:
 
         False as long as too little is known.
         """
+        if broker_id in self._registered:
+            return False
         known = self._observations.get(broker_id)
         if known is None:
             return self._has_read
@@ -390,9 +394,21 @@ class PeerLeases:
                 known.has_moved = True
                 known.attended_ms = None
 
+    def note_registered(self, broker_ids: Iterable[int], now_ms: float) -> None:
+        """Take news of registrations: those brokers are alive until a reading says otherwise.
+
+        A broker registers while it holds its lease, so nobody needs to read that for it.
+        """
+        for broker_id in broker_ids:
+            self._registered[broker_id] = now_ms
+            known = self._observations.get(broker_id)
+            if known is not None:
+                known.attended_ms = None
+
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker has been seen and not been found dead."""
-        return broker_id in self._observations and not self.is_dead(broker_id)
+        is_seen = broker_id in self._observations or broker_id in self._registered
+        return is_seen and not self.is_dead(broker_id)
 
     def is_fresh(self, broker_id: int, now_ms: float) -> bool:
         """Whether the broker has renewed so lately that it has outlived who is dead by now."""

@@ -294,3 +294,21 @@ def test_a_lost_check_tells_that_a_broker_lives_until_a_reading_says_otherwise()
     peers.observe([make_lease(1)], started_ms=later_ms, now_ms=later_ms)
     assert peers.has_died(1)
     assert peers.unattended_ms(1, later_ms) == 0
+
+
+def test_a_registration_tells_that_a_broker_lives_until_a_later_reading_says_otherwise() -> None:
+    peers = make_peers(dead=(1,), live=(3,))
+    now_ms = TIMES.lease_ms + 500.0
+    peers.note_registered([1, 2], now_ms)
+    for broker_id in (1, 2):
+        assert peers.is_live(broker_id)
+        assert peers.unattended_ms(broker_id, now_ms) is None
+        # That it has outlived anybody is not known.
+        assert not peers.is_fresh(broker_id, now_ms)
+    # A reading that was under way shows nothing of it.
+    peers.observe([make_lease(1), make_lease(3, 2)], started_ms=now_ms - 1, now_ms=now_ms + 5)
+    assert peers.is_live(1)
+    assert peers.is_live(2)
+    peers.observe([make_lease(1, 2), make_lease(3, 2)], started_ms=now_ms, now_ms=now_ms + 9)
+    assert peers.is_live(1)
+    assert peers.is_dead(2)

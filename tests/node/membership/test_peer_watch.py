@@ -77,3 +77,66 @@ def test_who_does_not_watch_reads_seldom_until_the_watchers_are_gone(tmp_path: P
             renewing_late.cancel()
 
     run(main())
+
+
+def test_many_registrations_are_no_reason_to_read_leases(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=0) as cluster:
+            cluster.store.latency = 0
+            renewing = asyncio.create_task(renew(cluster, OTHERS))
+            await asyncio.sleep(0.1)
+            await register(cluster, OTHERS)
+            member = await cluster.add(MEMBER)
+            await asyncio.sleep(5)
+            late = range(MEMBER + 1, MEMBER + 101)
+            renewing_late = asyncio.create_task(renew(cluster, late))
+            asked = member.link.asked
+            before = asked[BROKER_LEASE_COLLECTION]
+            for broker_id in late:
+                await asyncio.sleep(0.1)
+                await register(cluster, range(broker_id, broker_id + 1))
+            await asyncio.sleep(0.5)
+            assert all(member.membership.is_live(broker_id) for broker_id in late)
+            interval_s = unhurried_interval_ms(MEMBER) / 1000
+            assert asked[BROKER_LEASE_COLLECTION] - before <= 10 / interval_s * 1.3 + 1
+            # Those that die later are found dead as any others.
+            renewing_late.cancel()
+            await asyncio.sleep(LEASE_S + 3 * interval_s)
+            assert not any(member.membership.is_live(broker_id) for broker_id in late)
+            renewing.cancel()
+
+    run(main())
+
+
+def test_an_outage_of_the_store_makes_nobody_read_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=0) as cluster:
+            cluster.store.latency = 0
+            renewing = asyncio.create_task(renew(cluster, OTHERS))
+            await asyncio.sleep(0.1)
+            await register(cluster, OTHERS)
+            member = await cluster.add(MEMBER)
+            await asyncio.sleep(5)
+            interval_s = unhurried_interval_ms(len(OTHERS) + 1) / 1000
+            # Nobody reaches the store, and some of the others do so later than this member.
+            renewing.cancel()
+            member.link.is_cut = True
+            asked = member.link.asked
+            before = asked[BROKER_LEASE_COLLECTION]
+            await asyncio.sleep(10 * interval_s)
+            assert asked[BROKER_LEASE_COLLECTION] - before <= 13
+            member.link.is_cut = False
+            found_dead = asyncio.Event()
+            member.membership.subscribe(found_dead.set)
+            async with asyncio.timeout(LEASE_S + 3 * interval_s):
+                while len(member.membership.dead) < len(OTHERS):
+                    found_dead.clear()
+                    await found_dead.wait()
+            renewing = asyncio.create_task(renew(cluster, OTHERS))
+            before = asked[BROKER_LEASE_COLLECTION]
+            await asyncio.sleep(5 * interval_s)
+            assert asked[BROKER_LEASE_COLLECTION] - before <= 7
+            assert not member.membership.dead
+            renewing.cancel()
+
+    run(main())

@@ -55,18 +55,22 @@ class Link:
         self.delay_s = 0.0
         self.commits = 0
         self.listed: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()  # requests about a collection, failed ones too
 
     async def get(self, id: ItemKey) -> Item | None:
+        self.asked[id.collection] += 1
         await self._pass()
         return await self._store.get(id)
 
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+        self.asked.update(item_id.collection for item_id in ids)  # each is read by itself
         await self._pass()
         return await self._store.get_many(ids)
 
     async def list(
         self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
     ) -> list[Item]:
+        self.asked[collection] += 1
         await self._pass()
         self.listed[collection] += 1
         return await self._store.list(collection, prefix=prefix, keys=keys)
