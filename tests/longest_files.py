@@ -28,7 +28,7 @@ LONGEST_FILES = (
     "tests/node/coordinator/test_consumer_simulation.py",
     "tests/spark/test_tail.py",
     "tests/node/tier/test_retention_loop.py",
-    "tests/sdk/cli/test_records.py",
+    "tests/cli/test_records.py",
     "tests/node/transactions/test_clients.py",
     "tests/node/test_wire_fetch.py",
     "tests/sdk/test_log_truncation.py",
@@ -40,6 +40,6 @@ LONGEST_FILES = (
     "tests/sdk/test_producer.py",
     "tests/spark/test_sink.py",
     "tests/spark/test_backfill.py",
-    "tests/sdk/cli/test_tier.py",
-    "tests/sdk/cli/test_restore.py",
+    "tests/cli/test_tier.py",
+    "tests/cli/test_restore.py",
 )

@@ -23,8 +23,9 @@ REQUIREMENTS = (
     *("numba", "pandas", "pyarrow"),
     *("deltalake", "fastavro", "protobuf", "pyiceberg"),
 )
-SOURCES = ("core/tidelog_core", "sdk/tidelog", "spark/tidelog_spark")
+SOURCES = ("core/tidelog_core", "sdk/tidelog", "sdk/tidelog_cli", "spark/tidelog_spark")
 JOBS = ("audit", "compact", "export")
+PROGRAMS = ROOT / "sdk" / "tidelog_cli" / "spark_jobs"
 FOLDER = ROOT / "dist" / "jobs"
 ARCHIVE = "tidelog-jobs.tar.gz"
 
@@ -38,7 +39,7 @@ def write_bundle(folder: Path, *, python_version: str = PYTHON_VERSION) -> None:
         with tarfile.open(folder / ARCHIVE, "w:gz") as archive:
             archive.add(packages, "packages")
     for job in JOBS:
-        shutil.copy(ROOT / "spark" / "tidelog_spark" / "jobs" / f"{job}.py", folder)
+        shutil.copy(PROGRAMS / f"{job}.py", folder)
 
 
 if __name__ == "__main__":

@@ -309,7 +309,7 @@ class Soak:
             found.verdict(
                 f"newest of every key of {topic}", *_check_keys(bootstrap, topic, keys, count)
             )
-        command = [sys.executable, "-c", "from tidelog.cli.main import app; app()", "verify"]
+        command = [sys.executable, "-m", "tidelog_cli", "verify"]
         verified = subprocess.run(
             [*command, "--data-dir", str(self._data_dir)],
             capture_output=True,

@@ -183,6 +183,12 @@ class UnknownLeaderEpoch(TidelogError):
     code = ErrorCode.unknown_leader_epoch
 
 
+class ClusterNotFound(TidelogError):
+    """A store holds no cluster, not the one asked for, or several and none was asked for."""
+
+    code = ErrorCode.inconsistent_cluster_id
+
+
 class UnknownTopicOrPartition(TidelogError):
     """No such topic or partition."""
 

@@ -16,9 +16,9 @@ from typing import Protocol
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.config_environment import overrides_from_environment
 from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
-from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
 
 # What a function keeps back to end in order: the step under way, and to write where it stopped.
@@ -97,12 +97,8 @@ async def open_stores(
     settings: FunctionSettings,
 ) -> AsyncIterator[tuple[MetadataStore, ObjectStore]]:
     """Give both stores for the length of the block."""
-    store = open_metadata_store(settings.metadata_url)
-    try:
-        objects = open_object_store(settings.objects_url)
-        try:
-            yield store, objects
-        finally:
-            await objects.close()
-    finally:
-        await store.close()
+    async with (
+        opened_metadata_store(settings.metadata_url) as store,
+        opened_object_store(settings.objects_url) as objects,
+    ):
+        yield store, objects

@@ -15,10 +15,8 @@ from confluent_kafka.admin import AdminClient
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 
 from tests.aws.buckets import make_bucket
-from tests.docs.reader import only, read_all
-from tests.node.node_process import NodeProcess
-from tests.sdk.cli.command import called
-from tests.sdk.cli.test_restore import (
+from tests.cli.command import called
+from tests.cli.test_restore import (
     CONFIG,
     TOPIC_CONFIG,
     produce,
@@ -27,6 +25,8 @@ from tests.sdk.cli.test_restore import (
     values,
     wait_tiered,
 )
+from tests.docs.reader import only, read_all
+from tests.node.node_process import NodeProcess
 
 COUNT = 60
 START = 7  # by DeleteRecords

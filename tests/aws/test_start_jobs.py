@@ -50,6 +50,7 @@ def test_the_template_names_what_the_bundle_holds() -> None:
     variables = template["Resources"]["JobsFunction"]["Properties"]["Environment"]["Variables"]
     entry_point = variables["TIDELOG_JOB_ENTRY_POINT"]["Sub"]
     assert entry_point.rpartition("/")[2] in {f"{job}.py" for job in job_bundle.JOBS}
+    assert all((job_bundle.PROGRAMS / f"{job}.py").is_file() for job in job_bundle.JOBS)
     parameters = variables["TIDELOG_JOB_SPARK_PARAMETERS"]["Sub"]
     assert f"/{job_bundle.ARCHIVE}#tidelog" in parameters
     assert "driverEnv.PYTHONPATH=./tidelog/packages" in parameters

@@ -19,7 +19,7 @@ from tidelog_core.rewriting.erase import erase_from_tier
 from tidelog_core.tier.integrity import CHAIN_PROBLEM
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
-from tidelog_spark.jobs.audit import write_report
+from tidelog_spark.jobs.audit_report import write_report
 from tidelog_spark.jobs.auditing import (
     AuditReport,
     AuditRequest,
@@ -284,7 +284,7 @@ def test_the_report_is_a_table_to_which_every_audit_adds(spark, tmp_path):
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from tidelog.cli.main import app; app()", "job", "audit"]
+    command = [sys.executable, "-m", "tidelog_cli", "job", "audit"]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
 
 

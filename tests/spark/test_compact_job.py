@@ -12,12 +12,12 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from tidelog.cli.jobs import spark_job_command
+from tidelog_cli.jobs import spark_job_command
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.records.batch import CompressionType
 from tidelog_core.rewriting.compact import CompactionOutcome
 from tidelog_core.rewriting.targets import RewriteTarget
-from tidelog_spark.jobs.compact import compact_all, compact_in_task
+from tidelog_spark.jobs.compacting import compact_all, compact_in_task
 
 from tests.core.compaction.random_logs import RandomLog, committed_records, oracle
 from tests.core.rewriting.tiered import CLUSTER_ID, TOPIC, TieredPartition, tiered_partition
@@ -139,10 +139,10 @@ def test_the_module_is_a_job_of_its_own(tmp_path: Path) -> None:
     one = target(partition)
     stores = ["--metadata", one.metadata, "--objects", one.objects]
     command = spark_job_command("compact", [*stores, "--topic", "absent"])
-    assert command[:3] == [sys.executable, "-m", "tidelog_spark.jobs.compact"]
+    assert command[:3] == [sys.executable, "-m", "tidelog_cli.spark_jobs.compact"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "there is no topic 'absent'" in done.stderr
-    submitted = spark_job_command("compact", stores, submit=("spark-submit", "--master", "x"))
+    submitted = spark_job_command("compact", stores, submit="spark-submit --master x")
     assert submitted[:3] == ["spark-submit", "--master", "x"]
-    assert submitted[3].endswith("tidelog_spark/jobs/compact.py")
+    assert submitted[3].endswith("tidelog_cli/spark_jobs/compact.py")

@@ -234,7 +234,7 @@ def test_small_splits_share_a_task_and_large_ones_have_their_own():
 def test_the_command_exports_to_every_format_and_tells_how_much(tmp_path):
     source = Source(tmp_path)
     source.grow(50)
-    command = [sys.executable, "-c", "from tidelog.cli.main import app; app()", "job", "export"]
+    command = [sys.executable, "-m", "tidelog_cli", "job", "export"]
     stores = [f"--{name}={url}" for name, url in source.cluster.options.items()]
     target = (tmp_path / "export").as_uri()
 

@@ -120,7 +120,7 @@ def query_id(folder: Path, process: subprocess.Popen[bytes]) -> str:
 def test_a_backfill_is_a_command(address, tmp_path):
     topic = make_topic(address)
     (tmp_path / "rows.json").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(50)))
-    command = [sys.executable, "-c", "from tidelog.cli.main import app; app()"]
+    command = [sys.executable, "-m", "tidelog_cli"]
     command += [
         "job",
         "backfill",

@@ -8,7 +8,8 @@ dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:8000
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -28,6 +29,16 @@ def open_metadata_store(url: str) -> MetadataStore:
         case "dynamodb":
             return _open_dynamodb(url, table=parts.netloc, path=parts.path, query=parts.query)
     raise InvalidConfig([f"metadata store {url!r}: must be {FORMS}"])
+
+
+@asynccontextmanager
+async def opened_metadata_store(url: str) -> AsyncIterator[MetadataStore]:
+    """Open the store for the length of the block. Raises ``InvalidConfig``."""
+    store = open_metadata_store(url)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def never_lost() -> bool:

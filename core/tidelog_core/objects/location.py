@@ -7,6 +7,8 @@ memory:                 this process's memory; tests and trials
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -83,3 +85,13 @@ def open_object_store(
             from tidelog_core.objects.memory import MemoryObjectStore
 
             return MemoryObjectStore()
+
+
+@asynccontextmanager
+async def opened_object_store(url: str) -> AsyncIterator[ObjectStore]:
+    """Open the store for the length of the block. Raises ``InvalidConfig``."""
+    store = open_object_store(url)
+    try:
+        yield store
+    finally:
+        await store.close()

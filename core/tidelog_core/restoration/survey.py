@@ -10,7 +10,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tidelog_core.errors import CorruptObject, InvalidObjectKey, ObjectNotFound, TidelogError
+from tidelog_core.errors import (
+    ClusterNotFound,
+    CorruptObject,
+    InvalidObjectKey,
+    ObjectNotFound,
+    TidelogError,
+)
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.objects.store import ObjectStore
@@ -62,6 +68,27 @@ async def list_clusters(
     """Return the clusters in the bucket, or the one named, and keys that are of none."""
     prefix = "" if cluster_id is None else f"{cluster_id}/"
     return sort_listing([found async for found in objects.list(prefix)])
+
+
+async def find_cluster(
+    objects: ObjectStore, url: str, cluster_id: str | None
+) -> tuple[ClusterObjects, list[str]]:
+    """Return the only cluster in the bucket, or the one named, and remarks on what else there is.
+
+    Raises ``ClusterNotFound``.
+    """
+    clusters, outside = await list_clusters(objects, cluster_id)
+    remarks = []
+    if outside:
+        remarks.append(f"{len(outside)} objects in {url} are of no cluster, such as {outside[0]}")
+    if cluster_id is not None and cluster_id not in clusters:
+        raise ClusterNotFound(f"there is no cluster {cluster_id} in {url}")
+    if not clusters:
+        raise ClusterNotFound(f"there is no cluster in {url}")
+    if cluster_id is None and len(clusters) > 1:
+        names = ", ".join(sorted(clusters))
+        raise ClusterNotFound(f"there are several clusters in {url}, give --cluster-id: {names}")
+    return clusters[cluster_id or next(iter(clusters))], remarks
 
 
 def read_count(cluster: ClusterObjects) -> int:

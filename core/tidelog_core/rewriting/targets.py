@@ -10,11 +10,11 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, TopicConfig, topic_config
 from tidelog_core.errors import UnknownTopicOrPartition
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
-from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.location import opened_object_store
 from tidelog_core.rewriting.partition_tier import PartitionTier
 
 
@@ -38,24 +38,20 @@ class RewriteTarget:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[PartitionTier]:
         """Open the stores. Raises what opening them raises."""
-        store = open_metadata_store(self.metadata)
-        try:
-            objects = open_object_store(self.objects)
-            try:
-                yield PartitionTier(
-                    store=store,
-                    objects=objects,
-                    cluster_id=self.cluster_id,
-                    topic=self.topic,
-                    partition=self.partition,
-                    config=self.config,
-                    key_filter_records_max=self.key_filter_records_max,
-                    clock_ms=wall_clock_ms,
-                )
-            finally:
-                await objects.close()
-        finally:
-            await store.close()
+        async with (
+            opened_metadata_store(self.metadata) as store,
+            opened_object_store(self.objects) as objects,
+        ):
+            yield PartitionTier(
+                store=store,
+                objects=objects,
+                cluster_id=self.cluster_id,
+                topic=self.topic,
+                partition=self.partition,
+                config=self.config,
+                key_filter_records_max=self.key_filter_records_max,
+                clock_ms=wall_clock_ms,
+            )
 
 
 def rewrite_targets(

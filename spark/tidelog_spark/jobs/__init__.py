@@ -1,1 +1,1 @@
-"""Jobs over the tiered log, each to be given to ``spark-submit``."""
+"""Jobs over the tiered log, spread by Spark."""

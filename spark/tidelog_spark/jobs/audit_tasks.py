@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tidelog.cli.segment_check import check_segment
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import Buffer
 from tidelog_core.tier.index_file import IndexFile, SectionKind
 from tidelog_core.tier.keys import segment_keys
+from tidelog_core.verification.segment_check import check_segment
 
 from tidelog_spark.jobs.producers import SPAN, BrokenSequence, SequenceRules, follow, no_spans
 from tidelog_spark.jobs.segment_scan import SegmentScan, scan_segment

@@ -20,14 +20,19 @@ from functools import partial
 
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
-from tidelog.cli.segment_check import Problem
-from tidelog.cli.stores import StoreLocations
-from tidelog.cli.verification import PartitionPlan, chain_problems
-from tidelog.cli.verification_source import Planned, planned_by_bucket, planned_by_metadata
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.stretches import stretches_of
+from tidelog_core.verification.segment_check import Problem
+from tidelog_core.verification.source import (
+    Planned,
+    ShowReading,
+    planned_by_bucket,
+    planned_by_metadata,
+    show_nothing,
+)
+from tidelog_core.verification.verification import PartitionPlan, chain_problems
 
 from tidelog_spark.jobs.audit_tasks import (
     AuditProblem,
@@ -79,6 +84,7 @@ class AuditReport:
 
     partitions: tuple[AuditedPartition, ...]
     problems: tuple[AuditProblem, ...]
+    notes: tuple[str, ...]  # see ``Planned``; not part of the document
 
     def document(self) -> dict[str, object]:
         """Return the report as JSON has it."""
@@ -89,15 +95,22 @@ class AuditReport:
         }
 
 
-def audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
-    """Check everything and return the report. Raises ``CommandFailed`` for an unknown topic."""
+def audit(
+    spark: SparkSession, request: AuditRequest, *, show_reading: ShowReading = show_nothing
+) -> AuditReport:
+    """Check everything and return the report.
+
+    Raises ``ClusterNotFound``, ``UnknownTopicOrPartition``.
+    """
     # In a thread of its own: a notebook's driver already runs an event loop in this one.
     with ThreadPoolExecutor(1, thread_name_prefix="audit") as executor:
-        return executor.submit(asyncio.run, _audit(spark, request)).result()
+        return executor.submit(asyncio.run, _audit(spark, request, show_reading)).result()
 
 
-async def _audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
-    async with planned_audit(request) as planned:
+async def _audit(
+    spark: SparkSession, request: AuditRequest, show_reading: ShowReading
+) -> AuditReport:
+    async with planned_audit(request, show_reading) as planned:
         return await audit_planned(spark, request, planned)
 
 
@@ -124,15 +137,18 @@ async def audit_planned(
         problems += found
         rows.append(_row(plan, left, len(found)))
     problems += [_told(one) for one in planned.strays if not one.is_leftover]
-    return AuditReport(tuple(rows), tuple(problems))
+    return AuditReport(tuple(rows), tuple(problems), tuple(planned.notes))
 
 
-def planned_audit(request: AuditRequest) -> AbstractAsyncContextManager[Planned]:
-    """Give what is to be audited, with the stores open. Raises ``CommandFailed``."""
+def planned_audit(
+    request: AuditRequest, show_reading: ShowReading = show_nothing
+) -> AbstractAsyncContextManager[Planned]:
+    """Give what is to be audited, with the stores open; raises as ``audit``."""
     if request.metadata is None:
-        return planned_by_bucket(request.objects, list(request.topics), request.cluster_id)
-    locations = StoreLocations(request.metadata, request.objects)
-    return planned_by_metadata(locations, list(request.topics))
+        return planned_by_bucket(
+            request.objects, request.topics, request.cluster_id, show_reading=show_reading
+        )
+    return planned_by_metadata(request.metadata, request.objects, request.topics)
 
 
 def _run_stages(

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 from pyspark.sql import SparkSession
 from tidelog_core.errors import UnknownTopicOrPartition
-from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Topic, topic_key
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
@@ -204,12 +204,9 @@ def grouped(splits: Sequence[Split], size_bytes: int = TASK_SIZE_BYTES) -> list[
 
 
 async def _partitions(request: ExportRequest) -> list[SourcePartition]:
-    store = open_metadata_store(request.metadata)
-    try:
+    async with opened_metadata_store(request.metadata) as store:
         ids = {name: await _topic_id(store, name) for name in request.topics}
         catalog = await load_catalog(store, Subscribe(request.topics))
-    finally:
-        await store.close()
     return [
         SourcePartition(
             log.partition,

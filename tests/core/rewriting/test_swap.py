@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tidelog.cli.verification_plan import LEFTOVER, ORPHAN
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, UnknownTopicOrPartition
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta, SegmentState
@@ -21,6 +20,7 @@ from tidelog_core.rewriting.compact import CompactionOutcome, compact_partition
 from tidelog_core.rewriting.swap import CLAIM_MS, PartitionClaimed
 from tidelog_core.tier.keys import parse_segment_key
 from tidelog_core.tier.planning import select_leftovers
+from tidelog_core.verification.plan import LEFTOVER, ORPHAN
 
 from tests.core.compaction.random_logs import RandomLog, committed_records, oracle
 from tests.core.rewriting.test_compact import compacted, delete_replaced, plain, read, rows

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tidelog.cli.verification import Verification
-from tidelog.cli.verification_plan import BucketPlan, MetadataPlan
 from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.log.producer_snapshot import encode_snapshot
@@ -37,6 +35,8 @@ from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import cluster_manifest_key, segment_keys, topic_manifest_key
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 from tidelog_core.tier.planning import finished_segments
+from tidelog_core.verification.plan import BucketPlan, MetadataPlan
+from tidelog_core.verification.verification import Verification
 
 from tests.core.compaction.random_logs import NOW_MS, producers_of
 from tests.docs.reader import read_all

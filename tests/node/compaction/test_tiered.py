@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.cli.command import tidelog
 from tests.node.compaction.compacted import (
     active_base_offset,
     assert_compacted,
@@ -27,7 +28,6 @@ from tests.node.compaction.compacted import (
     wait_compacted,
 )
 from tests.node.node_process import NodeProcess
-from tests.sdk.cli.command import tidelog
 
 CONFIG = {
     "log.cleaner.backoff.ms": "100",

@@ -1,0 +1,57 @@
+"""A cluster read from its metadata store, by what works on the stores and asks no node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+
+from tidelog_core.errors import ClusterNotFound, UnknownTopicOrPartition
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.location import opened_metadata_store
+from tidelog_core.metadata.store import MetadataStore
+
+TOPICS_SHOWN_MAX = 5
+
+
+@asynccontextmanager
+async def opened_cluster(url: str) -> AsyncIterator[tuple[MetadataStore, ClusterImage]]:
+    """Open the metadata store and read the cluster in it.
+
+    Items that cannot be read are in the image's ``unreadable``. Raises ``ClusterNotFound``.
+    """
+    async with opened_metadata_store(url) as store:
+        image = await ClusterView(store).refresh()
+        if not image.cluster_id:
+            raise ClusterNotFound(f"the metadata store {url} holds no cluster")
+        yield store, image
+
+
+def describe_unreadable(image: ClusterImage) -> list[str]:
+    """Return a sentence for each metadata item that cannot be read."""
+    return [
+        f"metadata item {key.collection}/{key.key} cannot be read: {problem}"
+        for key, problem in image.unreadable.items()
+    ]
+
+
+def select_topics(image: ClusterImage, names: Sequence[str]) -> list[str]:
+    """Return the topics named; where none is, all but the cluster's own, which hold no records.
+
+    Raises ``UnknownTopicOrPartition``, also for a topic that cannot be read.
+    """
+    for name in names:
+        if image.topic(name) is None and image.is_unreadable(name):
+            problem = f"what the metadata store holds of topic {name!r} cannot be read"
+            raise UnknownTopicOrPartition(problem)
+        if image.topic(name) is None:
+            known = _similar(name, list(image.topics))
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}{known}")
+    return list(names) or [name for name, topic in image.topics.items() if not topic.is_internal]
+
+
+def _similar(name: str, known: list[str]) -> str:
+    if not known:
+        return "; there are none"
+    near = get_close_matches(name, known, TOPICS_SHOWN_MAX, 0.4) or known[:TOPICS_SHOWN_MAX]
+    return f"; there is {', '.join(near)}{', …' * (len(known) > len(near))}"

@@ -1,0 +1,1 @@
+"""Whether everything that is tiered is whole and where it should be."""

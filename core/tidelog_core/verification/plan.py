@@ -1,0 +1,266 @@
+"""Which segments are to be checked, and what else lies in the bucket.
+
+With a metadata store, it says which segments count, and every object of the cluster that
+it does not know of is a problem. Or it is left over, where a segment that counts has its first
+record: a tier worker that goes on after its node has lost the lead stores such objects, and
+the scrub removes them. Without one, the bucket is all there is: then the rules of
+``tidelog_core.restoration`` say what counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+from tidelog_core.errors import CorruptItem, InvalidObjectKey, ObjectNotFound
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import (
+    DELETED_TOPIC_COLLECTION,
+    TOPIC_COLLECTION,
+    Partition,
+    SegmentMeta,
+    SegmentState,
+    partition_collection,
+    partition_key,
+    segment_collection,
+)
+from tidelog_core.metadata.stand_in import is_readable
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.restoration.survey import Survey, SurveyedTopic, check_manifests
+from tidelog_core.retention.orphans import (
+    TopicState,
+    is_accounted_for,
+    named_segments,
+    state_of_topic,
+)
+from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObjects
+from tidelog_core.tier.keys import SegmentKeys, log_start_key
+from tidelog_core.tier.planning import finished_segments
+from tidelog_core.tier.tiered_segments import TieredSegments
+from tidelog_core.verification.segment_check import Problem
+from tidelog_core.verification.verification import PartitionPlan
+
+ORPHAN = "no segment in the metadata store has it"
+LEFTOVER = "left over from a copy that was given up: its offsets were copied again"
+
+
+class MetadataPlan:
+    """The plan by what the metadata store says. Made after the bucket was listed.
+
+    In this order an upload that begins meanwhile is never taken for an orphan: its item is
+    written before its objects.
+    """
+
+    def __init__(self, store: MetadataStore, image: ClusterImage, objects: ObjectStore) -> None:
+        self._store = store
+        self._image = image
+        self._objects = objects
+        self._known: set[UUID] = set()  # segments in any state
+        self._tiered: set[UUID] = set()  # topics that have segments
+        self._finished: dict[tuple[UUID, int], tuple[SegmentMeta, ...]] = {}
+        self._names: dict[UUID, str] = {}
+
+    async def partitions(self, topics: Iterable[str]) -> list[PartitionPlan]:
+        """Return what there is to check of the topics."""
+        plans: list[PartitionPlan] = []
+        for topic in topics:
+            self._names[self._image.topics[topic].topic_id] = topic
+            plans += [await self._partition(topic, p) for p in self._image.partitions(topic)]
+        return plans
+
+    async def strays(self, cluster: ClusterObjects, *, is_all: bool) -> list[Problem]:
+        """Return what is in the bucket and should not be, and manifests that are not right.
+
+        ``partitions`` was called before. Without ``is_all`` only of its topics.
+        """
+        problems = [Problem(None, key, "it is no object of the tier's") for key in cluster.foreign]
+        problems = problems if is_all else []
+        ours = {partition_collection(topic_id) for topic_id in self._names}
+        problems += [
+            Problem(None, f"{key.collection}/{key.key}", f"it cannot be read: {why}")
+            for key, why in self._image.unreadable.items()
+            if is_all or key.collection in ours
+        ]
+        wanted = []
+        for topic in cluster.topics.values():
+            if topic.topic_id in self._names:
+                problems += await self._orphans(topic)
+                problems += self._told_too_much(topic)
+                if topic.topic_id in self._tiered:
+                    wanted.append(topic)
+            elif is_all and not await self._is_known_topic(topic):
+                count = sum(map(len, topic.partitions.values()))
+                text = f"the metadata store knows no such topic; there are {count} segments of it"
+                problems.append(Problem(None, topic.folder, text))
+        if wanted:
+            remarks = await check_manifests(self._objects, cluster, wanted)
+            problems += [Problem(None, remark.object, remark.text) for remark in remarks]
+        return problems
+
+    async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:  # noqa: ARG002
+        """Whether the segment's item still says COPY_FINISHED."""
+        item = await self._store.get(segment.item_id)
+        return item is not None and SegmentMeta.from_item(item).state is SegmentState.COPY_FINISHED
+
+    async def log_start_offset(self, planned: PartitionPlan) -> int:
+        """Where the partition's item says that the log starts."""
+        topic = self._image.topics[planned.name.topic]
+        item = await self._store.get(partition_key(topic.topic_id, planned.name.partition))
+        if item is None:
+            return planned.log_start_offset
+        try:
+            return Partition.from_item(item).log_start_offset
+        except CorruptItem:  # Which is a problem of its own.
+            return planned.log_start_offset
+
+    async def _partition(self, topic: str, partition: Partition) -> PartitionPlan:
+        name = TopicPartition(topic, partition.partition)
+        metas: list[SegmentMeta] = []
+        problems: list[Problem] = []
+        items = await self._store.list(segment_collection(partition.topic_id, partition.partition))
+        self._known |= named_segments(items)
+        for item in items:
+            try:
+                metas.append(SegmentMeta.from_item(item))
+            except CorruptItem as error:
+                key = f"{item.id.collection}/{item.id.key}"
+                problems.append(Problem(name, key, error.problem))
+        finished = tuple(finished_segments(metas))
+        self._finished[partition.topic_id, partition.partition] = finished
+        if finished:
+            self._tiered.add(partition.topic_id)
+        log_start_offset = partition.log_start_offset
+        if finished and not is_readable(partition):
+            log_start_offset = max(log_start_offset, finished[0].base_offset)
+        return PartitionPlan(name, log_start_offset, finished, tuple(problems))
+
+    async def _orphans(self, topic: TopicObjects) -> list[Problem]:
+        problems = []
+        for number, segments in sorted(topic.partitions.items()):
+            name = TopicPartition(self._names[topic.topic_id], number)
+            finished = TieredSegments(self._finished.get((topic.topic_id, number), ()))
+            for segment in segments:
+                if segment.key.segment_id in self._known:
+                    continue
+                is_leftover = is_accounted_for(segment.key, finished)
+                text = LEFTOVER if is_leftover else ORPHAN
+                keys = [key for key in _keys_of(segment) if await self._exists(key)]
+                problems += [Problem(name, key, text, is_leftover) for key in keys]
+        return problems
+
+    def _told_too_much(self, topic: TopicObjects) -> list[Problem]:
+        """Return where the bucket tells what the metadata store does not know, and must.
+
+        So it is after the metadata was set back to an earlier time; the scrub mends it.
+        """
+        name = self._names[topic.topic_id]
+        problems = []
+        if topic.is_deleted:
+            text = "it says that the topic was deleted, but the metadata store has it"
+            problems.append(Problem(None, topic.deletion_key, text))
+        for partition in self._image.partitions(name):
+            told = topic.log_starts.get(partition.partition, 0)
+            if told > partition.log_start_offset and is_readable(partition):
+                text = f"the log starts at {partition.log_start_offset}, not at {told} as this says"
+                key = log_start_key(
+                    self._image.cluster_id, name, topic.topic_id, partition.partition, told
+                )
+                where = TopicPartition(name, partition.partition)
+                problems.append(Problem(where, key, text))
+        return problems
+
+    async def _is_known_topic(self, topic: TopicObjects) -> bool:
+        """Whether the topic is there, or is being deleted, its objects with it.
+
+        Where only the bucket knows of the deletion, the metadata was restored: the scrub ends it.
+        """
+        image = self._image
+        state = state_of_topic(
+            topic.topic_id,
+            live=image.topic_names,
+            deleted=image.deleted_topics,
+            # What cannot be read is a problem of its own.
+            is_complete=not any(
+                key.collection in (TOPIC_COLLECTION, DELETED_TOPIC_COLLECTION)
+                for key in image.unreadable
+            ),
+        )
+        if topic.is_deleted or state is not TopicState.UNKNOWN:
+            return True
+        keys = itertools.chain.from_iterable(
+            _keys_of(segment) for held in topic.partitions.values() for segment in held
+        )
+        if topic.has_manifest:
+            keys = itertools.chain([topic.manifest_key], keys)
+        first = next(keys, None)
+        return first is None or not await self._exists(first)
+
+    async def _exists(self, key: str) -> bool:
+        """Whether the object is there still: its deletion may have ended meanwhile."""
+        return await _exists(self._objects, key)
+
+
+class BucketPlan:
+    """The plan by what the bucket alone says."""
+
+    def __init__(self, survey: Survey, objects: ObjectStore) -> None:
+        self._topics = [topic for topic in survey.topics if not topic.objects.is_deleted]
+        self._objects = objects
+        self.problems = [Problem(None, r.object, r.text) for r in survey.problems]
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of the topics that there are."""
+        return sorted({_name_of(topic) for topic in self._topics})
+
+    @property
+    def configs(self) -> dict[str, Mapping[str, str]]:
+        """The settings that topics override, of those that have a manifest."""
+        return {t.manifest.name: t.manifest.configs for t in self._topics if t.manifest}
+
+    def partitions(self, topics: Sequence[str]) -> list[PartitionPlan]:
+        """Return what there is to check of the topics."""
+        plans = []
+        for topic in sorted(self._topics, key=_name_of):
+            if _name_of(topic) not in topics:
+                continue
+            self.problems += [Problem(None, r.object, r.text) for r in topic.problems]
+            for number, selection in topic.selections.items():
+                name = TopicPartition(_name_of(topic), number)
+                problems = tuple(Problem(name, r.object, r.text) for r in selection.problems)
+                segments = tuple(segment.meta for segment in selection.segments)
+                plans.append(PartitionPlan(name, selection.log_start_offset, segments, problems))
+        return plans
+
+    async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:  # noqa: ARG002
+        """Whether either object is there: a deletion takes both."""
+        return await _exists(self._objects, keys.index) or await _exists(self._objects, keys.log)
+
+    async def log_start_offset(self, planned: PartitionPlan) -> int:
+        """Where the segments that count begin."""
+        return planned.log_start_offset
+
+
+async def _exists(objects: ObjectStore, key: str) -> bool:
+    try:
+        await objects.head(key)
+    except (ObjectNotFound, InvalidObjectKey):
+        return False
+    return True
+
+
+def _keys_of(segment: SegmentObjects) -> Iterator[str]:
+    if segment.index is not None:
+        yield segment.index_key
+    if segment.log is not None:
+        yield segment.log_key
+
+
+def _name_of(topic: SurveyedTopic) -> str:
+    """Return the topic's name; cut to what the folder says where there is no manifest."""
+    if topic.manifest is not None:
+        return topic.manifest.name
+    return topic.objects.folder.partition("/")[2].removesuffix(f"-{topic.objects.topic_id}")

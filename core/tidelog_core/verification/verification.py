@@ -1,0 +1,149 @@
+"""Checks every tiered segment against its index, its metadata and the segments before it.
+
+Of each segment that counts: both objects are there and as long as the metadata says; every
+section of the index object has its CRC; the log has its own CRC and SHA-256, and so has
+every batch in it, each where and what the batch table says; the chained hash follows from
+them. Of each partition: offsets without gaps from the log start on, and every segment
+continues the chain of hashes. What is wrong becomes a ``Problem`` that names the object,
+and the check goes on. Which segments count is told by the plans: see ``plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.index_file import IndexFile
+from tidelog_core.tier.integrity import (
+    CHAIN_PROBLEM,
+    NO_HASH,
+    continued_hashes,
+    continues_chain,
+)
+from tidelog_core.tier.keys import SegmentKeys, segment_keys
+from tidelog_core.verification.segment_check import Problem, check_segment
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What is to be checked of one partition."""
+
+    name: TopicPartition
+    log_start_offset: int
+    segments: tuple[SegmentMeta, ...]  # those that count, by base offset
+    problems: tuple[Problem, ...] = ()  # what was found already
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all the segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check has come to."""
+
+    segment_count: int = 0
+    size_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    leftovers: list[Problem] = field(default_factory=list)
+
+
+class Truth(Protocol):
+    """What says which segments count, asked again where one is found to be wrong."""
+
+    async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:
+        """Whether the segment counts still: retention may have removed it meanwhile."""
+
+    async def log_start_offset(self, planned: PartitionPlan) -> int:
+        """Where the partition's log starts now."""
+
+
+class Verification:
+    """Checks planned partitions. ``on_bytes`` is told what has been read of the segments."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        truth: Truth,
+        objects: ObjectStore,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._truth = truth
+        self._objects = objects
+        self._on_bytes = on_bytes
+        self.findings = Findings()
+
+    async def run(self, plans: Sequence[PartitionPlan]) -> AsyncIterator[Problem]:
+        """Check all of it, yielding each problem as it is found."""
+        for planned in plans:
+            async for problem in self._check_partition(planned):
+                self.add(problem)
+                yield problem
+
+    def add(self, problem: Problem) -> None:
+        """Note what was found elsewhere."""
+        findings = self.findings
+        (findings.leftovers if problem.is_leftover else findings.problems).append(problem)
+
+    async def _check_partition(self, planned: PartitionPlan) -> AsyncIterator[Problem]:
+        for problem in planned.problems:
+            yield problem
+        checked: list[tuple[SegmentMeta, SegmentKeys, IndexFile | None]] = []
+        for segment in planned.segments:
+            keys = segment_keys(self._cluster_id, planned.name.topic, segment)
+            index, problems = await check_segment(
+                self._objects, planned.name, segment, keys, on_bytes=self._on_bytes
+            )
+            if problems and not await self._truth.is_still_there(segment, keys):
+                continue  # Retention has removed it meanwhile.
+            self.findings.segment_count += 1
+            self.findings.size_bytes += segment.size_bytes
+            checked.append((segment, keys, index))
+            for problem in problems:
+                yield problem
+        log_start = await self._truth.log_start_offset(planned)
+        for key, text in chain_problems(checked, log_start_offset=log_start):
+            yield Problem(planned.name, key, text)
+
+
+def chain_problems(
+    checked: Sequence[tuple[SegmentMeta, SegmentKeys, IndexFile | None]], *, log_start_offset: int
+) -> list[tuple[str, str]]:
+    """Return (object key, problem) for every place where a segment does not follow the others.
+
+    A first segment that chains to one before it was not the partition's first: the
+    segments before it may be gone only if the log starts after them.
+    """
+    problems: list[tuple[str, str]] = []
+    bases: dict[bytes, int] = {}
+    first_end = end_offset = 0
+    for segment, keys, index in checked:
+        if not bases:
+            is_first = index is None or index.previous_hash == NO_HASH
+            expected = segment.base_offset if is_first else log_start_offset
+            first_end = end_offset = segment.end_offset
+        else:
+            expected = end_offset
+        if expected < segment.base_offset:
+            gap = f"offsets [{expected}, {segment.base_offset}) are missing before it"
+            problems.append((keys.log, gap))
+        elif (
+            bases
+            and index is not None
+            and not continues_chain(
+                segment.base_offset, index.previous_hash, first_end=first_end, bases=bases
+            )
+        ):
+            problems.append((keys.index, CHAIN_PROBLEM))
+        bases[bytes.fromhex(segment.chained_hash)] = segment.base_offset
+        if index is not None:
+            bases.update(continued_hashes(index))
+        end_offset = max(end_offset, segment.end_offset)
+    return problems

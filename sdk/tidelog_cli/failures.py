@@ -1,0 +1,98 @@
+"""How the command fails: one line on stderr, and an exit status that says of what kind.
+
+0    it did what was asked
+1    it could not, or what was checked is wrong
+2    the command line itself is wrong: nothing was tried
+3    ``verify`` alone: nothing is wrong, and something is left over that the scrub removes
+130  interrupted
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+EXIT_STATUS = "Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted."
+FAILED = 1
+WRONG_USAGE = 2
+LEFT_OVER = 3
+
+# The parser's errors, all of them: their base class is not public under one name in
+# every version of typer.
+_COMMAND_LINE_ERRORS: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class UsageError(Exception):
+    """Options that are each fine contradict one another, or a value is not allowed."""
+
+
+class CommandFailed(Exception):
+    """The command could not do what it was asked; the message says why."""
+
+
+class CommandGroup(TyperGroup):
+    """Commands whose failures are told in one line."""
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        """Run the command that the arguments name and exit with its status."""
+        # What the SDK would log is told by the command itself, in its one line.
+        logging.getLogger("tidelog").addHandler(logging.NullHandler())
+        options.setdefault("prog_name", "tidelog")
+        options["standalone_mode"] = False  # Errors come to us instead of being printed.
+        try:
+            status = super().main(*args, **options)
+        except typer.Abort:
+            _fail("aborted", FAILED)
+        except _COMMAND_LINE_ERRORS as error:
+            _fail(_describe_usage(error), WRONG_USAGE)
+        except UsageError as error:
+            _fail(str(error), WRONG_USAGE)
+        except CommandFailed as error:
+            _fail(str(error), FAILED)
+        except OSError as error:
+            _fail(_describe_os_error(error), FAILED)
+        except Exception as error:
+            _fail_with(error)
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Show the help where no command is named."""
+        if not args and not ctx.resilient_parsing:
+            text = ctx.get_help()
+            if text:  # Else it is printed already.
+                print(text)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
+def _fail_with(error: Exception) -> NoReturn:
+    """Tell an error of Tidelog's own; any other is a bug of ours, with its traceback."""
+    from tidelog_core.errors import InvalidConfig, TidelogError
+
+    if isinstance(error, InvalidConfig):
+        _fail(str(error), WRONG_USAGE)
+    if isinstance(error, TidelogError):
+        _fail(str(error) or error.code.name.replace("_", " "), FAILED)
+    raise error
+
+
+def _describe_usage(error: Exception) -> str:
+    message = " ".join(str(getattr(error, "format_message", error.__str__)()).split())
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "tidelog"
+    return f"{message[:1].lower()}{message[1:].rstrip('.')}; see '{path} --help'"
+
+
+def _describe_os_error(error: OSError) -> str:
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"tidelog: {message}", file=sys.stderr)
+    sys.exit(status)

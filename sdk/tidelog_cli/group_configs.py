@@ -1,0 +1,83 @@
+"""``tidelog group``: settings of groups."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog_cli.failures import UsageError
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.output import print_json, print_table
+from tidelog_cli.topics import ConfigPairs, DeletedConfigs, parse_configs
+
+if TYPE_CHECKING:
+    from tidelog.admin import Admin
+
+
+def configs(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Show the settings of groups, and which were set for the group.
+
+    A group has settings whether it is there or not.
+    """
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            return [await _described(admin, group) for group in groups]
+
+    documents = asyncio.run(run())
+    if json:
+        print_json(documents)
+        return
+    for number, document in enumerate(documents):
+        if number:
+            print()
+        print(f"group {document['group']}")
+        rows = [
+            (name, value, "this group" if name in document["configs"] else "all groups")
+            for name, value in document["in_force"].items()
+        ]
+        print_table(("setting", "value", "set for"), rows)
+
+
+def alter(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")],
+    *,
+    config: ConfigPairs = None,
+    delete_config: DeletedConfigs = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change the settings of GROUP, which need not be there yet."""
+    changed, deleted = parse_configs(config or []), delete_config or []
+    if not changed and not deleted:
+        raise UsageError("nothing to change: give --config or --delete-config")
+
+    async def run() -> None:
+        async with _admin(bootstrap) as admin:
+            await admin.alter_configs("group", group, set=changed, delete=deleted)
+
+    asyncio.run(run())
+    print(f"group {group} altered")
+
+
+async def _described(admin: Admin, group: str) -> dict[str, Any]:
+    entries = sorted((await admin.describe_configs("group", group)).items())
+    return {
+        "group": group,
+        "configs": {
+            name: entry.value for name, entry in entries if entry.source == "dynamic_group"
+        },
+        "in_force": {name: entry.value for name, entry in entries},
+    }
+
+
+def _admin(bootstrap: str) -> Admin:
+    from tidelog_cli.clients import opened_admin
+
+    return opened_admin(bootstrap)

@@ -1,0 +1,265 @@
+"""``tidelog group``: move where groups stand, or have them forget it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog_cli.failures import CommandFailed, UsageError
+from tidelog_cli.groups import SHARE
+from tidelog_cli.offset_targets import Target, new_offset, parse_time
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.output import note, print_json, print_table
+
+if TYPE_CHECKING:
+    from tidelog.admin import Admin
+    from tidelog_core.model import TopicPartition
+
+NO_MEMBERS_STATES = frozenset({"Empty", "Dead"})
+
+
+def reset_offsets(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    *,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC[:P,…]", help="A topic, or some of its partitions; may be repeated."
+        ),
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Everything the group has committed or read.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last one.")] = False,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="As committed, brought within what there is.")
+    ] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="This offset.")] = None,
+    to_timestamp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The first record at or after it: ms since 1970, or 2026-01-31T12:00:00Z.",
+        ),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(help="So many records on, or back where negative.")
+    ] = None,
+    is_executed: Annotated[
+        bool,
+        typer.Option("--execute/--dry-run", help="Commit, or only show what would be."),
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Move what GROUP has committed. Only shows what would be, unless with --execute.
+
+    The group must have no members. Offsets outside of what there is are brought to the
+    nearest end. A share group begins to read there, as if nothing from there on was read.
+    """
+    chosen = [
+        *([Target("earliest")] if to_earliest else []),
+        *([Target("latest")] if to_latest else []),
+        *([Target("current")] if to_current else []),
+        *([Target("offset", to_offset)] if to_offset is not None else []),
+        *([Target("time", parse_time(to_timestamp))] if to_timestamp is not None else []),
+        *([Target("shift", shift_by)] if shift_by is not None else []),
+    ]
+    if len(chosen) != 1:
+        raise UsageError(
+            "give one of --to-earliest, --to-latest, --to-current, --to-offset, --to-timestamp, "
+            "--shift-by"
+        )
+    if bool(topic) == all_topics:
+        raise UsageError("give either --topic or --all-topics")
+    wanted = [parse_topic(text) for text in topic or ()]
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            return await _reset(admin, group, wanted, chosen[0], is_executed=is_executed)
+
+    rows = asyncio.run(run())
+    if json:
+        print_json({"group": group, "executed": is_executed, "partitions": rows})
+    else:
+        columns = ("topic", "partition", "before", "after", "end", "lag")
+        fields = ("topic", "partition", "before", "after", "end_offset", "lag")
+        print_table(columns, [[row[name] for name in fields] for row in rows])
+    if not is_executed:
+        note("nothing was committed: --execute does it")
+
+
+def delete_offsets(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    *,
+    topic: Annotated[
+        list[str],
+        typer.Option(
+            metavar="TOPIC[:P,…]", help="A topic, or some of its partitions; may be repeated."
+        ),
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Have GROUP forget where it stands in topics. Does not ask.
+
+    Nobody in the group may read them; a share group must have no members, and forgets whole
+    topics.
+    """
+    wanted = [parse_topic(text) for text in topic]
+
+    async def run() -> None:
+        async with _admin(bootstrap) as admin:
+            found = (await admin.describe_groups([group]))[group]
+            if found.type != SHARE:
+                selected = await _select(admin, group, wanted, {})
+                await admin.delete_group_offsets(group, selected)
+            elif any(numbers for _, numbers in wanted):
+                raise UsageError("a share group forgets whole topics, not partitions")
+            else:
+                await admin.delete_share_group_offsets(group, [name for name, _ in wanted])
+
+    asyncio.run(run())
+    for name in topic:
+        print(f"group {group} has forgotten {name}")
+
+
+def parse_topic(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return the topic and its partitions, none for all, that ``TOPIC[:P,…]`` spells."""
+    name, colon, numbers = text.partition(":")
+    partitions = [part.strip() for part in numbers.split(",")] if colon else []
+    if not name or not all(part.isascii() and part.isdecimal() for part in partitions):
+        raise UsageError(f"{text!r} must be TOPIC or TOPIC:P,P,…")
+    return name, tuple(map(int, partitions))
+
+
+async def _reset(
+    admin: Admin,
+    group: str,
+    wanted: list[tuple[str, tuple[int, ...]]],
+    target: Target,
+    *,
+    is_executed: bool,
+) -> list[dict[str, Any]]:
+    is_share = await _type_without_members(admin, group) == SHARE
+    committed = await (_share_offsets if is_share else _offsets)(admin, group)
+    partitions = await _select(admin, group, wanted, committed)
+    starts = await _ends(admin, partitions, "earliest")
+    ends = await _ends(admin, partitions, "latest")
+    found: dict[TopicPartition, int] = {}
+    if target.kind == "time":
+        at = await admin.list_offsets(dict.fromkeys(partitions, target.number))
+        found = {p: listed.offset for p, listed in at.items() if listed.offset >= 0}
+    rows: list[dict[str, Any]] = []
+    moved: dict[tuple[str, int], int] = {}
+    for partition in partitions:
+        before = committed.get(partition)
+        after = new_offset(
+            target,
+            committed=before,
+            start=starts[partition],
+            end=ends[partition],
+            found=found.get(partition),
+        )
+        if after is None:
+            raise CommandFailed(
+                f"group {group!r} has committed nothing for {partition}, so there is nothing "
+                "to go from: --to-current and --shift-by need an offset"
+            )
+        moved[partition] = after
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "before": before,
+                "after": after,
+                "end_offset": ends[partition],
+                "lag": _lag(after, ends[partition]),
+            }
+        )
+    if is_executed and moved:
+        if is_share:
+            await admin.alter_share_group_offsets(group, moved)
+        else:
+            await admin.alter_group_offsets(group, {**moved})
+    return rows
+
+
+async def _type_without_members(admin: Admin, group: str) -> str | None:
+    """Return the group's type, ``None`` for one that is new.
+
+    Raises ``CommandFailed`` where members would go on from where they are.
+    """
+    from tidelog.errors import GroupIdNotFound
+
+    try:
+        found = (await admin.describe_groups([group]))[group]
+    except GroupIdNotFound:
+        return None
+    if found.state not in NO_MEMBERS_STATES:
+        raise CommandFailed(f"group {group!r} has members ({found.state}); stop them first")
+    return found.type
+
+
+async def _offsets(admin: Admin, group: str) -> dict[TopicPartition, int]:
+    return {p: at.offset for p, at in (await admin.list_group_offsets(group)).items()}
+
+
+async def _share_offsets(admin: Admin, group: str) -> dict[TopicPartition, int]:
+    known = await admin.list_share_group_offsets(group)
+    return {partition: at for partition, at in known.items() if at is not None}
+
+
+async def _select(
+    admin: Admin,
+    group: str,
+    wanted: list[tuple[str, tuple[int, ...]]],
+    committed: dict[TopicPartition, int],
+) -> list[TopicPartition]:
+    """Return the partitions meant: those named, else those committed that are still there."""
+    from tidelog_core.model import TopicPartition
+
+    if not wanted:
+        known = await _existing(admin, list(committed))
+        if not known:
+            raise CommandFailed(f"group {group!r} has committed nothing; name topics with --topic")
+        return sorted(known)
+    topics = await admin.describe_topics(name for name, _ in wanted)
+    selected: set[TopicPartition] = set()
+    for name, numbers in wanted:
+        count = len(topics[name].partitions)
+        for number in numbers:
+            if number >= count:
+                raise CommandFailed(f"topic {name!r} has partitions 0 to {count - 1}, not {number}")
+        selected.update(TopicPartition(name, number) for number in numbers or range(count))
+    return sorted(selected)
+
+
+async def _ends(
+    admin: Admin, partitions: list[TopicPartition], end: str
+) -> dict[TopicPartition, int]:
+    """Return one end of each partition that is there."""
+    known = await _existing(admin, partitions)
+    spec: Any = end
+    return {
+        p: at.offset for p, at in (await admin.list_offsets(dict.fromkeys(known, spec))).items()
+    }
+
+
+async def _existing(admin: Admin, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """Return those whose topic was not deleted since they were committed."""
+    listed = await admin.list_topics(include_internal=True)
+    counts = {topic.name: topic.partition_count for topic in listed}
+    return [p for p in partitions if p.partition < counts.get(p.topic, 0)]
+
+
+def _lag(committed: int | None, end: int | None) -> int | None:
+    return None if committed is None or end is None else max(0, end - committed)
+
+
+def _admin(bootstrap: str) -> Admin:
+    from tidelog_cli.clients import opened_admin
+
+    return opened_admin(bootstrap)

@@ -1,0 +1,224 @@
+"""``tidelog group``: list, describe and delete groups."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from tidelog.admin import Admin
+    from tidelog.administering.results import GroupDescription, GroupMember, PartitionLag
+    from tidelog.consuming.records import OffsetAndMetadata
+    from tidelog_core.model import TopicPartition
+
+SHARE = "share"  # a group's type
+# The columns of a group's description, and what of a partition is in them.
+COLUMNS = {
+    "topic": "topic",
+    "partition": "partition",
+    "committed": "committed_offset",
+    "end": "end_offset",
+    "lag": "lag",
+    "seconds": "lag_seconds",
+    "member": "member_id",
+    "host": "host",
+}
+SHARE_COLUMNS = {
+    "topic": "topic",
+    "partition": "partition",
+    "start": "start_offset",
+    "end": "end_offset",
+    "lag": "lag",
+    "seconds": "lag_seconds",
+    "members": "member_count",
+}
+
+
+def list_(
+    *,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only these, for instance Empty; may be repeated."),
+    ] = None,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", metavar="TYPE", help="Only classic, consumer or share; may be repeated."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """List the groups."""
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            return [
+                {
+                    "group": g.group_id,
+                    "state": g.state,
+                    "type": g.type,
+                    "protocol_type": g.protocol_type,
+                }
+                for g in await admin.list_groups(states=state or (), types=type_ or ())
+            ]
+
+    rows = asyncio.run(run())
+    if json:
+        print_json(rows)
+    else:
+        columns = ("group", "state", "type", "protocol type")
+        print_table(columns, [tuple(row.values()) for row in rows])
+
+
+def describe(
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUP]...", help="Only these; all by default.")
+    ] = None,
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Show where each group stands, how far it is behind, and who reads what.
+
+    Behind in records, and in seconds: the age of the next record to be read. A share group
+    stands at its first record that is not done; what is done behind it counts as lag.
+    """
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            names = groups or [listed.group_id for listed in await admin.list_groups()]
+            described = await admin.describe_groups(names)
+            return [await _describe(admin, group) for group in described.values()]
+
+    documents = asyncio.run(run())
+    if json:
+        print_json(documents)
+        return
+    for number, document in enumerate(documents):
+        if number:
+            print()
+        members = len(document["members"])
+        print(
+            f"group {document['group']}, {document['state']}, {members} "
+            f"member{'s' * (members != 1)}, node {document['coordinator']}, lag {document['lag']}"
+            f"{_seconds(document['lag_seconds'])}"
+        )
+        columns = SHARE_COLUMNS if document["type"] == SHARE else COLUMNS
+        rows = document["partitions"]
+        print_table(tuple(columns), [[row[field] for field in columns.values()] for row in rows])
+
+
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    *,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A group that is not there is no error.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete groups without members, and where they stand. Does not ask."""
+
+    async def run() -> list[str]:
+        async with _admin(bootstrap) as admin:
+            wanted = groups
+            if if_exists:
+                known = {listed.group_id for listed in await admin.list_groups()}
+                wanted = [name for name in groups if name in known]
+            await admin.delete_groups(wanted)
+            return wanted
+
+    for name in asyncio.run(run()):
+        print(f"group {name} deleted")
+
+
+async def _describe(admin: Admin, group: GroupDescription) -> dict[str, Any]:
+    readers: dict[TopicPartition, list[GroupMember]] = {}
+    for member in group.members:
+        for partition in member.assignment:
+            readers.setdefault(partition, []).append(member)
+    if group.type == SHARE:
+        lags = await admin.share_group_lag(group.group_id, readers)
+        rows = [_shared(p, lag, readers.get(p, [])) for p, lag in lags.items()]
+    else:
+        committed = await admin.list_group_offsets(group.group_id)
+        lags = await admin.group_lag(group.group_id, readers)
+        rows = [
+            _owned(p, lag, committed.get(p), next(iter(readers.get(p, [])), None))
+            for p, lag in lags.items()
+        ]
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "type": group.type,
+        "epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor": group.assignor or None,
+        "coordinator": group.coordinator,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "host": member.client_host,
+                "epoch": member.epoch,
+                "partitions": len(member.assignment),
+            }
+            for member in group.members
+        ],
+        "partitions": rows,
+        "lag": sum(lag.lag or 0 for lag in lags.values()),
+        "lag_seconds": max(
+            (s for lag in lags.values() if (s := lag.lag_seconds) is not None), default=None
+        ),
+    }
+
+
+def _owned(
+    partition: TopicPartition,
+    lag: PartitionLag,
+    committed: OffsetAndMetadata | None,
+    owner: GroupMember | None,
+) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "committed_offset": lag.committed_offset,
+        "end_offset": lag.end_offset,
+        "lag": lag.lag,
+        "lag_seconds": lag.lag_seconds,
+        "metadata": None if committed is None else committed.metadata,
+        "member_id": None if owner is None else owner.member_id,
+        "client_id": None if owner is None else owner.client_id,
+        "host": None if owner is None else owner.client_host,
+    }
+
+
+def _shared(
+    partition: TopicPartition, lag: PartitionLag, members: list[GroupMember]
+) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "start_offset": lag.committed_offset,
+        "end_offset": lag.end_offset,
+        "lag": lag.lag,
+        "lag_seconds": lag.lag_seconds,
+        "member_count": len(members),
+        "member_ids": [member.member_id for member in members],
+    }
+
+
+def _seconds(lag_seconds: float | None) -> str:
+    return "" if lag_seconds is None else f", {lag_seconds:.1f} s behind"
+
+
+def _admin(bootstrap: str) -> Admin:
+    from tidelog_cli.clients import opened_admin
+
+    return opened_admin(bootstrap)

@@ -1,0 +1,84 @@
+"""``tidelog job``: work on what is tiered, done in this process or started in Spark.
+
+A Spark job is a program of its own in ``tidelog_cli.spark_jobs``, with options of its own: its
+command starts it and hands everything on.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from tidelog_cli.failures import CommandFailed, CommandGroup
+
+SPARK_JOBS = "tidelog_cli.spark_jobs"
+# ``--help`` too is the job's to answer.
+_HANDED_ON: dict[str, object] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+
+Submit = Annotated[
+    str,
+    typer.Option(
+        envvar="TIDELOG_SPARK_SUBMIT",
+        metavar="COMMAND",
+        help="spark-submit with its options; without it the job runs in a Spark of its own.",
+    ),
+]
+
+job = typer.Typer(cls=CommandGroup, help="Work on what is tiered: here, or spread by Spark.")
+
+
+def run_spark_job(name: str, arguments: Sequence[str], *, submit: str) -> int:
+    """Run the job to its end, its output on ours; return its exit status."""
+    environment = dict(os.environ)
+    if not submit:
+        # Spark's workers would be whatever ``python3`` is first in the path.
+        environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    command = spark_job_command(name, arguments, submit=submit)
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def spark_job_command(name: str, arguments: Sequence[str], *, submit: str = "") -> list[str]:
+    """Return the command line that runs the module ``tidelog_cli.spark_jobs.<name>``.
+
+    ``submit`` is a ``spark-submit`` with its own options, which is given the module's file;
+    without it the job runs in a Spark of its own under this Python. Raises ``CommandFailed``
+    where Spark is not installed.
+    """
+    if find_spec("pyspark") is None:
+        raise CommandFailed("this needs Spark: pip install 'tidelog[spark]'")
+    module = f"{SPARK_JOBS}.{name}"
+    if not submit:
+        return [sys.executable, "-m", module, *arguments]
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return [*shlex.split(submit), spec.origin, *arguments]
+
+
+def _add_spark_job(name: str, summary: str) -> None:
+    def run(context: typer.Context, *, submit: Submit = "") -> None:
+        raise typer.Exit(run_spark_job(name, context.args, submit=submit))
+
+    job.command(name, help=summary, context_settings=_HANDED_ON)(run)
+
+
+_add_spark_job(
+    "audit", "Check CRCs, offsets, hashes and producers' sequences over all of the tiered history."
+)
+_add_spark_job(
+    "export", "Bring Parquet files, an Iceberg or a Delta table up to date, each record once."
+)
+_add_spark_job(
+    "backfill", "Write a table into a topic, each row once; interrupted, go on where it was."
+)

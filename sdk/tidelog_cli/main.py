@@ -1,0 +1,67 @@
+"""The command ``tidelog``. What a command needs is imported when it runs, so help is quick."""
+
+from __future__ import annotations
+
+import typer
+
+from tidelog_cli import group_configs, group_offsets, groups, topics, transactions
+from tidelog_cli.consume import consume
+from tidelog_cli.erase import erase
+from tidelog_cli.failures import EXIT_STATUS, CommandGroup
+from tidelog_cli.job_compact import compact
+from tidelog_cli.jobs import job
+from tidelog_cli.produce import produce
+from tidelog_cli.repair import repair
+from tidelog_cli.restore import restore
+from tidelog_cli.tier import status
+from tidelog_cli.up import up
+from tidelog_cli.verify import verify
+
+app = typer.Typer(
+    name="tidelog",
+    cls=CommandGroup,
+    help="A log that speaks Kafka's protocol and keeps its history in an object store.",
+    epilog=EXIT_STATUS,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+topic = typer.Typer(cls=CommandGroup, help="Topics and their settings.")
+topic.command("create")(topics.create)
+topic.command("list")(topics.list_)
+topic.command("describe")(topics.describe)
+topic.command("alter")(topics.alter)
+topic.command("delete")(topics.delete)
+
+group = typer.Typer(cls=CommandGroup, help="Groups, their lag, settings and where they stand.")
+group.command("list")(groups.list_)
+group.command("describe")(groups.describe)
+group.command("configs")(group_configs.configs)
+group.command("alter")(group_configs.alter)
+group.command("reset-offsets")(group_offsets.reset_offsets)
+group.command("delete-offsets")(group_offsets.delete_offsets)
+group.command("delete")(groups.delete)
+
+transaction = typer.Typer(cls=CommandGroup, help="Transactions that are open, and ending them.")
+transaction.command("list")(transactions.list_)
+transaction.command("describe")(transactions.describe)
+transaction.command("hanging")(transactions.hanging)
+transaction.command("abort")(transactions.abort)
+
+tier = typer.Typer(cls=CommandGroup, help="What lies in the object store.")
+tier.command("status")(status)
+
+job.command("compact")(compact)
+
+app.command("up")(up)
+app.add_typer(topic, name="topic")
+app.command("produce")(produce)
+app.command("consume")(consume)
+app.add_typer(group, name="group")
+app.add_typer(transaction, name="transaction")
+app.add_typer(tier, name="tier")
+app.add_typer(job, name="job")
+app.command("erase")(erase)
+app.command("verify")(verify)
+app.command("restore")(restore)
+app.command("repair")(repair)

@@ -1,0 +1,202 @@
+"""``tidelog restore``: a cluster from its bucket, into an empty metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog_cli.failures import FAILED, UsageError
+from tidelog_cli.options import Json
+from tidelog_cli.output import note, print_json, progress, show_reading
+from tidelog_cli.stores import (
+    ClusterId,
+    DataDir,
+    Metadata,
+    require_local,
+    stores_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidelog_core.restoration.plan import Restoration, RestoredTopic
+    from tidelog_core.restoration.selection import Remark
+
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="URL",
+        help="The bucket: s3://bucket/prefix or file:///path, as the nodes were given it.",
+        show_default=False,
+    ),
+]
+
+
+def restore(
+    *,
+    from_: From = None,
+    metadata: Metadata = None,
+    data_dir: DataDir = None,
+    brokers: Annotated[
+        str,
+        typer.Option(
+            metavar="ID,…", help="Broker ids of the nodes that will run; they get the replicas."
+        ),
+    ] = "1",
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(min=1, help="Copies; as many as each topic had, otherwise."),
+    ] = None,
+    cluster_id: ClusterId = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the bucket and tell; write nothing.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Bring a cluster back from its bucket alone: topics, settings and tiered records.
+
+    For when the metadata store is lost. Writes topics, partitions and segments into an
+    empty metadata store; objects are read only. Start the nodes afterwards, with empty
+    data directories and the same object store. Not in the bucket, so not restored: what
+    was not tiered, groups and their offsets, node settings. Objects that are foreign or
+    damaged are named, and the rest is restored. Exit status: 0 all of it, 1 not all.
+    """
+    metadata_url, objects_url = _locate(from_, metadata, data_dir, is_dry=dry_run)
+    broker_ids = parse_brokers(brokers)
+    if replication_factor is not None and replication_factor > len(broker_ids):
+        raise UsageError(f"{len(broker_ids)} brokers cannot hold {replication_factor} replicas")
+    restoration = asyncio.run(
+        _restore(
+            metadata_url,
+            objects_url,
+            broker_ids,
+            replication_factor=replication_factor,
+            cluster_id=cluster_id,
+        )
+    )
+    if json:
+        print_json(_document(restoration, is_written=not dry_run))
+    else:
+        _tell(restoration, is_written=not dry_run)
+    if restoration.problems:
+        raise typer.Exit(FAILED)
+
+
+def parse_brokers(text: str) -> tuple[int, ...]:
+    """Return the broker ids in ``1,2,3``. Raises ``UsageError``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+        raise UsageError(f"--brokers {text!r} must be broker ids with commas between them")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _locate(
+    from_: str | None, metadata: str | None, data_dir: Path | None, *, is_dry: bool
+) -> tuple[str | None, str]:
+    """Return the URLs of metadata store and bucket; no metadata store is needed in a dry run."""
+    if data_dir is not None:
+        stores = stores_in(data_dir)
+        metadata, from_ = metadata or stores.metadata, from_ or stores.objects
+    if from_ is None:
+        raise UsageError("what is to be restored? Give --from s3://bucket/prefix or file:///path")
+    if metadata is None and not is_dry:
+        raise UsageError("where to? Give --metadata or --data-dir")
+    require_local(from_, "file", "object store")
+    if data_dir is not None and not is_dry:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    return None if is_dry else metadata, from_
+
+
+async def _restore(
+    metadata_url: str | None,
+    objects_url: str,
+    brokers: Sequence[int],
+    *,
+    replication_factor: int | None,
+    cluster_id: str | None,
+) -> Restoration:
+    from tidelog_core.metadata.location import opened_metadata_store
+    from tidelog_core.objects.location import opened_object_store
+    from tidelog_core.restoration.plan import plan_restoration
+    from tidelog_core.restoration.survey import find_cluster, read_count, survey
+    from tidelog_core.restoration.writing import require_restorable, write_restoration
+
+    opening = nullcontext() if metadata_url is None else opened_metadata_store(metadata_url)
+    async with opened_object_store(objects_url) as objects, opening as store:
+        cluster, remarks = await find_cluster(objects, objects_url, cluster_id)
+        for text in remarks:
+            note(text)
+        if store is not None:
+            await require_restorable(store, cluster.cluster_id)  # Before reading for hours.
+        with show_reading(read_count(cluster)) as advance:
+            found = await survey(objects, cluster, on_read=advance)
+        restoration = plan_restoration(
+            found, brokers=brokers, replication_factor=replication_factor
+        )
+        if store is not None:
+            total = sum(len(topic.segments) for topic in restoration.topics)
+            with progress("writing", total=total, unit="segments") as advance:
+                await write_restoration(store, restoration, on_written=advance)
+        return restoration
+
+
+def _tell(restoration: Restoration, *, is_written: bool) -> None:
+    for problem in restoration.problems:
+        print(f"{problem.object}: {problem.text}")
+    segments = [segment for topic in restoration.topics for segment in topic.segments]
+    count = len(restoration.problems)
+    if restoration.left_out:
+        note(f"{len(restoration.left_out)} objects do not count; --json tells which and why")
+    if restoration.fewer_replicas:
+        names = ", ".join(restoration.fewer_replicas)
+        note(f"fewer replicas than before, for there are not as many brokers: {names}")
+    print(
+        f"cluster {restoration.cluster_id} {'restored' if is_written else 'can be restored'}: "
+        f"{len(restoration.topics)} topics, {len(segments)} segments, "
+        f"{sum(segment.size_bytes for segment in segments)} bytes; "
+        + (f"{count} problem{'s' * (count != 1)}" if count else "no problems")
+    )
+
+
+def _document(restoration: Restoration, *, is_written: bool) -> dict[str, object]:
+    return {
+        "ok": not restoration.problems,
+        "written": is_written,
+        "cluster_id": restoration.cluster_id,
+        "topics": [_topic(restored) for restored in restoration.topics],
+        "problems": _remarks(restoration.problems),
+        "left_out": _remarks(restoration.left_out),
+        "fewer_replicas": list(restoration.fewer_replicas),
+    }
+
+
+def _topic(restored: RestoredTopic) -> dict[str, object]:
+    counts: Counter[int] = Counter()
+    ends: dict[int, int] = {}
+    for segment in restored.segments:
+        counts[segment.partition] += 1
+        ends[segment.partition] = max(ends.get(segment.partition, 0), segment.end_offset)
+    return {
+        "topic": restored.plan.topic.name,
+        "topic_id": str(restored.plan.topic.topic_id),
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "replicas": list(partition.replicas),
+                "segments": counts[partition.partition],
+                "log_start": partition.log_start_offset,
+                "tiered_end": ends.get(partition.partition),
+            }
+            for partition in restored.plan.partitions
+        ],
+    }
+
+
+def _remarks(remarks: Sequence[Remark]) -> list[dict[str, str]]:
+    return [{"object": remark.object, "problem": remark.text} for remark in remarks]

@@ -1,0 +1,1 @@
+"""Spark jobs as programs, each to be given to ``spark-submit``."""

@@ -1,0 +1,120 @@
+"""The job ``audit``, for ``spark-submit`` and ``tidelog job audit``.
+
+spark-submit …/tidelog_cli/spark_jobs/audit.py --metadata URL --objects URL [TOPIC]...
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+from tidelog_spark.jobs.audit_report import write_report
+from tidelog_spark.jobs.auditing import AuditReport, AuditRequest, audit
+from tidelog_spark.jobs.producers import EXPIRATION_MS
+
+from tidelog_cli.failures import FAILED, UsageError
+from tidelog_cli.options import Json
+from tidelog_cli.output import note, print_json, print_table, show_reading
+from tidelog_cli.spark_jobs.command_line import run_job
+from tidelog_cli.stores import ClusterId, DataDir, Metadata, Objects, locate_stores
+
+REPORT_FORMATS = ("parquet", "json")
+
+
+def audit_command(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these; all by default.")
+    ] = None,
+    *,
+    data_dir: DataDir = None,
+    metadata: Metadata = None,
+    objects: Objects = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="A bucket to audit by itself, without a metadata store.",
+            show_default=False,
+        ),
+    ] = None,
+    cluster_id: ClusterId = None,
+    compacted: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="A topic that was compacted once, so that offsets may be missing.",
+            show_default=False,
+        ),
+    ] = None,
+    producer_expiration_ms: Annotated[
+        int,
+        typer.Option(
+            min=1, help="producer.id.expiration.ms: after so long a producer may begin anywhere."
+        ),
+    ] = EXPIRATION_MS,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where Spark adds the report, in the folders 'partitions' and 'problems'.",
+            show_default=False,
+        ),
+    ] = None,
+    report_format: Annotated[str, typer.Option(help="parquet or json.")] = "parquet",
+    json: Json = False,
+) -> None:
+    """Check CRCs, offsets, hashes and producers' sequences over all of the tiered history.
+
+    Exit status: 0 all is well, 1 something is not.
+    """
+    if report_format not in REPORT_FORMATS:
+        raise UsageError(f"--report-format must be one of {', '.join(REPORT_FORMATS)}")
+    if from_ is None and cluster_id is not None:
+        raise UsageError("--cluster-id goes with --from")
+    if from_ is None:
+        locations = locate_stores(data_dir, metadata, objects)
+        metadata, from_ = locations.metadata, locations.objects
+    else:
+        metadata = None
+    request = AuditRequest(
+        objects=from_,
+        metadata=metadata,
+        cluster_id=cluster_id,
+        topics=tuple(topics or ()),
+        compacted=tuple(compacted or ()),
+        producer_expiration_ms=producer_expiration_ms,
+    )
+    spark = SparkSession.builder.appName("tidelog audit").getOrCreate()
+    try:
+        found = audit(spark, request, show_reading=show_reading)
+        if report is not None:
+            write_report(spark, found, report, format=report_format)
+    finally:
+        spark.stop()
+    for text in found.notes:
+        note(text)
+    _print(found, is_json=json)
+    if found.problems:
+        raise typer.Exit(FAILED)
+
+
+def _print(report: AuditReport, *, is_json: bool) -> None:
+    if is_json:
+        print_json(report.document())
+        return
+    if report.partitions:
+        names = ("topic", "partition", "segment_count", "record_count", "problem_count")
+        columns = [name.removesuffix("_count") for name in names]
+        print_table(columns, [[getattr(row, name) for name in names] for row in report.partitions])
+    for problem in report.problems:
+        where = "" if problem.topic is None else f"{problem.topic}-{problem.partition}: "
+        offset = "" if problem.offset is None else f" at offset {problem.offset}"
+        print(f"{where}{problem.object}{offset}: {problem.problem}")
+    count = len(report.problems)
+    print(f"{count} problem{'s' * (count != 1)}" if count else "all is well")
+
+
+if __name__ == "__main__":
+    run_job("audit", audit_command)

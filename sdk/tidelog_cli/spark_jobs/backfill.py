@@ -1,0 +1,134 @@
+"""The job ``backfill``, for ``spark-submit`` and ``tidelog job backfill``.
+
+spark-submit …/tidelog_cli/spark_jobs/backfill.py TOPIC --path URL --key EXPRESSION
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
+from pyspark.sql import SparkSession
+from tidelog_spark.jobs.backfilling import BackfillReport, BackfillRequest, backfill
+
+from tidelog_cli.failures import CommandFailed, UsageError
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.output import print_json
+from tidelog_cli.spark_jobs.command_line import run_job
+
+
+def _option(help: str, *names: str, metavar: str) -> typer.models.OptionInfo:
+    info: typer.models.OptionInfo = typer.Option(
+        *names, metavar=metavar, help=help, show_default=False
+    )
+    return info
+
+
+def backfill_command(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where the rows go.")],
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    path: Annotated[str | None, _option("The table's files.", metavar="URL")] = None,
+    format: Annotated[str, typer.Option(help="The format of --path.")] = "parquet",
+    read_option: Annotated[
+        list[str] | None, _option("An option for reading --path.", metavar="NAME=VALUE")
+    ] = None,
+    table: Annotated[str | None, _option("A table of Spark's catalog.", metavar="NAME")] = None,
+    query: Annotated[str | None, _option("A query of Spark's.", "--sql", metavar="SQL")] = None,
+    where: Annotated[str | None, _option("Only these rows.", metavar="SQL")] = None,
+    key: Annotated[
+        str | None, _option("The records' key; without it they have none.", metavar="SQL")
+    ] = None,
+    value: Annotated[
+        str | None, _option("Their value; without it the whole row as JSON.", metavar="SQL")
+    ] = None,
+    headers: Annotated[
+        str | None, _option("An array of structs of key and value.", metavar="SQL")
+    ] = None,
+    timestamp: Annotated[
+        str | None, _option("Their timestamp; without it that of the writing.", metavar="SQL")
+    ] = None,
+    partition: Annotated[
+        str | None, _option("Their partition; without it the key's.", metavar="SQL")
+    ] = None,
+    order_by: Annotated[
+        list[str] | None, _option("The order of the records of one key.", metavar="SQL")
+    ] = None,
+    sink_option: Annotated[
+        list[str] | None,
+        _option("An option of the sink, like kafka.compression.type=zstd.", metavar="NAME=VALUE"),
+    ] = None,
+    id: Annotated[
+        str | None,
+        _option("What the backfill is called; by default what is asked for says.", metavar="NAME"),
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="Into how many tasks it is cut.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a table into a topic, each row once; interrupted, go on where it was.
+
+    The same command again writes what is missing. For rows to be written once more,
+    give another --id.
+    """
+    request = BackfillRequest(
+        topic=topic,
+        path=path,
+        format=format,
+        read_options=_pairs("--read-option", read_option or ()),
+        table=table,
+        query=query,
+        where=where,
+        key=key,
+        value=value,
+        headers=headers,
+        timestamp=timestamp,
+        partition=partition,
+        order_by=tuple(order_by or ()),
+    )
+    sink = {"kafka.bootstrap.servers": bootstrap, **_pairs("--sink-option", sink_option or ())}
+    spark = SparkSession.builder.appName("tidelog backfill").getOrCreate()
+    try:
+        report = backfill(spark, request, sink, backfill_id=id, task_count=tasks)
+    except (AnalysisException, ParseException) as error:
+        raise UsageError(_reason(error)) from None
+    except PythonException as error:
+        raise CommandFailed(_reason(error)) from None
+    finally:
+        spark.stop()
+    _print(report, is_json=json)
+
+
+def _reason(error: PySparkException) -> str:
+    """Return the line that says what is wrong: the last of a task's traceback, if there is one."""
+    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("SQLSTATE")]
+    if not any("Traceback (most recent call last)" in line for line in lines):
+        return lines[0]
+    return next(line for line in reversed(lines) if line and not line[0].isspace())
+
+
+def _pairs(name: str, given: Iterable[str]) -> dict[str, str]:
+    pairs = {}
+    for each in given:
+        left, equals, right = each.partition("=")
+        if not equals or not left:
+            raise UsageError(f"{name} {each!r} is not NAME=VALUE")
+        pairs[left] = right
+    return pairs
+
+
+def _print(report: BackfillReport, *, is_json: bool) -> None:
+    if is_json:
+        print_json(report.document())
+        return
+    print(f"{report.row_count} rows are in {report.topic} ({report.backfill_id})")
+    if report.tasks_found_written:
+        found = f"{report.tasks_found_written} of {report.task_count} tasks"
+        print(f"{found} had been written before")
+
+
+if __name__ == "__main__":
+    run_job("backfill", backfill_command)

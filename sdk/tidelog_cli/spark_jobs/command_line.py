@@ -1,0 +1,33 @@
+"""How a job's module becomes a command, whoever starts it: ``spark-submit`` or ``tidelog job``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from tidelog_cli.failures import EXIT_STATUS, CommandGroup
+
+
+def run_job(name: str, command: Callable[..., Any]) -> None:
+    """Run the command with this process's arguments, and exit with its status.
+
+    It fails as the commands of ``tidelog`` do: one line on stderr, and a status that says
+    of what kind. Spark reports a status other than 0 as a failed application.
+    """
+    jobs = typer.Typer(
+        cls=CommandGroup,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    jobs.command(name, epilog=EXIT_STATUS)(command)
+    # With a callback, a single command is a command of a group, whose failures are told.
+    jobs.callback()(_no_options)
+    jobs([name, *sys.argv[1:]], prog_name="tidelog job")
+
+
+def _no_options() -> None:
+    pass

@@ -1,0 +1,181 @@
+"""The job ``export``, for ``spark-submit`` and ``tidelog job export``.
+
+spark-submit …/tidelog_cli/spark_jobs/export.py --metadata URL --objects URL --to URL TOPIC...
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+from tidelog_spark.jobs.decoding import DecoderSpec
+from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
+from tidelog_spark.jobs.exporting import ExportRequest, ExportResult, export
+from tidelog_spark.jobs.parquet_table import ParquetTable
+
+from tidelog_cli.failures import UsageError
+from tidelog_cli.options import Json
+from tidelog_cli.output import print_json
+from tidelog_cli.spark_jobs.command_line import run_job
+from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
+
+TABLE_FORMATS = ("parquet", "iceberg", "delta")
+BAD_RECORDS = ("fail", "column")
+ISOLATIONS = ("read_committed", "read_uncommitted")
+
+
+def export_command(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="What to export.")],
+    *,
+    data_dir: DataDir = None,
+    metadata: Metadata = None,
+    objects: Objects = None,
+    table_format: Annotated[str, typer.Option(help="parquet, iceberg or delta.")] = "parquet",
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The folder of Parquet files, or of the Delta table."),
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(metavar="NAMESPACE.NAME", help="The Iceberg table.")
+    ] = None,
+    catalog: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="A property of the Iceberg catalog, as pyiceberg has it."
+        ),
+    ] = None,
+    partition_by: Annotated[
+        str, typer.Option(help="none, day or hour of the record's timestamp, UTC.")
+    ] = "day",
+    value_format: Annotated[str, typer.Option(help="raw, json, avro or protobuf.")] = "raw",
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="JSON Schema, Avro schema, or Protobuf's descriptor set.",
+        ),
+    ] = None,
+    message: Annotated[str, typer.Option(help="Protobuf's full name of the message.")] = "",
+    framing: Annotated[
+        str, typer.Option(help="none, or confluent: a schema's id is before each value.")
+    ] = "none",
+    bad_records: Annotated[
+        str, typer.Option(help="fail, or column: keep them beside what is wrong with them.")
+    ] = "fail",
+    headers: Annotated[bool, typer.Option("--headers", help="Export headers too.")] = False,
+    isolation: Annotated[str, typer.Option(help="Whether aborted transactions count.")] = (
+        "read_committed"
+    ),
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on where retention was faster.")
+    ] = False,
+    max_offsets: Annotated[
+        int | None, typer.Option(min=1, help="The most offsets of a partition in this run.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Bring Parquet files, an Iceberg or a Delta table up to date, each record once.
+
+    What is tiered is exported; a run goes on where the last one that was committed ended.
+    """
+    for name, given, known in (
+        ("table-format", table_format, TABLE_FORMATS),
+        ("partition-by", partition_by, tuple(one.value for one in TimePartitions)),
+        ("bad-records", bad_records, BAD_RECORDS),
+        ("isolation", isolation, ISOLATIONS),
+    ):
+        if given not in known:
+            raise UsageError(f"--{name} must be one of {', '.join(known)}")
+    if value_format != "raw" and schema is None:
+        raise UsageError(f"--value-format {value_format} needs --schema")
+    locations = locate_stores(data_dir, metadata, objects)
+    partitions = TimePartitions(partition_by)
+    target = _table(table_format, partitions, to=to, table=table, catalog=catalog or [])
+    request = ExportRequest(
+        metadata=locations.metadata,
+        objects=locations.objects,
+        topics=tuple(dict.fromkeys(topics)),
+        decoder=DecoderSpec(
+            format=value_format,
+            schema=b"" if schema is None else schema.read_bytes(),
+            message=message,
+            framing=framing,
+        ),
+        partitions=partitions,
+        include_headers=headers,
+        keeps_bad_records=bad_records == "column",
+        is_read_committed=isolation == "read_committed",
+        fail_on_data_loss=not skip_lost,
+        offsets_per_partition_max=max_offsets,
+    )
+    # Before Spark starts: a schema that cannot be used is told at once.
+    request.decoder.open()
+    spark = SparkSession.builder.appName("tidelog export").getOrCreate()
+    try:
+        result = export(spark, request, target)
+    finally:
+        spark.stop()
+    if json:
+        print_json(_document(result))
+    else:
+        print(f"{result.row_count} rows exported in {result.file_count} files")
+
+
+def _table(
+    table_format: str,
+    partitions: TimePartitions,
+    *,
+    to: str | None,
+    table: str | None,
+    catalog: list[str],
+) -> ExportTable:
+    if table_format == "iceberg":
+        return _iceberg(table, catalog, partitions)
+    if to is None:
+        raise UsageError(f"--table-format {table_format} needs --to")
+    if table is not None or catalog:
+        raise UsageError("--table and --catalog go with --table-format iceberg")
+    if table_format == "delta":
+        from tidelog_spark.jobs.delta_table import DeltaLakeTable
+
+        return DeltaLakeTable(to, partitions)
+    return ParquetTable(to)
+
+
+def _iceberg(table: str | None, properties: list[str], partitions: TimePartitions) -> ExportTable:
+    from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
+
+    if table is None or not properties:
+        raise UsageError("--table-format iceberg needs --table and --catalog")
+    wrong = [pair for pair in properties if "=" not in pair]
+    if wrong:
+        raise UsageError(f"--catalog {wrong[0]!r} must be NAME=VALUE")
+    pairs = (pair.partition("=") for pair in properties)
+    return IcebergTable(
+        open_catalog({name.strip(): value.strip() for name, _, value in pairs}), table, partitions
+    )
+
+
+def _document(result: ExportResult) -> dict[str, object]:
+    return {
+        "run_id": result.run_id,
+        "rows": result.row_count,
+        "bytes": result.size_bytes,
+        "files": result.file_count,
+        "partitions": [
+            {
+                "topic": one.name.topic,
+                "partition": one.name.partition,
+                "start_offset": one.start,
+                "end_offset": one.end,
+            }
+            for one in result.ranges
+        ],
+    }
+
+
+if __name__ == "__main__":
+    run_job("export", export_command)

@@ -1,0 +1,126 @@
+"""Opening a cluster's stores without a node, where ``--data-dir`` or URLs say they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from tidelog_cli.failures import CommandFailed, UsageError
+from tidelog_cli.output import note
+
+if TYPE_CHECKING:
+    from tidelog_core.metadata.image import ClusterImage
+    from tidelog_core.metadata.store import MetadataStore
+
+METADATA_FILE = "metadata.db"
+OBJECTS_FOLDER = "objects"
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        envvar="TIDELOG_DATA_DIR",
+        help="Data directory of a cluster on this machine, as given to 'tidelog up'.",
+        show_default=False,
+    ),
+]
+Metadata = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata",
+        envvar="TIDELOG_METADATA_STORE",
+        metavar="URL",
+        help="Metadata store: sqlite:///path or dynamodb://table?region=…",
+        show_default=False,
+    ),
+]
+Objects = Annotated[
+    str | None,
+    typer.Option(
+        "--objects",
+        envvar="TIDELOG_OBJECT_STORE",
+        metavar="URL",
+        help="Object store: file:///path or s3://bucket/prefix.",
+        show_default=False,
+    ),
+]
+ClusterId = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="Which cluster, where the bucket has several."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocations:
+    """The URLs of a cluster's metadata store and of its tier."""
+
+    metadata: str
+    objects: str
+
+
+def stores_in(data_dir: Path) -> StoreLocations:
+    """Return where a cluster of this machine has its stores."""
+    folder = data_dir.absolute()
+    return StoreLocations(f"sqlite://{folder / METADATA_FILE}", f"file://{folder / OBJECTS_FOLDER}")
+
+
+def locate_stores(
+    data_dir: Path | None, metadata: str | None, objects: str | None
+) -> StoreLocations:
+    """Return the URLs. A URL given goes before the data directory's own.
+
+    Raises ``UsageError`` where too little is given. Opening a store that is not there
+    would make one, so a local path that does not exist is a ``CommandFailed``.
+    """
+    if data_dir is not None:
+        found = _existing_stores(data_dir)
+        metadata, objects = metadata or found.metadata, objects or found.objects
+    if metadata is None or objects is None:
+        raise UsageError("where is the cluster? Give --data-dir, or --metadata and --objects")
+    require_local(metadata, "sqlite", "metadata store")
+    if data_dir is None:  # Else there is no folder before the first object.
+        require_local(objects, "file", "object store")
+    return StoreLocations(metadata, objects)
+
+
+def locate_metadata(data_dir: Path | None, metadata: str | None) -> str:
+    """Return the metadata store's URL alone, as ``locate_stores`` finds it."""
+    if data_dir is not None:
+        metadata = metadata or _existing_stores(data_dir).metadata
+    if metadata is None:
+        raise UsageError("where is the cluster? Give --data-dir, or --metadata")
+    require_local(metadata, "sqlite", "metadata store")
+    return metadata
+
+
+def _existing_stores(data_dir: Path) -> StoreLocations:
+    if not data_dir.is_dir():
+        raise CommandFailed(f"there is no data directory {data_dir}")
+    return stores_in(data_dir)
+
+
+@asynccontextmanager
+async def opened_metadata(url: str) -> AsyncIterator[tuple[MetadataStore, ClusterImage]]:
+    """Open the metadata store and read the cluster in it; name what cannot be read on stderr.
+
+    Raises ``ClusterNotFound``.
+    """
+    from tidelog_core.metadata.stored_cluster import describe_unreadable, opened_cluster
+
+    async with opened_cluster(url) as (store, image):
+        for problem in describe_unreadable(image):
+            note(problem)
+        yield store, image
+
+
+def require_local(url: str, scheme: str, what: str) -> None:
+    """Raise ``CommandFailed`` where a local store is not there: opening it would make one."""
+    parts = urlsplit(url)
+    if parts.scheme == scheme and not Path(unquote(parts.path)).exists():
+        raise CommandFailed(f"there is no {what} at {unquote(parts.path)}")

@@ -1,0 +1,256 @@
+"""``tidelog topic``: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog_cli.failures import UsageError
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from tidelog.admin import Admin
+    from tidelog.administering.results import TopicDescription
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+ConfigPairs = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="A setting; may be repeated."),
+]
+
+DeletedConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--delete-config", metavar="NAME", help="Back to the default; may be repeated."),
+]
+
+
+def create(
+    topic: TopicName,
+    *,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many; the cluster's default otherwise.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Copies; the cluster's default otherwise.")
+    ] = None,
+    config: ConfigPairs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A topic that is there is fine as it is.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Create TOPIC."""
+    configs = parse_configs(config or [])
+
+    async def run() -> dict[str, Any]:
+        from tidelog.errors import TopicAlreadyExists
+
+        async with _admin(bootstrap) as admin:
+            is_new = True
+            try:
+                await admin.create_topic(
+                    topic,
+                    partition_count=partitions or -1,
+                    replication_factor=replication_factor or -1,
+                    configs=configs,
+                )
+            except TopicAlreadyExists:
+                if not if_not_exists:
+                    raise
+                is_new = False
+            found = (await admin.describe_topics([topic]))[topic]
+            return {
+                "topic": topic,
+                "topic_id": str(found.topic_id),
+                "partitions": len(found.partitions),
+                "created": is_new,
+            }
+
+    created = asyncio.run(run())
+    if json:
+        print_json(created)
+    elif created["created"]:
+        print(f"topic {topic} created, {_count(created['partitions'], 'partition')}")
+    else:
+        print(f"topic {topic} is there already, {_count(created['partitions'], 'partition')}")
+
+
+def list_(
+    *,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Show the cluster's own topics too.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """List the topics."""
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            return [
+                {
+                    "topic": found.name,
+                    "partitions": found.partition_count,
+                    "topic_id": str(found.topic_id),
+                    "internal": found.is_internal,
+                }
+                for found in await admin.list_topics(include_internal=internal)
+            ]
+
+    rows = asyncio.run(run())
+    if json:
+        print_json(rows)
+    else:
+        columns = ("topic", "partitions", "topic id")
+        print_table(columns, [(r["topic"], r["partitions"], r["topic_id"]) for r in rows])
+
+
+def describe(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Show partitions, leaders, offsets and the settings that were changed.
+
+    Offsets are those of the first record and behind the last one that consumers may read.
+    """
+
+    async def run() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            found = await admin.describe_topics(topics)
+            return [await _describe(admin, description) for description in found.values()]
+
+    documents = asyncio.run(run())
+    if json:
+        print_json(documents)
+        return
+    for number, document in enumerate(documents):
+        if number:
+            print()
+        configs = " ".join(f"{name}={value}" for name, value in document["configs"].items())
+        print(f"topic {document['topic']}, id {document['topic_id']}")
+        print(f"settings: {configs or 'all by default'}")
+        print_table(
+            ("partition", "leader", "epoch", "replicas", "in sync", "start", "end"),
+            [
+                (
+                    row["partition"],
+                    row["leader"],
+                    row["leader_epoch"],
+                    ",".join(map(str, row["replicas"])),
+                    ",".join(map(str, row["isr"])),
+                    row["start_offset"],
+                    row["end_offset"],
+                )
+                for row in document["partitions"]
+            ],
+        )
+
+
+def alter(
+    topic: TopicName,
+    *,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Raise the number of partitions to this.")
+    ] = None,
+    config: ConfigPairs = None,
+    delete_config: DeletedConfigs = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change the settings of TOPIC, or give it more partitions."""
+    configs, deleted = parse_configs(config or []), delete_config or []
+    if not configs and not deleted and partitions is None:
+        raise UsageError("nothing to change: give --partitions, --config or --delete-config")
+
+    async def run() -> None:
+        async with _admin(bootstrap) as admin:
+            if configs or deleted:
+                await admin.alter_configs("topic", topic, set=configs, delete=deleted)
+            if partitions is not None:
+                await admin.create_partitions({topic: partitions})
+
+    asyncio.run(run())
+    print(f"topic {topic} altered")
+
+
+def delete(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
+    *,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A topic that is not there is no error.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete topics with all of their records, the tiered ones included. Does not ask."""
+
+    async def run() -> list[str]:
+        async with _admin(bootstrap) as admin:
+            wanted = topics
+            if if_exists:
+                known = {found.name for found in await admin.list_topics(include_internal=True)}
+                wanted = [name for name in topics if name in known]
+            if wanted:
+                await admin.delete_topics(wanted)
+            return wanted
+
+    for name in asyncio.run(run()):
+        print(f"topic {name} deleted")
+
+
+def parse_configs(pairs: list[str]) -> dict[str, str]:
+    """Return the settings given as ``NAME=VALUE``; the nodes check the values."""
+    configs: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--config {pair!r} must be NAME=VALUE")
+        configs[name.strip()] = value.strip()
+    return configs
+
+
+async def _describe(admin: Admin, topic: TopicDescription) -> dict[str, Any]:
+    configs = await admin.describe_configs("topic", topic.name)
+    led = [(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
+    starts, ends = await asyncio.gather(
+        admin.list_offsets(dict.fromkeys(led, "earliest")),
+        admin.list_offsets(dict.fromkeys(led, "latest")),
+    )
+    start_offsets = {partition.partition: at.offset for partition, at in starts.items()}
+    end_offsets = {partition.partition: at.offset for partition, at in ends.items()}
+    return {
+        "topic": topic.name,
+        "topic_id": str(topic.topic_id),
+        "internal": topic.is_internal,
+        "configs": {
+            name: entry.value
+            for name, entry in sorted(configs.items())
+            if entry.source == "dynamic_topic"
+        },
+        "partitions": [
+            {
+                "partition": p.partition,
+                "leader": p.leader if p.leader >= 0 else None,
+                "leader_epoch": p.leader_epoch,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "start_offset": start_offsets.get(p.partition),
+                "end_offset": end_offsets.get(p.partition),
+            }
+            for p in topic.partitions
+        ],
+    }
+
+
+def _admin(bootstrap: str) -> Admin:
+    from tidelog_cli.clients import opened_admin
+
+    return opened_admin(bootstrap)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,137 @@
+"""``tidelog up``: a cluster on this machine, a process per node."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidelog_cli.failures import CommandFailed, UsageError
+from tidelog_cli.output import note
+
+# What the node consists of; all but the first come with the extra ``node``.
+NODE_MODULES = ("tidelog_node", "obstore", "aiohttp")
+LOCK_FILE = "lock"  # of one node, in its own data directory
+NODE_DIRECTORIES = "node-*"
+# As in the settings that Kafka ships for trying it out: a group of one need not wait for more.
+QUICK_START = {"group.initial.rebalance.delay.ms": "0"}
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def up(
+    *,
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="Processes, each a node.")] = 1,
+    port: Annotated[
+        int, typer.Option(min=1, max=65_535, help="Port of the first node; the others follow it.")
+    ] = 9092,
+    data_dir: Annotated[
+        Path,
+        typer.Option(
+            file_okay=False, envvar="TIDELOG_DATA_DIR", help="Everything that is stored lies here."
+        ),
+    ] = Path("tidelog-data"),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on, and what clients are told.")
+    ] = "127.0.0.1",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of every node; may be repeated."
+        ),
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Metadata store, if not in the data directory."),
+    ] = None,
+    objects: Annotated[
+        str | None, typer.Option(metavar="URL", help="Object store, if not in the data directory.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help=f"{', '.join(LOG_LEVELS)}.")] = "WARNING",
+) -> None:
+    """Run a cluster on this machine until Ctrl-C or SIGTERM.
+
+    Prints one line when clients are served. Everything is in the data directory: the same
+    one brings the same cluster back. A node that ends by itself is started again; one
+    that cannot start ends the others: exit status 1.
+    """
+    if log_level.upper() not in LOG_LEVELS:
+        raise UsageError(f"--log-level {log_level!r} must be one of {', '.join(LOG_LEVELS)}")
+    overrides = parse_settings(setting or [])
+    _require_node()
+    _check_data_dir(data_dir, nodes)
+    _require_free_ports(host, range(port, min(port + nodes, 65_536)))
+    from tidelog_core.log_format import configure_logging
+    from tidelog_node.supervisor import ClusterSettings, run_cluster
+
+    configure_logging("cluster", log_level.upper())
+    settings = ClusterSettings(
+        data_dir=data_dir,
+        node_count=nodes,
+        host=host,
+        port=port,
+        metadata_store_url=metadata,
+        object_store_url=objects,
+        config_overrides={**QUICK_START, **overrides},
+        log_level=log_level.upper(),
+    )
+    status = run_cluster(settings, announce=_announce)
+    if status:
+        raise CommandFailed("a node could not start, so the cluster was stopped; its log is above")
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """Return the node settings given as ``NAME=VALUE``, checked. Raises ``InvalidConfig``."""
+    from tidelog_core.config import NodeConfig, parse_config
+
+    for pair in pairs:
+        if "=" not in pair:
+            raise UsageError(f"--set {pair!r} must be NAME=VALUE")
+    overrides = {
+        name.strip(): value.strip() for name, _, value in (p.partition("=") for p in pairs)
+    }
+    parse_config(NodeConfig, overrides)
+    return overrides
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)
+
+
+def _require_node() -> None:
+    missing = [name for name in NODE_MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandFailed(
+            f"the node is not installed ({', '.join(missing)} is missing): "
+            "pip install 'tidelog[node]'"
+        )
+
+
+def _check_data_dir(data_dir: Path, node_count: int) -> None:
+    """Refuse a directory whose logs the nodes would not find; point out logs left aside."""
+    if (data_dir / LOCK_FILE).exists():
+        raise CommandFailed(
+            f"{data_dir} is the data directory of a single node (python -m tidelog_node); "
+            "its logs would not be found: give another --data-dir"
+        )
+    before = [path.name.rpartition("-")[2] for path in data_dir.glob(NODE_DIRECTORIES)]
+    absent = sorted(int(text) for text in before if text.isdecimal() and int(text) > node_count)
+    if absent:
+        note(
+            f"{data_dir} holds logs of node {', '.join(map(str, absent))} too, which will not run: "
+            "their partitions are offline"
+        )
+
+
+def _require_free_ports(host: str, ports: Iterable[int]) -> None:
+    """Say which port is taken before any node has started."""
+    for port in ports:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            raise CommandFailed(f"cannot listen on {host}, port {port}: {error.strerror}") from None

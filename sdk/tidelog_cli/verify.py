@@ -1,0 +1,138 @@
+"""``tidelog verify``: is everything that is tiered whole and in its place?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog_cli.failures import FAILED, LEFT_OVER, UsageError
+from tidelog_cli.options import Json
+from tidelog_cli.output import note, print_json, progress, show_reading
+from tidelog_cli.stores import (
+    ClusterId,
+    DataDir,
+    Metadata,
+    Objects,
+    locate_stores,
+    require_local,
+)
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from tidelog_core.verification.segment_check import Problem
+    from tidelog_core.verification.source import Planned
+    from tidelog_core.verification.verification import Findings
+
+
+def verify(
+    context: typer.Context,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these; all by default.")
+    ] = None,
+    *,
+    data_dir: DataDir = None,
+    metadata: Metadata = None,
+    objects: Objects = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="A bucket to check by itself, without a metadata store.",
+            show_default=False,
+        ),
+    ] = None,
+    cluster_id: ClusterId = None,
+    json: Json = False,
+) -> None:
+    """Check every tiered segment: its objects, CRCs, hashes and offsets.
+
+    Reads the stores, not the nodes, so it works while the cluster runs and while it
+    does not. Names every object that is wrong, that nobody knows, or that is missing, and
+    what is left over from copies that were given up: the scrub removes that.
+    Exit status: 0 all is well, 1 something is not, 3 all is well but for what is left over.
+    """
+    from tidelog_core.verification.source import planned_by_bucket, planned_by_metadata
+
+    wanted = list(topics or ())
+    if from_ is not None:
+        # What the environment says of a cluster is not meant for this.
+        sources = map(context.get_parameter_source, ("data_dir", "metadata", "objects"))
+        if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+            raise UsageError("--from checks a bucket by itself: give no other store with it")
+        require_local(from_, "file", "object store")
+        opening = planned_by_bucket(from_, wanted, cluster_id, show_reading=show_reading)
+    else:
+        if cluster_id is not None:
+            raise UsageError("--cluster-id goes with --from")
+        locations = locate_stores(data_dir, metadata, objects)
+        opening = planned_by_metadata(locations.metadata, locations.objects, wanted)
+    findings = asyncio.run(_check(opening, is_json=json))
+    if json:
+        print_json(_document(findings))
+    else:
+        print(_summary(findings))
+    if findings.problems:
+        raise typer.Exit(FAILED)
+    if findings.leftovers:
+        raise typer.Exit(LEFT_OVER)
+
+
+async def _check(opening: AbstractAsyncContextManager[Planned], *, is_json: bool) -> Findings:
+    """Check what is planned, naming each problem at once, and those found before at the end."""
+    from tidelog_core.verification.verification import Verification
+
+    async with opening as planned:
+        for text in planned.notes:
+            note(text)
+        with progress("verifying", total=sum(p.size_bytes for p in planned.partitions)) as advance:
+            verification = Verification(
+                cluster_id=planned.cluster_id,
+                truth=planned.truth,
+                objects=planned.objects,
+                on_bytes=advance,
+            )
+            async for problem in verification.run(planned.partitions):
+                if not is_json:
+                    print(_line(problem), flush=True)
+        for problem in planned.strays:
+            verification.add(problem)
+            if not is_json:
+                print(_line(problem), flush=True)
+        return verification.findings
+
+
+def _summary(findings: Findings) -> str:
+    problems, leftovers = len(findings.problems), len(findings.leftovers)
+    outcome = f"{problems} problem{'s' * (problems != 1)}" if problems else "all is well"
+    if leftovers:
+        outcome += f", {leftovers} object{'s' * (leftovers != 1)} left over"
+    return f"{findings.segment_count} segments, {findings.size_bytes} bytes checked: {outcome}"
+
+
+def _line(problem: Problem) -> str:
+    text = f"{problem.object}: {problem.problem}"
+    return text if problem.partition is None else f"{problem.partition}: {text}"
+
+
+def _document(findings: Findings) -> dict[str, object]:
+    return {
+        "ok": not findings.problems,
+        "segments": findings.segment_count,
+        "bytes": findings.size_bytes,
+        "problems": [_row(problem) for problem in findings.problems],
+        "leftovers": [_row(leftover) for leftover in findings.leftovers],
+    }
+
+
+def _row(problem: Problem) -> dict[str, object]:
+    name = problem.partition
+    return {
+        "topic": None if name is None else name.topic,
+        "partition": None if name is None else name.partition,
+        "object": problem.object,
+        "problem": problem.problem,
+    }

@@ -1,0 +1,77 @@
+"""The real command, as a subprocess or in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SECONDS_MAX = 60
+COMMAND = str(Path(sys.executable).parent / "tidelog")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the command ended and what it printed."""
+
+    status: int
+    out: bytes
+    errors: str
+
+    @property
+    def lines(self) -> list[str]:
+        """stdout by lines."""
+        return self.out.decode().splitlines()
+
+    @property
+    def document(self) -> Any:
+        """stdout as one JSON document."""
+        return json.loads(self.out)
+
+
+def environment(bootstrap: str | None = None) -> dict[str, str]:
+    """Return this process's environment without settings of its own for the command."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_")}
+    return kept if bootstrap is None else {**kept, "TIDELOG_BOOTSTRAP": bootstrap}
+
+
+def tidelog(
+    *arguments: object, bootstrap: str | None = None, given: bytes = b"", status: int | None = 0
+) -> Outcome:
+    """Run ``tidelog`` with the arguments; it must end with ``status`` unless that is None."""
+    command: Sequence[str] = [COMMAND, *map(str, arguments)]
+    process = subprocess.run(
+        command,
+        input=given,
+        capture_output=True,
+        timeout=SECONDS_MAX,
+        env=environment(bootstrap),
+        check=False,
+    )
+    outcome = Outcome(process.returncode, process.stdout, process.stderr.decode())
+    assert "Traceback" not in outcome.errors, outcome.errors
+    assert status is None or outcome.status == status, outcome
+    return outcome
+
+
+def called(*arguments: object, bootstrap: str | None = None, status: int | None = 0) -> Outcome:
+    """Run the same command inside of this process, which is quicker; stdout must be text."""
+    from tidelog_cli.main import app
+
+    out, errors = io.StringIO(), io.StringIO()
+    texts = [*map(str, arguments), *(("--bootstrap", bootstrap) if bootstrap else ())]
+    with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+        app(texts)
+    assert isinstance(ended.value.code, int)
+    outcome = Outcome(ended.value.code, out.getvalue().encode(), errors.getvalue())
+    assert status is None or outcome.status == status, outcome
+    return outcome

@@ -1,0 +1,146 @@
+"""``tidelog job compact`` beside a running node, and what every reader sees after it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+
+from tests.cli.command import called, tidelog
+from tests.node.node_process import NodeProcess
+
+KEYS = 7
+RECORDS = 200
+DEADLINE_SECONDS = 30.0
+CONFIG = {
+    "remote.task.interval.ms": "50",
+    "log.retention.check.interval.ms": "100",
+    "metadata.poll.interval.ms": "50",
+}
+TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "3000",
+    "local.retention.bytes": "1",
+    "file.delete.delay.ms": "0",
+    "delete.retention.ms": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> NodeProcess:
+    """A node with a compacted topic of which nearly all is in the tier alone."""
+    with NodeProcess(tmp_path_factory.mktemp("compact") / "data", config=CONFIG) as node:
+        admin = AdminClient({"bootstrap.servers": node.address})
+        topic = NewTopic("t", 1, 1, config=TOPIC_CONFIG)
+        admin.create_topics([topic, NewTopic("plain", 1, 1)])["t"].result(10)
+        produce(node, 0)
+        yield node  # type: ignore[misc]
+
+
+def produce(node: NodeProcess, first: int) -> None:
+    producer = Producer({"bootstrap.servers": node.address, "batch.num.messages": 10})
+    for number in range(first, first + RECORDS):
+        producer.produce("t", value_of(number), key_of(number))
+        if number % 5 == 4:
+            assert producer.flush(20) == 0
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while local_start(node) < first + RECORDS - 30:
+        assert time.monotonic() < deadline, node.log
+        time.sleep(0.1)
+
+
+def key_of(number: int) -> bytes:
+    return b"k%d" % (number % KEYS)
+
+
+def value_of(number: int) -> bytes:
+    return b"%06d" % number + b"x" * 90
+
+
+def local_start(node: NodeProcess) -> int:
+    logs = sorted((node.data_dir / "t-0").glob("*.log"))
+    return int(logs[0].stem) if logs else 0
+
+
+def consume(node: NodeProcess, until: int) -> list[tuple[int, bytes, bytes]]:
+    """Read from the first offset on until the record at an offset has come."""
+    consumer = Consumer({"bootstrap.servers": node.address, "group.id": "g", "check.crcs": True})
+    consumer.assign([TopicPartition("t", 0, 0)])
+    found: list[tuple[int, bytes, bytes]] = []
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not found or found[-1][0] < until:
+        assert time.monotonic() < deadline, found
+        for message in consumer.consume(500, timeout=1):
+            assert message.error() is None, message.error()
+            found.append((message.offset(), message.key(), message.value()))
+    consumer.close()
+    return found
+
+
+def metas(node: NodeProcess) -> list[SegmentMeta]:
+    async def read() -> list[SegmentMeta]:
+        store = SqliteMetadataStore(node.data_dir / "metadata.db")
+        try:
+            item = await store.get(records.topic_key("t"))
+            assert item is not None
+            collection = records.segment_collection(Topic.from_item(item).topic_id, 0)
+            return [SegmentMeta.from_item(item) for item in await store.list(collection)]
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def test_consumers_get_the_newest_of_every_key_through_the_node(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    before = consume(node, RECORDS - 1)
+    assert [offset for offset, *_ in before] == list(range(RECORDS))
+    tiered_end = max(meta.end_offset for meta in metas(node))
+    (row,) = tidelog(
+        "job", "compact", "--data-dir", node.data_dir, "--topic", "t", "--json"
+    ).document
+    assert row["outcome"] == "compacted"
+    assert row["compacted_up_to"] >= tiered_end
+    assert 2 * row["bytes_after"] < row["bytes_before"]
+    end = row["compacted_up_to"]
+    expected = [n for n in range(RECORDS) if n >= end or n + KEYS >= end]
+    # The second run ends the deletions; the node's readers find out by that.
+    tidelog("job", "compact", "--data-dir", node.data_dir)
+    assert {meta.state for meta in metas(node)} == {SegmentState.COPY_FINISHED}
+    after = consume(node, RECORDS - 1)
+    assert after == [before[number] for number in expected]
+    tidelog("verify", "--data-dir", node.data_dir)
+    tidelog("verify", "--from", f"file://{node.data_dir}/objects")
+    # The leader goes on with the chain, and retention with what was rewritten.
+    produce(node, RECORDS)
+    tidelog("verify", "--data-dir", node.data_dir)
+    assert consume(node, 2 * RECORDS - 1)[: len(expected)] == after
+    restored(node, tmp_path)
+
+
+def restored(node: NodeProcess, tmp_path: Path) -> None:
+    """Bring the bucket back as another cluster, and read from that."""
+    data_dir = tmp_path / "restored"
+    data_dir.mkdir()
+    shutil.copytree(node.data_dir / "objects", data_dir / "objects")
+    tiered_end = max(meta.end_offset for meta in metas(node))
+    expected = [row for row in consume(node, 2 * RECORDS - 1) if row[0] < tiered_end]
+    tidelog("restore", "--from", f"file://{data_dir}/objects", "--data-dir", data_dir)
+    with NodeProcess(data_dir, config=CONFIG) as again:
+        assert consume(again, tiered_end - 1) == expected
+
+
+def test_a_topic_that_is_not_compacted_is_refused_by_name(node: NodeProcess) -> None:
+    outcome = called("job", "compact", "--data-dir", node.data_dir, "--topic", "plain", status=1)
+    assert "is not compacted" in outcome.errors
+    outcome = called("job", "compact", "--data-dir", node.data_dir, "--partition", "0", status=2)
+    assert "--partition goes with one --topic" in outcome.errors

@@ -1,0 +1,74 @@
+"""``tidelog up`` as a person uses it."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import COMMAND, environment, tidelog
+from tools.ports import free_ports
+
+READY_SECONDS_MAX = 60
+
+
+@contextmanager
+def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``tidelog up``, ready when the block begins."""
+    process = subprocess.Popen(
+        [COMMAND, "up", "--port", str(port), "--data-dir", str(data_dir), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        ready, _, _ = select.select([process.stdout], [], [], READY_SECONDS_MAX)
+        assert ready, "not ready in time"
+        assert b"ready on 127.0.0.1:%d" % port in process.stdout.readline()
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(30)
+        process.stdout.close()
+        process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
+def test_cluster_of_two_serves_and_stops_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    """Records outlive it: the same directory brings them back."""
+    data_dir, port = tmp_path / "data", free_ports(2)
+    with running(data_dir, port, "--nodes", "2") as process:
+        second = f"127.0.0.1:{port + 1}"
+        tidelog("produce", "t", bootstrap=second, given=b"hello\n")
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=30)
+        assert (process.returncode, out, errors) == (0, b"", b"")
+    for listener in (port, port + 1):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", listener), timeout=5).close()
+    if number is signal.SIGINT:
+        with running(data_dir, port, "--nodes", "2"):
+            read = tidelog(
+                "consume", "t", "--from-beginning", "-n", 1, bootstrap=f"127.0.0.1:{port}"
+            )
+            assert read.out == b"hello\n"
+
+
+def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = tidelog("up", "--port", port, "--data-dir", tmp_path / "data", status=1)
+    assert f"port {port}: Address already in use" in outcome.errors
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,84 @@
+"""What the command says of itself, and of a command line that is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import called, tidelog
+from tools.ports import free_port
+
+
+def test_help_names_every_command() -> None:
+    text = tidelog("--help").out.decode()
+    for command in ("up", "topic", "produce", "consume", "group", "tier", "verify"):
+        assert f" {command} " in text
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    assert b"Usage: tidelog" in tidelog().out
+    assert b"Usage: tidelog tier" in called("tier").out
+
+
+def test_help_imports_neither_stores_nor_node_nor_what_draws() -> None:
+    """What makes start-up slow must be imported only by the commands that need it."""
+    code = "import sys, tidelog; old = set(sys.modules); import tidelog_cli.main; "
+    code += "print(*set(sys.modules) - old)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    loaded = {module.partition(".")[0] for module in done.stdout.decode().split()}
+    assert not loaded & {"kio", "tidelog_core", "tidelog_node", "sqlite3", "obstore", "rich"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("flush",), "no such command 'flush'"),
+        (("verify", "--deep"), "--deep"),
+        (("produce",), "missing argument 'TOPIC'"),
+        (("consume", "t", "--max-messages", "0"), "--max-messages"),
+        (("consume", "t", "--group", "g", "--partition", "1"), "--group"),
+        (("consume", "t", "--from-beginning", "--offset", "3"), "--offset"),
+        (("consume", "t", "--json", "--format", "%s"), "--format"),
+        (("consume", "t", "--offset", "first"), "earliest, latest, N"),
+        (("consume", "t", "--bootstrap", "localhost:x"), "'localhost:x' is not host:port"),
+        (("produce", "t", "--compression", "brotli"), "gzip"),
+        (("produce", "t", "--header", "h"), "NAME=VALUE"),
+        (("verify",), "--data-dir"),
+        (("verify", "--metadata", "mysql://x", "--objects", "memory:"), "sqlite:///path"),
+        (("up", "--nodes", "65"), "64"),
+        (("up", "--set", "no.such=1"), "'no.such'"),
+        (("up", "--set", "log.segment.bytes=big"), "'log.segment.bytes'"),
+        (("up", "--log-level", "loud"), "DEBUG"),
+    ],
+)
+def test_wrong_command_line_is_one_line_on_stderr_and_status_2(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    outcome = called(*arguments, status=2)
+    assert outcome.out == b""
+    assert outcome.errors.count("\n") == 1
+    assert outcome.errors.startswith("tidelog: ")
+    assert said in outcome.errors
+
+
+def test_what_is_not_there_is_named_and_status_1(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    for arguments in (
+        ("verify", "--data-dir", missing),
+        ("tier", "status", "--metadata", f"sqlite://{missing}"),
+        ("produce", "t", missing),
+    ):
+        outcome = called(*arguments, status=1)
+        assert str(missing) in outcome.errors
+        assert outcome.errors.count("\n") == 1
+    assert not missing.exists()
+
+
+def test_single_nodes_data_directory_is_not_taken_for_a_clusters(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    outcome = called("up", "--data-dir", tmp_path, "--port", free_port(), status=1)
+    assert "single node" in outcome.errors
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
