@@ -43,7 +43,10 @@ MODULES = (
     ),
     *(
         f"{_NODE}/{name}.py"
-        for name in ("connection", "dispatch", "fetch_sessions", "owed_reply", "replicas")
+        for name in (
+            *("connection", "dispatch", "fetch_sessions"),
+            *("owed_reply", "replica", "replicas"),
+        )
     ),
     *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "wire")),
     *(

@@ -76,7 +76,7 @@ from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.fetch_epochs import INITIAL_EPOCH, NO_SESSION, epoch_after
 from tidelog_core.replication.follower_progress import FollowerContact
 
-from tidelog_node.replicas import WAKE_BYTES, AppendWaiter, Replica
+from tidelog_node.replica import WAKE_BYTES, AppendWaiter, Replica
 from tidelog_node.wire.fetch import (
     FetchPartition,
     FetchResult,

@@ -23,7 +23,8 @@ from tidelog_core.errors import StorageError
 from tidelog_core.log.unified_log import UnifiedLog
 
 from tidelog_node.due_queue import DueQueue
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

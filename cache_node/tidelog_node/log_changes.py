@@ -20,7 +20,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from tidelog_core.turns import Turn
 
 from tidelog_node.due_queue import DueQueue
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.inspection.inspector import NODE, BatchInspector
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 
 class TierTimestamps(Protocol):

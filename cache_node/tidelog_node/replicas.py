@@ -1,4 +1,4 @@
-"""The partitions that this node holds: their logs, who leads, and who waits for records.
+"""The partitions that this node holds, and which part it plays in each.
 
 ``ReplicaManager`` follows the cluster image. A partition that the image gives to this
 node has a ``Replica``; its log is opened when it is first needed, unless the last
@@ -16,31 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
-from pathlib import Path
-from threading import RLock
-from typing import Protocol
 from uuid import UUID
 
-from tidelog_core.config import INT64_MAX, NodeConfig, TopicConfig, topic_config
+from tidelog_core.config import NodeConfig, TopicConfig, topic_config
 from tidelog_core.errors import (
-    FencedLeaderEpoch,
     StorageError,
     TidelogError,
-    UnknownLeaderEpoch,
-    UnknownTopicOrPartition,
 )
-from tidelog_core.log.append_checks import CheckedBatches, looks_at_records
+from tidelog_core.log.append_checks import looks_at_records
 from tidelog_core.log.open_files import OpenFiles
-from tidelog_core.log.rewriting import rewrite_unflushed
-from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
-from tidelog_core.model import RESERVED_TOPICS, TopicPartition
+from tidelog_core.model import TopicPartition
 from tidelog_core.replication.leader_state import ReplicationRules
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.partition_state import RoleChange
@@ -50,390 +40,18 @@ from tidelog_node.leaders import Leaders
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.log_opening import LogOpening, open_each
 from tidelog_node.log_removal import LogRemoval, remove
-from tidelog_node.replication.role import Leader, ReplicaRole
+from tidelog_node.replica import Replica, has_flush_policy, require_epoch
+from tidelog_node.replica_logs import ReplicaLogs
+from tidelog_node.replication.role import ReplicaRole
 
 logger = logging.getLogger(__name__)
 
-CLOSE_THREADS = 16  # an fsync waits for the disk, and the disk takes several at once
-CLOSE_SECONDS_MAX = 25.0  # 10,000 logs take 10 to 13
 OPEN_RETRY_SECONDS = 2.0  # before a log that could not be opened is tried again
 NEW_AT_ONCE = 500  # partitions of one topic that are taken up before others have their turn
-OPEN_AT_ONCE = 32  # logs that one thread opens before it is given others
-WAKE_BYTES = 2**31  # more than any fetch can wait for
-
-
-class AppendWaiter(Protocol):
-    """Someone who waits for records of a partition, or for anything else to change there."""
-
-    def on_append(self, size_bytes: int) -> None:
-        """Note that so many more bytes can be read. Must not append or read here.
-
-        With 0 something else has changed, for which nobody is kept from waiting.
-        """
-
-
-class Replica:
-    """This node's copy of one partition. For the node's event loop only, but for ``open``."""
-
-    __slots__ = (
-        "_changed",
-        "_disk",
-        "_log",
-        "_on_exchanged",
-        "_on_offline",
-        "_on_trouble",
-        "_open_log",
-        "_refusal",
-        "_troubled",
-        "config",
-        "followed",
-        "follower_waiters",
-        "has_flush_policy",
-        "held_since",
-        "is_dropped",
-        "is_internal",
-        "is_leader",
-        "leader_epoch",
-        "log_start_offset",
-        "looks_at_records",
-        "opening",
-        "partition",
-        "role",
-        "settled_epoch",
-        "topic_id",
-        "waiters",
-    )
-
-    def __init__(
-        self,
-        partition: TopicPartition,
-        topic_id: UUID,
-        *,
-        config: TopicConfig,
-        log_start_offset: int,
-        open_log: Callable[[Replica], UnifiedLog],
-        changed: set[Replica],
-        troubled: set[Replica],
-        disk: DataDisk,
-        on_trouble: Callable[[Replica], None],
-        on_offline: Callable[[Replica], None],
-        on_exchanged: Callable[[Replica], None],
-    ) -> None:
-        self.partition = partition
-        self.topic_id = topic_id
-        self.config = config
-        self.has_flush_policy = _has_flush_policy(config)
-        self.looks_at_records = looks_at_records(config)
-        self.leader_epoch = 0
-        self.held_since = time.monotonic()
-        self.followed: Partition | None = None  # the record that all this is from
-        self.log_start_offset = log_start_offset  # as the metadata store has it
-        self.is_leader = False
-        self.is_dropped = False  # deleted, or moved elsewhere: nobody needs to look after it
-        self.is_internal = partition.topic in RESERVED_TOPICS
-        self.role: ReplicaRole | None = None  # None: there is no other replica
-        self.settled_epoch = -1  # the last in which the log could be led from
-        # For committed records, and for any; both hear of all other changes as well.
-        self.waiters: set[AppendWaiter] = set()
-        self.follower_waiters: set[AppendWaiter] = set()
-        # Held while the log is being opened, on whatever thread, and while that changes from
-        # which it is opened. Others see a log that is not open, or one that is up to date.
-        self.opening = RLock()
-        self._log: UnifiedLog | None = None
-        self._open_log = open_log
-        self._changed = changed  # gets this one whenever something about its log changes
-        self._troubled = troubled  # gets this one whenever ``is_in_trouble`` becomes true
-        self._disk = disk
-        self._on_trouble = on_trouble  # called with this one, once ``is_in_trouble``
-        self._on_offline = on_offline  # called with this one, on whatever thread that is
-        self._on_exchanged = on_exchanged  # called with this one, once another log is in place
-        self._refusal: TidelogError | None = None  # why the log will not be opened any more
-
-    @property
-    def log(self) -> UnifiedLog:
-        """The log, opened if it was not.
-
-        Raises ``StorageError``, ``OSError``, ``UnknownTopicOrPartition`` once dropped.
-        """
-        log = self._log
-        if log is None:
-            with self.opening:
-                log = self._log
-                if log is None:
-                    log = self._opened()
-                    self._set_log(log)
-        return log
-
-    def _opened(self) -> UnifiedLog:
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
-        try:
-            log = self._open_log(self)
-        except CorruptLog as error:
-            # To find it out takes a look at every batch, and nobody mends it meanwhile.
-            self._set_refusal(error)
-            raise
-        if self.role is None:
-            # The ISR is this node alone: whatever the log holds is replicated.
-            log.advance_high_watermark(log.log_end_offset)
-        self._changed.add(self)
-        log.on_moved = self.tell_waiters
-        return log
-
-    def open(self) -> None:
-        """Open the log if it is not, in whatever thread this is. Raises as ``log``."""
-        _ = self.log
-
-    @property
-    def opened_log(self) -> UnifiedLog | None:
-        """The log if something has opened it already."""
-        return self._log
-
-    def note_offline(self) -> None:
-        """Note that a log of this replica went offline, on whatever thread this is.
-
-        The event loop tells everyone concerned soon, see ``tell_trouble``.
-        """
-        self._troubled.add(self)
-        self._on_offline(self)
-
-    def tell_trouble(self) -> None:
-        """Tell everyone concerned that the log is in trouble, if it is."""
-        if self.is_in_trouble:
-            self._on_trouble(self)
-            self.wake()  # Who waits for records will get none.
-
-    def _set_log(self, log: UnifiedLog) -> None:
-        self._log = log
-        if log.is_offline:
-            self.note_offline()
-
-    def _set_refusal(self, error: TidelogError) -> None:
-        self._refusal = error
-        self._troubled.add(self)
-
-    @property
-    def is_in_trouble(self) -> bool:
-        """Whether the log needs recovery, or cannot be opened at all."""
-        log = self._log
-        return self._refusal is not None if log is None else log.is_offline
-
-    @property
-    def damage(self) -> CorruptLog | None:
-        """What is damaged so that the log cannot be opened, if that is why."""
-        return self._refusal if isinstance(self._refusal, CorruptLog) else None
-
-    def note_failure(self, error: OSError | StorageError) -> bool:
-        """Take an error that a file of the log has met; return whether the disk is only full."""
-        is_disk_full = self._disk.note(error)
-        self.tell_trouble()
-        return is_disk_full
-
-    def reopen(self, quarantine: Path | None) -> UnifiedLog:
-        """Return a log over the files of the one that is offline, whatever thread this is.
-
-        It is nobody's yet. ``rewrite_unflushed`` comes first, with the quarantine. Raises
-        ``OSError``, ``StorageError``.
-        """
-        log = self._log
-        assert log is not None
-        rewrite_unflushed(log.directory, quarantine=quarantine)
-        return self._open_log(self)
-
-    def take(self, log: UnifiedLog) -> None:
-        """Go on with the log that ``reopen`` has returned."""
-        with self.opening:
-            self._set_log(log)
-        if self.role is None:
-            log.advance_high_watermark(log.log_end_offset)
-        self._changed.add(self)
-        log.on_moved = self.tell_waiters
-        self._on_exchanged(self)
-        self.wake()
-
-    def give_up(self, damage: CorruptLog) -> None:
-        """Never open the log again: it cannot be, whoever tries."""
-        with self.opening:
-            self._log = None
-            self._set_refusal(damage)
-        self.tell_trouble()
-
-    def begin_anew(self) -> None:
-        """Let a log be opened where the damaged one was; its files are set aside."""
-        with self.opening:
-            self._log = self._refusal = None
-
-    def note_changed(self) -> None:
-        """Have everyone look at the log again who works on logs, see ``LogChanges``.
-
-        For any thread.
-        """
-        self._changed.add(self)
-
-    def append(
-        self,
-        batches: memoryview | bytearray,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        checked: CheckedBatches | None = None,
-    ) -> AppendInfo:
-        """Append as the leader and let those who wait know.
-
-        ``checked``: what the batches were found to be with ``config`` as it is. Raises as
-        ``log`` and ``UnifiedLog.append_as_leader``.
-        """
-        disk = self._disk
-        if disk.is_full:
-            raise disk.refusal()
-        log = self.log
-        try:
-            info = log.append_as_leader(
-                batches, leader_epoch=self.leader_epoch, origin=origin, checked=checked
-            )
-        except StorageError as error:
-            self.note_failure(error)
-            raise
-        disk.left_bytes -= info.size_bytes
-        if disk.left_bytes < 0:
-            disk.note_low()
-        if not info.is_duplicate:
-            self._changed.add(self)
-            if self.role is not None:
-                self._append_replicated(log, info, self.role)
-                return info
-            log.advance_high_watermark(info.last_offset + 1)
-            if self.waiters:
-                self.wake_readers(info.size_bytes)
-        return info
-
-    def _append_replicated(self, log: UnifiedLog, info: AppendInfo, role: ReplicaRole) -> None:
-        role.on_append(log, info.last_offset + 1, info.size_bytes)
-        if self.follower_waiters:
-            for waiter in tuple(self.follower_waiters):
-                waiter.on_append(info.size_bytes)
-
-    def append_as_follower(self, batches: memoryview) -> AppendInfo:
-        """Append what the leader has sent. Raises as ``UnifiedLog.append_as_follower``."""
-        disk = self._disk
-        if disk.is_full:
-            raise disk.refusal()
-        try:
-            info = self.log.append_as_follower(batches)
-        except StorageError as error:
-            self.note_failure(error)
-            raise
-        disk.left_bytes -= info.size_bytes
-        if disk.left_bytes < 0:
-            disk.note_low()
-        self._changed.add(self)
-        return info
-
-    def follow_leader(self, *, high_watermark: int, log_start_offset: int) -> None:
-        """Take over what the leader says is committed, and where its log starts."""
-        log = self.log
-        if log.advance_high_watermark(high_watermark):
-            self.wake_readers(WAKE_BYTES)  # How much it is would have to be looked up.
-        log_start_offset = min(log_start_offset, log.high_watermark)
-        if log_start_offset > log.log_start_offset:
-            log.advance_log_start_offset(log_start_offset)
-            self._changed.add(self)
-
-    def keep_back_deleted(self) -> None:
-        """Begin where the metadata store says that the partition begins, to lead from there.
-
-        The last leader may have told of a deletion that this replica has not heard of. What
-        was deleted was committed, so the high watermark is at least there.
-        """
-        log = self.log
-        if self.log_start_offset > log.log_start_offset:
-            log.advance_high_watermark(self.log_start_offset)
-            log.advance_log_start_offset(min(self.log_start_offset, log.high_watermark))
-
-    @property
-    def leader(self) -> Leader | None:
-        """What is known of followers and ISR where this node leads and there are others."""
-        return None if self.role is None else self.role.leader
-
-    @property
-    def is_follower(self) -> bool:
-        """Whether another node leads and this one follows it."""
-        return self.role is not None and self.role.follower is not None
-
-    def require_readable(self) -> None:
-        """Raise ``NotLeaderOrFollower`` while the leadership may be on its way elsewhere."""
-        role = self.role
-        if role is not None and self.is_leader:
-            role.require_leader()
-
-    def wake_readers(self, size_bytes: int) -> None:
-        """Tell those who wait for committed records that there may be so many bytes more.
-
-        Followers hear of the high watermark.
-        """
-        self._changed.add(self)
-        for waiter in tuple(self.waiters):
-            waiter.on_append(size_bytes)
-        if self.follower_waiters:
-            for waiter in tuple(self.follower_waiters):
-                waiter.on_append(0)
-
-    def tell_waiters(self) -> None:
-        """Tell everyone that something is not as it was when they looked."""
-        self._changed.add(self)
-        for waiter in (*self.waiters, *self.follower_waiters):
-            waiter.on_append(0)
-
-    def wake(self) -> None:
-        """Make everyone who waits look again: the partition has changed hands or is gone."""
-        for waiter in (*self.waiters, *self.follower_waiters):
-            waiter.on_append(WAKE_BYTES)
-
-    def drop(self) -> None:
-        """Never open the log again: its directory may soon be another topic's."""
-        self.is_dropped = True
-        self.refuse(UnknownTopicOrPartition(f"{self.partition} was deleted"))
-
-    def refuse(self, error: TidelogError) -> None:
-        """Never open the log (again); whoever wants it gets the error."""
-        with self.opening:  # What is being opened just now is open then.
-            self._set_refusal(error)
-
-    def let_go(self) -> None:
-        """Let go of what refers back to this replica, which was dropped.
-
-        Nothing is left then that only a collection of garbage would find: those that look at
-        what has been here for long come seldom.
-        """
-        with self.opening:
-            self._log = self.role = None
-
-    def close(self) -> None:
-        """Close the log cleanly, if it is open."""
-        log, self._log = self._log, None
-        if log is not None:
-            log.close()
-
-
-def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
-    """Raise where the caller believes in another leader epoch; -1 believes nothing.
-
-    Raises ``FencedLeaderEpoch``, ``UnknownLeaderEpoch``. Source: KIP-320.
-    """
-    if current_leader_epoch < 0 or current_leader_epoch == replica.leader_epoch:
-        return
-    problem = (
-        f"leader epoch {current_leader_epoch} of {replica.partition} is not {replica.leader_epoch}"
-    )
-    if current_leader_epoch < replica.leader_epoch:
-        raise FencedLeaderEpoch(problem)
-    raise UnknownLeaderEpoch(problem)
 
 
 def _ignore(_: Replica) -> None:
     pass
-
-
-def _has_flush_policy(config: TopicConfig) -> bool:
-    return config.flush_messages < INT64_MAX or config.flush_ms < INT64_MAX
 
 
 class ReplicaManager:
@@ -483,8 +101,14 @@ class ReplicaManager:
         self._directories = directories
         self._node_config = node_config
         self._executor = executor
+        self._logs = ReplicaLogs(
+            directories=directories,
+            node_config=node_config,
+            executor=executor,
+            open_files=self.open_files,
+        )
         self._opening = LogOpening(executor, self._on_opened)
-        self._removal = LogRemoval(executor, self._take_away)
+        self._removal = LogRemoval(executor, self._logs.take_away)
         self._by_topic: dict[str, dict[int, Replica]] = {}
         self._changed: set[Replica] = set()  # since they were last taken
         self._troubled: set[Replica] = set()  # at least those in trouble
@@ -517,7 +141,7 @@ class ReplicaManager:
         for name in image.topics:
             self._follow_topic(image, name)
         if not self._directories.was_clean:
-            await self._recover()
+            await self._logs.recover(list(self.replicas()))
         self._is_recovered = True
         self._opening.allow_here(sum(map(len, image.partitions_by_topic.values())))
         for name in image.topics:
@@ -525,46 +149,14 @@ class ReplicaManager:
         self._unsubscribe = self._view.subscribe(self._on_image)
 
     async def close(self) -> None:
-        """Close every log cleanly and leave the mark that says so. Nobody uses them any more.
-
-        Many at once, since closing waits for the disk; what is not closed in time is
-        recovered by the next start.
-        """
+        """Follow the image no more, and close every log."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         for timer in self._to_look_at.values():
             timer.cancel()
         await self._opening.close()
         self._removal.finish()
-        is_clean = not any(replica.is_in_trouble for replica in self._all())
-        replicas = []
-        for replica in self._all():
-            with replica.opening:
-                if replica.opened_log is not None:
-                    replicas.append(replica)
-                else:
-                    # An executor's thread may be about to.
-                    replica.refuse(StorageError("the node is stopping"))
-        loop = asyncio.get_running_loop()
-        pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
-        closing = {loop.run_in_executor(pool, replica.close): replica for replica in replicas}
-        if closing:
-            await asyncio.wait(closing, timeout=CLOSE_SECONDS_MAX)
-        pool.shutdown(wait=True, cancel_futures=True)
-        late = sum(not future.done() for future in closing)
-        if late:
-            logger.warning("logs not closed in time", extra={"count": late})
-        is_clean = is_clean and late == 0
-        for future, replica in closing.items():
-            problem = future.exception() if future.done() and not future.cancelled() else None
-            if problem is not None:
-                is_clean = False
-                logger.error(
-                    "log could not be closed",
-                    extra={"partition": str(replica.partition), "reason": str(problem)},
-                )
-        if is_clean:
-            self._directories.mark_clean()
+        await self._logs.close(self._all())
 
     def replicas(self) -> Iterator[Replica]:
         """Yield the replicas that hold records: all but those of the reserved topics."""
@@ -713,7 +305,7 @@ class ReplicaManager:
             topic.topic_id,
             config=config,
             log_start_offset=partition.log_start_offset,
-            open_log=self._open,
+            open_log=self._logs.open,
             changed=self._changed,
             troubled=self._troubled,
             disk=self.disk,
@@ -733,7 +325,7 @@ class ReplicaManager:
     def _update(self, replica: Replica, partition: Partition, config: TopicConfig) -> None:
         if replica.config is not config and replica.config != config:
             replica.config = config
-            replica.has_flush_policy = _has_flush_policy(config)
+            replica.has_flush_policy = has_flush_policy(config)
             replica.looks_at_records = looks_at_records(config)
             if replica.opened_log is not None:
                 replica.opened_log.update_config(config)
@@ -901,50 +493,3 @@ class ReplicaManager:
             replica.wake()
             replica.note_changed()
             self._removal.add(replica.partition, replica)
-
-    def _take_away(self, replica: Replica) -> Path | None:
-        """Close the log of a dropped replica; return its directory, renamed to be removed."""
-        log = replica.opened_log
-        replica.let_go()
-        try:
-            if log is not None:
-                return log.begin_deletion()
-            if self._directories.holds(replica):
-                return self._directories.rename_deleted(replica)
-        except (TidelogError, OSError) as error:
-            logger.error(
-                "log of a deleted topic could not be removed",
-                extra={"partition": str(replica.partition), "reason": str(error)},
-            )
-        return None
-
-    def _open(self, replica: Replica) -> UnifiedLog:
-        directory = self._directories.claim(replica.partition, replica.topic_id)
-        log = UnifiedLog.open(
-            directory,
-            replica.partition,
-            config=replica.config,
-            log_start_offset=replica.log_start_offset,
-            producer_id_expiration_ms=self._node_config().producer_id_expiration_ms,
-            open_files=self.open_files,
-            on_offline=replica.note_offline,
-        )
-        if replica.role is None and replica.is_leader:
-            log.assign_leader_epoch(replica.leader_epoch)
-        return log
-
-    async def _recover(self) -> None:
-        """Open every log that has files, which recovers it, in the executor's threads."""
-        loop = asyncio.get_running_loop()
-        to_open = [replica for replica in self.replicas() if self._directories.holds(replica)]
-        # Several at a time: to hand each over by itself costs as much as to recover it.
-        jobs = [
-            loop.run_in_executor(self._executor, open_each, to_open[start : start + OPEN_AT_ONCE])
-            for start in range(0, len(to_open), OPEN_AT_ONCE)
-        ]
-        for problems in await asyncio.gather(*jobs):
-            for replica, problem in problems:
-                logger.error(
-                    "log could not be recovered, its partition is offline",
-                    extra={"partition": str(replica.partition), "reason": str(problem)},
-                )

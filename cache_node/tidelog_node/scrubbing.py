@@ -29,7 +29,8 @@ from tidelog_core.log.values import SealedSegment
 from tidelog_core.model import TopicPartition
 from tidelog_core.turns import Turn
 
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

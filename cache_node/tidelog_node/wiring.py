@@ -47,7 +47,8 @@ from tidelog_node.membership.member import ClusterMember
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.parts import ClusterParts, DataParts, TransactionParts
 from tidelog_node.registration import ensure_cluster, register_broker, wait_until_replaced
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites

@@ -28,7 +28,7 @@ from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import NO_HASH, replaced_segment
 from tidelog_core.tier.keys import segment_keys, topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 from tests.core.tier.segments import TOPIC_ID, batch, write_source
 from tests.docs.reader import SCRIPT, only, read_all, reader, run

@@ -15,7 +15,7 @@ from tidelog_node import flushing as flushing_module
 from tidelog_node import log_changes
 from tidelog_node.flushing import RETRY_MS, Flusher
 from tidelog_node.log_changes import RETRY_SECONDS, TOLD_IN_TURN_COUNT, LogChanges
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.wire_client import a_batch

@@ -16,7 +16,7 @@ from tidelog_core.log.values import CorruptLog
 from tidelog_node import log_reopening
 from tidelog_node.log_reopening import LogReopener
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.wire_client import a_batch

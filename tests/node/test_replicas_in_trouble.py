@@ -11,7 +11,7 @@ import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import CorruptLog
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 from tests.node.replication.led_node import led_node
 from tests.node.wire_client import a_batch

@@ -13,7 +13,7 @@ from tidelog_core.errors import StorageError
 from tidelog_core.metadata.records import Partition
 from tidelog_node import segment_mending
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 from tidelog_node.segment_mending import SegmentMender
 
 from tests.node.replication.led_node import LedNode, led_node

@@ -65,7 +65,7 @@ from tidelog_node.committed_ends import CommittedEnds
 from tidelog_node.compaction.log_cleaner import ReplicaSource, Tier
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriting import put_in_place, rewrite
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 

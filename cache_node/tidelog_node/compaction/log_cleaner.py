@@ -53,7 +53,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriting import put_in_place, rewrite
 from tidelog_node.due_queue import DueQueue
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 

@@ -60,7 +60,8 @@ from tidelog_node.follower.wire import (
     known_error,
     parse_follower_fetch,
 )
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
 logger = logging.getLogger(__name__)

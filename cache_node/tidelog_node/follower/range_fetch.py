@@ -27,7 +27,7 @@ from tidelog_node.follower.wire import (
     error_name,
     parse_follower_fetch,
 )
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
 CONNECT_SECONDS_MAX = 5.0

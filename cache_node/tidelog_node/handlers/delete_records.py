@@ -31,7 +31,8 @@ from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build

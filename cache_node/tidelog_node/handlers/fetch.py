@@ -38,7 +38,8 @@ from tidelog_node.handlers.served_fetch import (
     terms_of,
 )
 from tidelog_node.owed_reply import OwedReply, Reply
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TierReader, read_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import (

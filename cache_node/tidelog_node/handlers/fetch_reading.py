@@ -26,7 +26,8 @@ from tidelog_core.log.values import LogRead, OffsetNotLocal
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import find_divergence
 
-from tidelog_node.replicas import Replica, ReplicaManager, require_epoch
+from tidelog_node.replica import Replica, require_epoch
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TieredRead, TierReader
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest, FetchResult

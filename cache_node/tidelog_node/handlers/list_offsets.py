@@ -27,7 +27,8 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build

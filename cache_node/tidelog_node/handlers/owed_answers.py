@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 
 from tidelog_node.owed_reply import OwedReply, Reply
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 from tidelog_node.wire.primitives import cut_error_text
 from tidelog_node.wire.produce import ProduceResult
 

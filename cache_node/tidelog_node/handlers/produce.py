@@ -45,7 +45,8 @@ from tidelog_node.held_reply import HeldReply
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.owed_reply import OwedReply, Reply
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.wire import produce
 from tidelog_node.wire.primitives import INT32, cut_error_text

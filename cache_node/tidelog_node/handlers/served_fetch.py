@@ -27,7 +27,8 @@ from tidelog_node.handlers.fetch_reading import (
     Reading,
 )
 from tidelog_node.owed_reply import Reply
-from tidelog_node.replicas import AppendWaiter, Replica, ReplicaManager
+from tidelog_node.replica import AppendWaiter, Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TierReader
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest, FetchResult, encode_fetch

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tidelog_core.metadata.image import ClusterView
 
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 
 class RackAwareness:

@@ -27,7 +27,8 @@ from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.turns import Turn
 
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.role import Leader
 
 logger = logging.getLogger(__name__)

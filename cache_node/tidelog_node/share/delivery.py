@@ -30,7 +30,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.values import LogRead, OffsetNotLocal
 
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 from tidelog_node.share.partition import SharePartition
 from tidelog_node.share.reading import scan_batches, slice_of
 from tidelog_node.share.service import ShareService

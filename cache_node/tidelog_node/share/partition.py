@@ -24,7 +24,7 @@ from tidelog_core.metadata.records import put
 from tidelog_core.metadata.share_partitions import SharePartitionRecord
 from tidelog_core.metadata.store import MetadataStore
 
-from tidelog_node.replicas import WAKE_BYTES, AppendWaiter, Replica
+from tidelog_node.replica import WAKE_BYTES, AppendWaiter, Replica
 from tidelog_node.share.state import SharePartitionState
 
 logger = logging.getLogger(__name__)

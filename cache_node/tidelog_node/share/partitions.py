@@ -36,7 +36,8 @@ from tidelog_core.offset_reset import parse_offset_reset
 
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.share.partition import SharePartition, store_record
 from tidelog_node.share.state import SharePartitionState
 from tidelog_node.wire.share_fetch import PartitionKey

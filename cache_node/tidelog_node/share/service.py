@@ -17,7 +17,8 @@ from tidelog_core.errors import (
 )
 
 from tidelog_node.leaders import CurrentLeader
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.share.partition import SharePartition
 from tidelog_node.share.partitions import SharePartitions
 from tidelog_node.share.sessions import INITIAL_EPOCH, ShareSession, ShareSessions

@@ -24,7 +24,7 @@ from tidelog_core.errors import (
 from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, parse_header
 
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 from tidelog_node.transactions.verifier import Retries, TransactionVerifier
 from tidelog_node.wire.produce import ProduceRequest
 

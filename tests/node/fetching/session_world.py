@@ -36,7 +36,8 @@ from tidelog_node.handlers.served_fetch import FullFetch
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.owed_reply import Reply
 from tidelog_node.registration import ensure_cluster, register_broker
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest, FetchResult
 
 from tests.node.coordinator.memory_store import MemoryMetadataStore

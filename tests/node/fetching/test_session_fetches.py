@@ -11,7 +11,7 @@ from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.errors import ErrorCode
 from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
 from tidelog_node.owed_reply import OwedReply
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 from tests.node.fetching.session_world import FetchWorld, SessionClient, fetch_world
 from tests.node.wire_client import a_batch

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from tidelog_node.registration import register_broker
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 
 from tests.node.replication.led_node import LedNode
 from tests.node.replication.session_leader import SessionLeader

@@ -13,7 +13,8 @@ from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.admin.topics import NewTopic
 from tidelog_core.model import TopicPartition
 from tidelog_node.log_opening import OPEN_HERE_MAX
-from tidelog_node.replicas import NEW_AT_ONCE, Replica
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import NEW_AT_ONCE
 
 from tests.node.replication.led_node import LedNode, led_node
 

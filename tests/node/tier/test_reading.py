@@ -23,7 +23,7 @@ from tidelog_core.log.values import OffsetNotLocal
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.retention.deletion import start_deletions
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 from tidelog_node.tier.remote_log import OPEN_CHUNKS_MAX
 from tidelog_node.tier.segment_catalog import SegmentCatalog
 

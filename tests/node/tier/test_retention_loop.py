@@ -32,7 +32,7 @@ from tidelog_core.retention.deletion import start_deletions
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_node.flushing import Flusher
 from tidelog_node.log_changes import LogChanges
-from tidelog_node.replicas import Replica
+from tidelog_node.replica import Replica
 from tidelog_node.tier import retention_loop
 from tidelog_node.tier.retention_loop import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
 

@@ -31,7 +31,8 @@ from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.registration import ensure_cluster, register_broker
-from tidelog_node.replicas import Replica, ReplicaManager
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tier.service import TierService
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS, batch

@@ -1,0 +1,127 @@
+"""The logs of a node's replicas, as files: opened, recovered, closed, taken away.
+
+Opening and closing wait for the disk, so many logs at once are handed to threads, several at a
+time: to hand each over by itself costs as much as to recover it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StorageError, TidelogError
+from tidelog_core.log.open_files import OpenFiles
+from tidelog_core.log.unified_log import UnifiedLog
+
+from tidelog_node.log_directories import LogDirectories
+from tidelog_node.log_opening import open_each
+from tidelog_node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+CLOSE_THREADS = 16  # an fsync waits for the disk, and the disk takes several at once
+CLOSE_SECONDS_MAX = 25.0  # 10,000 logs take 10 to 13
+OPEN_AT_ONCE = 32  # logs that one thread opens before it is given others
+
+
+class ReplicaLogs:
+    """Opens and closes the logs of one node. ``open`` is for any thread."""
+
+    def __init__(
+        self,
+        *,
+        directories: LogDirectories,
+        node_config: Callable[[], NodeConfig],
+        executor: Executor,
+        open_files: OpenFiles,
+    ) -> None:
+        self._directories = directories
+        self._node_config = node_config
+        self._executor = executor
+        self._open_files = open_files
+
+    def open(self, replica: Replica) -> UnifiedLog:
+        """Return the replica's log, made if there is none. Raises as ``UnifiedLog.open``."""
+        directory = self._directories.claim(replica.partition, replica.topic_id)
+        log = UnifiedLog.open(
+            directory,
+            replica.partition,
+            config=replica.config,
+            log_start_offset=replica.log_start_offset,
+            producer_id_expiration_ms=self._node_config().producer_id_expiration_ms,
+            open_files=self._open_files,
+            on_offline=replica.note_offline,
+        )
+        if replica.role is None and replica.is_leader:
+            log.assign_leader_epoch(replica.leader_epoch)
+        return log
+
+    async def recover(self, replicas: Collection[Replica]) -> None:
+        """Open every log that has files, which recovers it, in the executor's threads."""
+        loop = asyncio.get_running_loop()
+        to_open = [replica for replica in replicas if self._directories.holds(replica)]
+        jobs = [
+            loop.run_in_executor(self._executor, open_each, to_open[start : start + OPEN_AT_ONCE])
+            for start in range(0, len(to_open), OPEN_AT_ONCE)
+        ]
+        for problems in await asyncio.gather(*jobs):
+            for replica, problem in problems:
+                logger.error(
+                    "log could not be recovered, its partition is offline",
+                    extra={"partition": str(replica.partition), "reason": str(problem)},
+                )
+
+    async def close(self, replicas: Collection[Replica]) -> None:
+        """Close every log cleanly and leave the mark that says so. Nobody uses them any more.
+
+        Many at once; what is not closed in time is recovered by the next start.
+        """
+        is_clean = not any(replica.is_in_trouble for replica in replicas)
+        opened = []
+        for replica in replicas:
+            with replica.opening:
+                if replica.opened_log is not None:
+                    opened.append(replica)
+                else:
+                    # An executor's thread may be about to.
+                    replica.refuse(StorageError("the node is stopping"))
+        loop = asyncio.get_running_loop()
+        pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
+        closing = {loop.run_in_executor(pool, replica.close): replica for replica in opened}
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_SECONDS_MAX)
+        pool.shutdown(wait=True, cancel_futures=True)
+        late = sum(not future.done() for future in closing)
+        if late:
+            logger.warning("logs not closed in time", extra={"count": late})
+        is_clean = is_clean and late == 0
+        for future, replica in closing.items():
+            problem = future.exception() if future.done() and not future.cancelled() else None
+            if problem is not None:
+                is_clean = False
+                logger.error(
+                    "log could not be closed",
+                    extra={"partition": str(replica.partition), "reason": str(problem)},
+                )
+        if is_clean:
+            self._directories.mark_clean()
+
+    def take_away(self, replica: Replica) -> Path | None:
+        """Close the log of a dropped replica; return its directory, renamed to be removed."""
+        log = replica.opened_log
+        replica.let_go()
+        try:
+            if log is not None:
+                return log.begin_deletion()
+            if self._directories.holds(replica):
+                return self._directories.rename_deleted(replica)
+        except (TidelogError, OSError) as error:
+            logger.error(
+                "log of a deleted topic could not be removed",
+                extra={"partition": str(replica.partition), "reason": str(error)},
+            )
+        return None
