@@ -12,10 +12,10 @@ the client, and nothing of its replica has changed since. A request that names n
 session without dirty partitions, visits nothing. The rules:
 
 - *Dirty* is a partition that was just opened or added, that the request names, that its replica
-  reports (``on_append``), or whose last look found anything at all: records, also those that an
-  answer has had no room for, that are read from the tier, that wait for ``min_bytes``, or that
-  the client has been sent, for it may not have taken them; an error, a divergence, a better
-  replica; a high watermark or log start that the client has not been told.
+  reports (as to any ``ReplicaWaiter``), or whose last look found anything at all: records, also
+  those that an answer has had no room for, that are read from the tier, that wait for
+  ``min_bytes``, or that the client has been sent, for it may not have taken them; an error, a
+  divergence, a better replica; a high watermark or log start that the client has not been told.
 - It is *settled* by a look alone, at the moment of the look: no error, no records although it was
   read up to the very end that this client may see, and nothing that the client does not know.
   An answer never settles anything. So nothing that comes between a look and its answer is lost,
@@ -76,7 +76,7 @@ from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.fetch_epochs import INITIAL_EPOCH, NO_SESSION, epoch_after
 from tidelog_core.replication.follower_progress import FollowerContact
 
-from tidelog_node.replica import WAKE_BYTES, AppendWaiter, Replica
+from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.wire.fetch import (
     FetchPartition,
     FetchResult,
@@ -94,7 +94,7 @@ _Worth = tuple[bool, int, int]
 
 
 class SessionPartition:
-    """One partition of a session; an ``AppendWaiter`` of its replica while it watches that."""
+    """One partition of a session; a ``ReplicaWaiter`` of its replica while it watches that."""
 
     __slots__ = (
         "_replica",
@@ -116,14 +116,28 @@ class SessionPartition:
         self._replica: Replica | None = None  # that it watches
 
     def on_append(self, size_bytes: int) -> None:
-        """Note that something has changed, and that so many more bytes can be read."""
+        """Have it looked at, and let the request that waits count the bytes."""
+        poll = self._mark()
+        if poll is not None:
+            poll.on_append(size_bytes)
+
+    def on_change(self) -> None:
+        """Have it looked at by the next look, whenever that is."""
+        self._mark()
+
+    def look_again(self) -> None:
+        """Have it looked at now, if a request waits."""
+        poll = self._mark()
+        if poll is not None:
+            poll.look_again()
+
+    def _mark(self) -> ReplicaWaiter | None:
+        """Have it looked at; return the request that waits."""
         session = self.session
         session.mark(self)
-        poll = session.poll
-        if poll is None:
+        if session.poll is None:
             self.unwatch()
-        else:
-            poll.on_append(size_bytes)
+        return session.poll
 
     def watch(self, replica: Replica) -> None:
         """Hear of what happens to the replica, and to no other."""
@@ -206,7 +220,7 @@ class FetchSession:
         self.partitions: dict[tuple[bytes, int], SessionPartition] = {}
         # To be looked at, in this order. A dict, for it keeps the order and has no doubles.
         self.dirty: dict[SessionPartition, None] = {}
-        self.poll: AppendWaiter | None = None  # the request that waits
+        self.poll: ReplicaWaiter | None = None  # the request that waits
         # What every partition is read by. Who changes it has everything looked at again.
         self.terms: tuple[int, bytes] | None = None
         self.is_ended = False
@@ -269,7 +283,7 @@ class FetchSession:
         for partition in self.partitions.values():
             partition.unwatch()
         if self.poll is not None:
-            self.poll.on_append(WAKE_BYTES)
+            self.poll.look_again()
 
 
 class FetchSessions:

@@ -31,17 +31,23 @@ from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 from tidelog_node.data_disk import DataDisk
 from tidelog_node.replication.role import Leader, ReplicaRole
 
-WAKE_BYTES = 2**31  # more than any fetch can wait for
+UNCOUNTED_BYTES = 2**31  # more than any fetch can wait for
 
 
-class AppendWaiter(Protocol):
-    """Someone who waits for records of a partition, or for anything else to change there."""
+class ReplicaWaiter(Protocol):
+    """Someone who waits for records of a replica, or watches what else changes there.
+
+    Must not append or read in any of these calls.
+    """
 
     def on_append(self, size_bytes: int) -> None:
-        """Note that so many more bytes can be read. Must not append or read here.
+        """Note that so many more bytes can be read."""
 
-        With 0 something else has changed, for which nobody is kept from waiting.
-        """
+    def on_change(self) -> None:
+        """Note that something is not as it was, for which nobody stops waiting for records."""
+
+    def look_again(self) -> None:
+        """Wait no more and look again: what was waited for may never come."""
 
 
 class Replica:
@@ -106,8 +112,8 @@ class Replica:
         self.role: ReplicaRole | None = None  # None: there is no other replica
         self.settled_epoch = -1  # the last in which the log could be led from
         # For committed records, and for any; both hear of all other changes as well.
-        self.waiters: set[AppendWaiter] = set()
-        self.follower_waiters: set[AppendWaiter] = set()
+        self.waiters: set[ReplicaWaiter] = set()
+        self.follower_waiters: set[ReplicaWaiter] = set()
         # Held while the log is being opened, on whatever thread, and while that changes from
         # which it is opened. Others see a log that is not open, or one that is up to date.
         self.opening = RLock()
@@ -303,7 +309,7 @@ class Replica:
         """Take over what the leader says is committed, and where its log starts."""
         log = self.log
         if log.advance_high_watermark(high_watermark):
-            self.wake_readers(WAKE_BYTES)  # How much it is would have to be looked up.
+            self.wake_readers(UNCOUNTED_BYTES)  # How much it is would have to be looked up.
         log_start_offset = min(log_start_offset, log.high_watermark)
         if log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(log_start_offset)
@@ -346,18 +352,18 @@ class Replica:
             waiter.on_append(size_bytes)
         if self.follower_waiters:
             for waiter in tuple(self.follower_waiters):
-                waiter.on_append(0)
+                waiter.on_change()
 
     def tell_waiters(self) -> None:
         """Tell everyone that something is not as it was when they looked."""
         self._changed.add(self)
         for waiter in (*self.waiters, *self.follower_waiters):
-            waiter.on_append(0)
+            waiter.on_change()
 
     def wake(self) -> None:
         """Make everyone who waits look again: the partition has changed hands or is gone."""
         for waiter in (*self.waiters, *self.follower_waiters):
-            waiter.on_append(WAKE_BYTES)
+            waiter.look_again()
 
     def drop(self) -> None:
         """Never open the log again: its directory may soon be another topic's."""

@@ -293,8 +293,15 @@ class _LongPoll(OwedReply):
         """Note that so many more bytes can be read."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
-            self._is_woken = True
-            self.look_soon()
+            self.look_again()
+
+    def on_change(self) -> None:
+        """Wait on for records: who watches the partition has noted what it is."""
+
+    def look_again(self) -> None:
+        """Look at the logs soon, from the first partition on."""
+        self._is_woken = True
+        self.look_soon()
 
     def look_soon(self) -> None:
         """Look at the logs later in this turn of the loop, or in the next one.

@@ -27,7 +27,7 @@ from tidelog_node.handlers.fetch_reading import (
     Reading,
 )
 from tidelog_node.owed_reply import Reply
-from tidelog_node.replica import AppendWaiter, Replica
+from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TierReader
 from tidelog_node.wire import fetch
@@ -159,11 +159,11 @@ class ServedFetch:
         """Return the answer with what was found."""
         raise NotImplementedError
 
-    def begin_waiting(self, poll: AppendWaiter) -> None:
+    def begin_waiting(self, poll: ReplicaWaiter) -> None:
         """Have ``poll`` told of what is appended."""
         raise NotImplementedError
 
-    def end_waiting(self, poll: AppendWaiter) -> None:
+    def end_waiting(self, poll: ReplicaWaiter) -> None:
         """Undo ``begin_waiting``."""
         raise NotImplementedError
 
@@ -185,7 +185,7 @@ class FullFetch(ServedFetch):
         self._contact: FollowerContact | None = None
         if opens_session and request.replica_id >= 0:
             self._contact = FollowerContact(serving.now_ms())
-        self._waiters: list[set[AppendWaiter]] = []
+        self._waiters: list[set[ReplicaWaiter]] = []
 
     def read(self, *, is_new: bool) -> Reading:
         """Read every partition of the request."""
@@ -236,7 +236,7 @@ class FullFetch(ServedFetch):
         sessions.touch(session, now_ms)
         return session.session_id
 
-    def begin_waiting(self, poll: AppendWaiter) -> None:
+    def begin_waiting(self, poll: ReplicaWaiter) -> None:
         """Have ``poll`` wait with every partition's replica."""
         reader, request, version = self.serving.reader, self.request, self.version
         led_by = reader.led(has_ids=version >= fetch.TOPIC_ID_FROM)
@@ -252,7 +252,7 @@ class FullFetch(ServedFetch):
                     waiters.add(poll)
                     self._waiters.append(waiters)
 
-    def end_waiting(self, poll: AppendWaiter) -> None:
+    def end_waiting(self, poll: ReplicaWaiter) -> None:
         """Have it wait no more."""
         for waiters in self._waiters:
             waiters.discard(poll)
@@ -394,11 +394,11 @@ class SessionFetch(ServedFetch):
             self, topics, session_id=session.session_id, has_errors=reading.must_answer
         )
 
-    def begin_waiting(self, poll: AppendWaiter) -> None:
+    def begin_waiting(self, poll: ReplicaWaiter) -> None:
         """Have ``poll`` told of what happens to any partition: all watch their replicas."""
         self._session.poll = poll
 
-    def end_waiting(self, poll: AppendWaiter) -> None:
+    def end_waiting(self, poll: ReplicaWaiter) -> None:
         """Have it told no more."""
         if self._session.poll is poll:
             self._session.poll = None

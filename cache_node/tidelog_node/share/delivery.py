@@ -116,7 +116,7 @@ class ShareDelivery:
         """Answer everyone who waits with what there is, and let nobody wait any more."""
         self._is_closing = True
         for wait in tuple(self._waits):
-            wait.expire()
+            wait.look_again()
 
     async def deliver(
         self, session: ShareSession, request: ShareFetchRequest
@@ -403,16 +403,19 @@ class _Wait:
         """Note that so many more bytes can be read."""
         self.missing_bytes -= size_bytes
         if self.missing_bytes <= 0:
-            self.expire()
+            self.look_again()
 
-    def expire(self) -> None:
+    def on_change(self) -> None:
+        """Wait on for records."""
+
+    def look_again(self) -> None:
         """Look again now."""
         if not self._changed.done():
             self._changed.set_result(None)
 
     async def until(self, ends_at: float) -> None:
         """Wait for enough to happen, or for the time of the loop's clock."""
-        timer = self._loop.call_at(ends_at, self.expire)
+        timer = self._loop.call_at(ends_at, self.look_again)
         try:
             await self._changed
         finally:

@@ -24,7 +24,7 @@ from tidelog_core.metadata.records import put
 from tidelog_core.metadata.share_partitions import SharePartitionRecord
 from tidelog_core.metadata.store import MetadataStore
 
-from tidelog_node.replica import WAKE_BYTES, AppendWaiter, Replica
+from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.share.state import SharePartitionState
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class SharePartition:
         self.state = state
         self.replica = replica
         self.leader_epoch = replica.leader_epoch
-        self.waiters: dict[AppendWaiter, None] = {}  # in the order in which they came
+        self.waiters: dict[ReplicaWaiter, None] = {}  # in the order in which they came
         self.members: set[str] = set()  # with a session that has the partition
         self.is_reading = False  # from the tier, which nobody else may do meanwhile
         self.problem: TidelogError | None = None  # why this is not used any more
@@ -107,7 +107,7 @@ class SharePartition:
     def wake(self) -> None:
         """Make everyone who waits for records look again."""
         for waiter in tuple(self.waiters):
-            waiter.on_append(WAKE_BYTES)
+            waiter.look_again()
 
     def end(self, problem: TidelogError) -> None:
         """Be used no more. Idempotent. What is being written is written to its end."""
