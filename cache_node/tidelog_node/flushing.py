@@ -188,6 +188,11 @@ class Flusher:
         except OSError:
             log.fail_flush(pending)
             raise
+        except BaseException:
+            # A flush that stayed begun would let no other one begin, and all after it would
+            # seem to have nothing to do. Nothing is known of the disk: the next tries again.
+            log.give_up_flush(pending)
+            raise
         log.finish_flush(pending)
         replica.note_changed()  # What is flushed may be copied, and compacted.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -294,5 +295,25 @@ def test_the_loops_over_logs_survive_a_log_that_breaks_them(
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_flush_that_breaks_in_any_way_keeps_no_later_one_from_the_disk(tmp_path: Path) -> None:
+    """Records are acknowledged on the word of a flush: one that did nothing must not give it."""
+
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create()
+            replica.append(bytearray(a_batch(b"x")))
+            broken = ThreadPoolExecutor(1)
+            broken.shutdown()
+            one.flusher._executor, executor = broken, one.flusher._executor
+            with pytest.raises(RuntimeError, match="after shutdown"):
+                await one.flusher.flush(replica)
+            assert not replica.is_in_trouble
+            one.flusher._executor = executor
+            await one.flusher.flush(replica)
+            assert replica.log.recovery_point == replica.log.log_end_offset == 1
 
     asyncio.run(run())

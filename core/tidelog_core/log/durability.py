@@ -119,6 +119,11 @@ class Durability:
             self._pending = None
         self._local.go_offline()
 
+    def give_up(self, pending: PendingFlush) -> None:
+        """Let the next flush do all of it again, whether it has run, is running or never will."""
+        if pending is self._pending:
+            self.cancel()
+
     def flush(self, up_to: int | None) -> None:
         """Flush below ``up_to``, at once. Raises ``StorageError``; the log is offline then."""
         self.cancel()

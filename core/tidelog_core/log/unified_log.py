@@ -845,9 +845,9 @@ class UnifiedLog:
     def begin_flush(self, up_to: int | None = None) -> PendingFlush | None:
         """Begin a flush below ``up_to`` whose blocking part runs on any thread.
 
-        The caller runs ``PendingFlush.run`` there and then calls ``finish_flush`` or,
-        after an ``OSError``, ``fail_flush``, here. None if there is nothing to flush
-        or another flush is under way.
+        The caller runs ``PendingFlush.run`` there and then calls ``finish_flush`` here, or
+        ``fail_flush`` after an ``OSError``, or ``give_up_flush`` after anything else. None if
+        there is nothing to flush or another flush is under way.
         """
         self._local.check_online()
         self._cleaning.settle()
@@ -860,6 +860,10 @@ class UnifiedLog:
     def fail_flush(self, pending: PendingFlush) -> None:
         """Take the log offline after a flush that has failed, unless only space was missing."""
         self._durability.fail(pending)
+
+    def give_up_flush(self, pending: PendingFlush) -> None:
+        """Leave all of a flush to the next one: it has ended, and the disk is not the reason."""
+        self._durability.give_up(pending)
 
     def update_config(self, config: TopicConfig) -> None:
         """Take new settings; they hold from the next call on."""
