@@ -283,6 +283,9 @@ class PartitionReader:
                 log_start_offset=wanted.log_start_offset,
                 contact=reading.contact,
             )
+        # After its position is noted: who has all of a broken log may have to lead with it. Before
+        # anything else: at the very end nothing is read that would find out.
+        log.check_online()
         end_offset = log.log_end_offset
         is_first = reading.size_bytes == 0
         if wanted.offset == end_offset or (bytes_max <= 0 and not is_first):

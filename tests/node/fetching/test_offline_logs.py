@@ -10,8 +10,9 @@ import pytest
 from tidelog_core.errors import ErrorCode
 from tidelog_core.log.unified_log import UnifiedLog
 
-from tests.node.fetching.session_world import fetch_world, is_waiting
+from tests.node.fetching.session_world import SessionClient, fetch_world, is_waiting
 from tests.node.fetching.test_session_fetches import settled_client
+from tests.node.wire_client import a_batch
 
 SECONDS_MAX = 20.0
 WAIT_MS = 60_000
@@ -39,6 +40,46 @@ def test_a_consumer_that_waits_is_told_at_once(tmp_path: Path, failure: str) -> 
                 client.take(await reply)  # type: ignore[misc]
             key = world.key("t", 1, by_id=True)
             assert client.errors == {key: ErrorCode.kafka_storage_error}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_follower_that_has_the_whole_log_is_told_at_once(tmp_path: Path, failure: str) -> None:
+    """Nothing is left to read there, so reading does not find out."""
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", partitions=3)
+            follower = await settled_client(world, "t", 3, replica_id=2)
+            reply = world.handler.handle(
+                follower.next_request(max_wait_ms=WAIT_MS), follower.version, 1
+            )
+            assert is_waiting(reply)
+            FAILURES[failure](world.replica("t", 1).log)
+            async with asyncio.timeout(SECONDS_MAX):
+                follower.take(await reply)  # type: ignore[misc]
+            key = world.key("t", 1, by_id=True)
+            assert follower.errors == {key: ErrorCode.kafka_storage_error}
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_at_the_end_of_an_offline_log_counts_as_in_sync(tmp_path: Path) -> None:
+    """What the leader has acknowledged is there, and it may have to lead."""
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t")
+            replica = world.replica("t")
+            replica.append(memoryview(bytearray(a_batch(b"v"))))
+            replica.log._local.go_offline()
+            for broker_id in (2, 3):
+                follower = SessionClient(world, by_id=True, replica_id=broker_id)
+                follower.want(world.key("t", 0, by_id=True), 1, leader_epoch=0)
+                await follower.fetch()
+                assert list(follower.errors.values()) == [ErrorCode.kafka_storage_error]
+            assert replica.log.high_watermark == 1
 
     asyncio.run(scenario())
 
