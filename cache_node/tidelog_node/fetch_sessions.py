@@ -30,6 +30,8 @@ session without dirty partitions, visits nothing. The rules:
 - Of more dirty partitions than one request may name, so many are looked at in one turn of the
   loop. If they have news the request is answered with it, else the next ones are looked at. Those
   that stay dirty go behind the others.
+- An answer has records of no more partitions than the client can name in its next request
+  (``records_max``): one whose next offset is not named is sent the same records again.
 - A follower's partition is not settled before it is in the ISR: each request says again that it
   wants in.
 - A better replica for a consumer (KIP-392) is looked for when a partition is looked at. Where
@@ -299,6 +301,9 @@ class FetchSessions:
         self._session_partitions_max = session_partitions_max
         # As many partitions as a request may name are looked at at once, and then the others.
         self.looks_max = session_partitions_max
+        # Of an answer, with records: the client has to name each of them in its next request,
+        # among others and with its topic. Those of one that it could not name would come again.
+        self.records_max = max(1, session_partitions_max * 2 // 5)
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the last used last
         self._of_followers: dict[int, FetchSession] = {}  # by broker id
         # What another client's new session may replace, and what a follower's may.

@@ -318,6 +318,7 @@ class SessionFetch(ServedFetch):
         found: list[FetchResult] = []
         visited: list[SessionPartition] = []
         has_news = False
+        left_count = serving.sessions.records_max
         # A list, for to note a follower's fetch may mark others.
         for partition in list(islice(session.dirty, count)):
             name, wanted = partition.topic, partition.wanted
@@ -326,6 +327,10 @@ class SessionFetch(ServedFetch):
                 replica = reader.followed(name, wanted.partition, request, version)
             result = reader.read(reading, name, wanted, replica, found)
             partition_has_news = partition.has_news(result)
+            if result.records is not None:
+                left_count -= 1
+                if left_count == 0:
+                    reading.bytes_left = 0  # The others are looked at, and their records wait.
             # Afterwards: noting a follower's fetch tells those who watch, and may end that.
             if replica is not None:
                 partition.watch(replica)

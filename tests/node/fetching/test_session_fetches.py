@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import pytest
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.errors import ErrorCode
+from tidelog_core.fetch_session import FetcherSession
 from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
 from tidelog_node.owed_reply import OwedReply
 from tidelog_node.replica import Replica
+from tidelog_node.wire.fetch import FetchPartition
 
-from tests.node.fetching.session_world import FetchWorld, SessionClient, fetch_world
+from tests.node.fetching.session_world import FetchWorld, Key, SessionClient, fetch_world
 from tests.node.wire_client import a_batch
 
 NOT_FOUND = ErrorCode.fetch_session_id_not_found
@@ -112,7 +115,50 @@ def test_a_request_looks_at_no_more_partitions_than_it_may_name(tmp_path: Path) 
                     await follower.fetch(max_wait_ms=WAIT_MS)
                     counts.append(len(follower.answered))
                 assert max(counts) <= 5
-                assert len(counts) <= 6
+                assert len(counts) <= 8  # with records of two partitions each
+
+    asyncio.run(scenario())
+
+
+def test_records_of_more_partitions_than_a_follower_names_at_once_are_sent_once(
+    tmp_path: Path,
+) -> None:
+    """One whose next offset is not named would have its records sent again."""
+    count, elements_max = 60, 50
+
+    async def scenario() -> None:
+        async with fetch_world(tmp_path, socket_request_max_partitions=elements_max) as world:
+            await world.create_topic("t", partitions=count)
+            keys = [world.key("t", index, by_id=True) for index in range(count)]
+            follower = SessionClient(world, by_id=True, replica_id=2)
+            session: FetcherSession[Key, FetchPartition] = FetcherSession(
+                new_max=5, named_max=elements_max // 2, clock_s=time.monotonic
+            )
+            for key in keys:
+                follower.want(key, 0, leader_epoch=0)
+                session.want(key, follower.wanted[key])
+            sent = 0
+            for end_offset in (0, 1, 2, 3):
+                while any(wanted.offset < end_offset for wanted in follower.wanted.values()) or (
+                    session.has_news
+                ):
+                    fetch = session.next_fetch()
+                    assert fetch is not None
+                    topics = [(key[0], [wanted]) for key, wanted in fetch.named]
+                    request = follower.request(
+                        topics, [], session=(fetch.session_id, fetch.session_epoch)
+                    )
+                    reply = world.handler.handle(request, follower.version, 1)
+                    error = follower.take(reply if isinstance(reply, list) else await reply)
+                    assert session.on_answer(
+                        ErrorCode(error), follower.session_id, follower.answered
+                    )
+                    for key, answer in follower.answered.items():
+                        sent += bool(answer.records)
+                        session.want(key, follower.wanted[key])
+                assert sent == end_offset * count
+                for index in range(count):
+                    append(world.replica("t", index))
 
     asyncio.run(scenario())
 
