@@ -385,7 +385,7 @@ class SegmentMeta:
     @property
     def item_id(self) -> ItemKey:
         """Where the item lies."""
-        key = f"{segment_key_from(self.base_offset)}-{self.segment_id}"
+        key = _segment_key(self.base_offset, self.segment_id)
         return ItemKey(segment_collection(self.topic_id, self.partition), key)
 
     def to_body(self) -> Body:
@@ -435,7 +435,10 @@ class SegmentMeta:
             version=item.version,
         )
         fields.finish()
-        if record.item_id != item.id:
+        # As they are spelled, which is what they were read from: of many segments that is less.
+        key = _segment_key(record.base_offset, str(item.body["segment_id"]))
+        collection = segment_collection(str(item.body["topic_id"]), record.partition)
+        if (item.id.collection, item.id.key) != (collection, key):
             raise fields.error(f"holds another segment: {record.item_id.key}")
         return record
 
@@ -602,7 +605,7 @@ def partition_key(topic_id: UUID, partition: int) -> ItemKey:
     return ItemKey(partition_collection(topic_id), f"{partition:010d}")
 
 
-def segment_collection(topic_id: UUID, partition: int) -> str:
+def segment_collection(topic_id: UUID | str, partition: int) -> str:
     """Return the collection of a partition's tiered segments."""
     return f"{SEGMENT_COLLECTION_PREFIX}{topic_id}:{partition}"
 
@@ -610,6 +613,10 @@ def segment_collection(topic_id: UUID, partition: int) -> str:
 def segment_key_from(offset: int) -> str:
     """Return the key in a segment collection from which on the segments begin at or above it."""
     return f"{offset:020d}"
+
+
+def _segment_key(base_offset: int, segment_id: UUID | str) -> str:
+    return f"{segment_key_from(base_offset)}-{segment_id}"
 
 
 def deleted_topic_key(topic_id: UUID) -> ItemKey:

@@ -135,6 +135,14 @@ def test_a_field_of_another_type_is_refused_and_named(record: Any) -> None:
         (RECORDS[8], {"state": "copied"}),
         (RECORDS[8], {"base_offset": 11}),
         (RECORDS[8], {"leader_epochs": [[1, 2, 3]]}),
+        (RECORDS[8], {"leader_epochs": [[1, 2**63]]}),
+        (RECORDS[8], {"leader_epochs": [[True, 0]]}),
+        (RECORDS[8], {"created_ms": -(2**63) - 1}),
+        (RECORDS[8], {"segment_id": str(UUID(int=12)).replace("-", "")}),
+        (RECORDS[8], {"segment_id": str(UUID(int=12)).replace("c", "C")}),
+        (RECORDS[8], {"topic_id": str(UUID(int=12))}),
+        (RECORDS[8], {"partition": 99}),
+        (RECORDS[8], {"base_offset": 1}),
     ],
 )
 def test_a_value_out_of_bounds_is_refused(record: Any, changed: dict[str, Any]) -> None:
