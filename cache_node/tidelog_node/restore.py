@@ -28,14 +28,15 @@ from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
 from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Partition, SegmentMeta, Topic, segment_collection
+from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.contents import read_tier
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
-from tidelog_core.tier.planning import finished_segments, tiered_end_offset
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tidelog_node.log_directories import LogDirectories
 
@@ -142,10 +143,10 @@ async def _lay_start(
 
     ``None`` where nothing is tiered. Raises ``CorruptItem``.
     """
-    items = await store.list(segment_collection(partition.topic_id, partition.partition))
-    segments = finished_segments(SegmentMeta.from_item(item) for item in items)
-    end_offset = tiered_end_offset(segments, partition.log_start_offset)
-    if end_offset == partition.log_start_offset:
+    segments = (await read_tier(store, partition.topic_id, partition.partition)).finished
+    end_offset = segments.tiered_end(partition.log_start_offset)
+    last = segments.ending_at(end_offset)
+    if end_offset == partition.log_start_offset or last is None:
         return None
     directory = directories.claim(held.partition, held.topic_id)
     _write_checkpoints(directory, partition.log_start_offset, end_offset, segments)
@@ -153,7 +154,7 @@ async def _lay_start(
         "log lost, goes on where the tier ends",
         extra={"partition": str(held.partition), "offset": end_offset},
     )
-    return directory, next(s for s in reversed(segments) if s.end_offset == end_offset)
+    return directory, last
 
 
 async def _lay_producers(
@@ -170,7 +171,7 @@ async def _lay_producers(
 
 
 def _write_checkpoints(
-    directory: Path, log_start_offset: int, end_offset: int, segments: Sequence[SegmentMeta]
+    directory: Path, log_start_offset: int, end_offset: int, segments: TieredSegments
 ) -> None:
     """Write the checkpoints that an empty log at ``end_offset`` opens with."""
     starts: dict[int, int] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from kio.schema.list_offsets.v9 import request as list_request
 from kio.schema.list_offsets.v9 import response as list_response
@@ -19,7 +19,6 @@ from tidelog_core.log.producer_snapshot import CorruptSnapshot
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.message_reader import read_message
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import (
     Action,
@@ -33,6 +32,7 @@ from tidelog_core.replication.tier_start import (
     start_before_following,
     start_before_leading,
 )
+from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_core.wire_messages import build, write_message
 
 from tidelog_node.follower.connection import LeaderConnection
@@ -122,13 +122,13 @@ class CatchUp:
                 ),
             )
 
-    async def _segments(self, replica: Replica) -> list[SegmentMeta]:
+    async def _segments(self, replica: Replica) -> TieredSegments:
         return await self._history.segments(replica.topic_id, replica.partition.partition)
 
     async def _carry_out(
         self,
         replica: Replica,
-        segments: Sequence[SegmentMeta],
+        segments: TieredSegments,
         decide: Callable[[UnifiedLog], Action | None],
     ) -> None:
         """Do what is decided, if it still is once all that it needs has been read.

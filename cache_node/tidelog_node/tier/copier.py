@@ -51,12 +51,7 @@ from tidelog_core.tier.keys import (
     topic_manifest_key,
 )
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest, log_start_object
-from tidelog_core.tier.planning import (
-    finished_segments,
-    select_copies,
-    select_leftovers,
-    tiered_end_offset,
-)
+from tidelog_core.tier.planning import select_copies, select_leftovers
 
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.led_partition import LedPartition, TieredReplica
@@ -114,11 +109,11 @@ class Copier:
         the tier, and what the stores raise.
         """
         leadership = led.leadership
-        metas = await self._catalog.segments_of(leadership.topic_id, leadership.partition)
+        tier = await led.remote.reload()
         under_way = set() if led.under_way is None else {led.under_way[1].segment_id}
         led.deleting.clear()
         now_ms = self._clock_ms()
-        for leftover in select_leftovers(metas, under_way=under_way, now_ms=now_ms):
+        for leftover in select_leftovers(tier.unfinished, under_way=under_way, now_ms=now_ms):
             if leftover.state is SegmentState.DELETE_STARTED:
                 led.deleting[leftover.segment_id] = leftover  # retention ends it in its time
                 continue
@@ -126,7 +121,7 @@ class Copier:
             # Nobody was ever pointed at it.
             await self.delete(led, await self.start_deletion(led, leftover, AT_ONCE))
         log = led.replica.log
-        tiered_end = tiered_end_offset(finished_segments(metas), log.log_start_offset)
+        tiered_end = tier.finished.tiered_end(log.log_start_offset)
         if tiered_end > log.log_end_offset:
             # What another leader has added says nothing of this log.
             await self._catalog.require_leads(leadership)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.tier_start import TierEnd
 from tidelog_core.tier.keys import segment_keys
-from tidelog_core.tier.planning import finished_segments, tiered_end_offset
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.segment_catalog import SegmentCatalog
@@ -33,12 +31,12 @@ class TierHistory:
         self._indexes = indexes
         self._view = view
 
-    async def segments(self, topic_id: UUID, partition: int) -> list[SegmentMeta]:
-        """Return the segments that may be read, by base offset. Raises ``StoreUnavailable``."""
-        return finished_segments(await self._catalog.segments_of(topic_id, partition))
+    async def segments(self, topic_id: UUID, partition: int) -> TieredSegments:
+        """Return the segments that may be read. Raises ``StoreUnavailable``."""
+        return (await self._catalog.contents(topic_id, partition)).finished
 
     async def past(
-        self, partition: TopicPartition, segments: Sequence[SegmentMeta], offset: int
+        self, partition: TopicPartition, segments: TieredSegments, offset: int
     ) -> LogPast:
         """Return what ``segments`` say of the log up to ``offset``.
 
@@ -49,7 +47,7 @@ class TierHistory:
             for epoch, start_offset in segment.leader_epochs:
                 if start_offset < offset:
                     epochs.setdefault(epoch, start_offset)
-        last = next((s for s in reversed(segments) if s.end_offset == offset), None)
+        last = segments.ending_at(offset)
         snapshot: bytes | None = None
         if last is not None:
             keys = segment_keys(self._view.image.cluster_id, partition.topic, last)
@@ -58,13 +56,10 @@ class TierHistory:
         return LogPast(tuple(sorted(epochs.items())), snapshot or None)
 
 
-def tier_end(segments: Sequence[SegmentMeta], log_start_offset: int) -> TierEnd | None:
+def tier_end(segments: TieredSegments, log_start_offset: int) -> TierEnd | None:
     """Return where the tier ends without gaps, ``None`` where it has nothing."""
-    end_offset = tiered_end_offset(segments, log_start_offset)
-    if end_offset <= log_start_offset:
+    end_offset = segments.tiered_end(log_start_offset)
+    last = segments.ending_at(end_offset)
+    if end_offset <= log_start_offset or last is None:
         return None
-    last = max(
-        (segment for segment in segments if segment.end_offset == end_offset),
-        key=lambda segment: segment.base_offset,
-    )
     return TierEnd(end_offset, last.leader_epochs[-1][0], log_start_offset)

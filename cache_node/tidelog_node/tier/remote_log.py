@@ -28,6 +28,7 @@ from tidelog_core.errors import ObjectNotFound, OffsetOutOfRange
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import FileSlice, ReadableFile, TopicPartition
+from tidelog_core.tier.contents import TierContents
 from tidelog_core.tier.index_file import BatchRow, BatchTable, IndexFile
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
 from tidelog_core.tier.planning import finished_segments
@@ -138,14 +139,23 @@ class RemoteLog:
     async def segments(self) -> TieredSegments:
         """Return the segments that may be read; from memory once loaded."""
         async with self._loading:
-            while self._segments is None:
-                number = self._invalidations
-                metas = await self._reader.catalog.segments_of(
-                    self._topic_id, self._partition.partition
-                )
-                if number == self._invalidations:  # Else they may have been read too early.
-                    self._segments = TieredSegments(metas)
-            return self._segments
+            return (await self._load()).finished if self._segments is None else self._segments
+
+    async def reload(self) -> TierContents:
+        """Read the metadata of all segments again, and return it."""
+        self.invalidate()
+        async with self._loading:
+            return await self._load()
+
+    async def _load(self) -> TierContents:
+        while True:
+            number = self._invalidations
+            contents = await self._reader.catalog.contents(
+                self._topic_id, self._partition.partition
+            )
+            if number == self._invalidations:  # Else they may have been read too early.
+                self._segments = contents.finished
+                return contents
 
     async def _newer_segments(self) -> TieredSegments:
         """Return the same with those that were copied since behind the last one."""
@@ -185,12 +195,11 @@ class RemoteLog:
         What is cached of those that are no longer read goes. Raises what the store and the
         client raise, once readers begin anew.
         """
-        known = tuple(self._segments or ())
-        self.invalidate()
+        known = self._segments or TieredSegments()
         self._cursors.clear()
-        metas = await self._reader.catalog.segments_of(self._topic_id, self._partition.partition)
-        kept = {meta.segment_id for meta in finished_segments(metas)}
-        gone = {m.segment_id: m for m in (*metas, *known) if m.segment_id not in kept}
+        contents = await self.reload()
+        replaced = known.without(contents.finished)
+        gone = {meta.segment_id: meta for meta in (*contents.unfinished, *replaced)}
         for segment_id in gone:
             self._reader.indexes.forget(segment_id)
         keys = map(self._keys, gone.values())

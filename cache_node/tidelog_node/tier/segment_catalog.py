@@ -22,6 +22,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, segment_key_from
 from tidelog_core.metadata.store import Item, KeyRange, MetadataStore, Write
 from tidelog_core.retention.deletion import as_doomed, drop_segments, read_segments
+from tidelog_core.tier.contents import TierContents, read_tier
 from tidelog_core.tier.tiered_segments import TieredSegments
 
 CONFLICT_RETRIES_MAX = 10
@@ -47,9 +48,9 @@ class SegmentCatalog:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def segments_of(self, topic_id: UUID, partition: int) -> list[SegmentMeta]:
-        """Return all of the partition's segments in any state, by base offset."""
-        return await read_segments(self._store, topic_id, partition)
+    async def contents(self, topic_id: UUID, partition: int) -> TierContents:
+        """Return all of the partition's segments in any state."""
+        return await read_tier(self._store, topic_id, partition)
 
     async def segments_from(self, topic_id: UUID, partition: int, offset: int) -> list[SegmentMeta]:
         """Return those of the partition's segments that begin at or above the offset."""
@@ -70,7 +71,7 @@ class SegmentCatalog:
         tiered = TieredSegments([*before, *await self.segments_from(topic_id, partition, offset)])
         end = tiered.tiered_end(offset)
         if tiered.last is not None and tiered.last.base_offset > end:
-            return TieredSegments(await self.segments_of(topic_id, partition)).tiered_end(offset)
+            return (await self.contents(topic_id, partition)).finished.tiered_end(offset)
         return end
 
     async def require_leads(self, leadership: Leadership) -> None:

@@ -49,7 +49,6 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.rewriting.choice import compacted_end
-from tidelog_core.tier.planning import finished_segments
 
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient, WorkerCommand
@@ -210,10 +209,10 @@ class TierService:
         store raises.
         """
         number = replica.partition.partition
-        metas = await self._catalog.segments_of(replica.topic_id, number)
-        if not metas and not replica.config.remote_storage_enable:
+        contents = await self._catalog.contents(replica.topic_id, number)
+        if not contents and not replica.config.remote_storage_enable:
             return None
-        return compacted_end(finished_segments(metas))
+        return compacted_end(contents.finished)
 
     @contextlib.asynccontextmanager
     async def holding_copies(self, replica: TieredReplica) -> AsyncIterator[None]:

@@ -8,7 +8,7 @@ its oldest dirty record has waited for ``max.compaction.lag.ms``; what is younge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidelog_core.compaction.selection import Dirtiness
@@ -63,20 +63,26 @@ def choose_compaction(
     )
 
 
-def compacted_end(segments: Sequence[SegmentMeta]) -> int:
+def compacted_end(segments: Iterable[SegmentMeta]) -> int:
     """Return the offset below which no key has two records in the tier, 0 where it is empty.
 
     ``segments`` are the finished ones, by base offset. Rounds of compaction go through them in
     that order, so one that it has been through says so of all before it.
     """
-    first_dirty = _first_dirty(segments)
-    if first_dirty is None:
-        return max((segment.end_offset for segment in segments), default=0)
-    return max(first_dirty.base_offset, first_dirty.compacted_up_to)
+    end_offset = 0
+    for segment in segments:
+        if _is_dirty(segment):
+            return max(segment.base_offset, segment.compacted_up_to)
+        end_offset = max(end_offset, segment.end_offset)
+    return end_offset
 
 
 def _first_dirty(segments: Sequence[SegmentMeta]) -> SegmentMeta | None:
-    return next((one for one in segments if one.compacted_up_to < one.end_offset), None)
+    return next(filter(_is_dirty, segments), None)
+
+
+def _is_dirty(segment: SegmentMeta) -> bool:
+    return segment.compacted_up_to < segment.end_offset
 
 
 def _is_young(segment: SegmentMeta, config: TopicConfig, now_ms: int) -> bool:

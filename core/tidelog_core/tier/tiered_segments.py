@@ -5,7 +5,8 @@ for the others: a segment is added behind the last one or taken away before the 
 constant time, and found by offset or by time in logarithmic time. Whatever else changes
 (a segment that begins below the last one's end, one that is replaced) costs one pass.
 
-    _metas[_first:]     ascending by base offset, then by end offset
+    _packed[_first:]    the segments, ascending by base offset, then by end offset
+    _bases[i]           the base offset of a segment
     _ends[i]            the greatest end offset of the segments up to i
     _newest_ms[i]       the greatest timestamp of them
     _held_bytes[i]      their bytes, each stretch of offsets counted once
@@ -14,6 +15,9 @@ constant time, and found by offset or by time in logarithmic time. Whatever else
 Where segments overlap, because another leader has rolled elsewhere, the one that begins first
 counts for the bytes: it goes first, and of the next one only the rest counts, with the part of
 its bytes that this is of its offsets: where in it the rest begins only its index knows.
+
+Each takes a quarter of a kilobyte, and is made a ``SegmentMeta`` when somebody asks for it. Those
+that readers ask for again and again stay made.
 """
 
 from __future__ import annotations
@@ -21,11 +25,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from uuid import UUID
 
 from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.tier.packed_segments import pack_segment, unpack_extent, unpack_id, unpack_segment
 from tidelog_core.tier.planning import finished_segments
 
 DROPPED_MIN = 64  # segments taken from the front before the lists are cut
+UNPACKED_COUNT_MAX = 64  # segments that were looked up and stay unpacked
+_NOBODY = UUID(int=0)  # the topic while there is no segment
 
 
 class TieredSegments:
@@ -36,34 +44,45 @@ class TieredSegments:
     """
 
     __slots__ = (
+        "_bases",
         "_dropped_bytes",
         "_ends",
         "_first",
         "_gap_bases",
         "_held_bytes",
-        "_metas",
         "_newest_ms",
+        "_packed",
+        "_partition",
+        "_topic_id",
+        "_unpacked",
     )
 
     def __init__(self, metas: Iterable[SegmentMeta] = ()) -> None:
         """Take the partition's segments, in any order; those that are not finished are left out."""
-        self._set(finished_segments(metas))
+        self._topic_id, self._partition = _NOBODY, 0
+        self._unpacked: dict[bytes, SegmentMeta] = {}
+        self._set(())
+        self.extend(metas)
 
     def __len__(self) -> int:
-        return len(self._metas) - self._first
+        return len(self._packed) - self._first
 
     def __iter__(self) -> Iterator[SegmentMeta]:
         return self._from(self._first)
 
+    def __contains__(self, segment: SegmentMeta) -> bool:
+        """Whether the segment is one of these, in whatever state it is by now."""
+        return self._find(segment) is not None
+
     @property
     def first(self) -> SegmentMeta | None:
         """The segment that begins first, if there is any."""
-        return self._metas[self._first] if len(self) else None
+        return self._at(self._first) if len(self) else None
 
     @property
     def last(self) -> SegmentMeta | None:
         """The segment that begins last, if there is any."""
-        return self._metas[-1] if len(self) else None
+        return self._at(-1) if len(self) else None
 
     @property
     def end_offset(self) -> int:
@@ -72,24 +91,39 @@ class TieredSegments:
 
     def add(self, segment: SegmentMeta) -> None:
         """Add a finished segment, unless it is one of these already."""
-        if self._find(segment) is not None:
-            return
-        last = self.last
-        if last is None or (last.base_offset, last.end_offset) <= _order(segment):
-            self._append(segment)
-        else:
-            self._set(sorted((*self, segment), key=_order))
+        self.extend((segment,))
+
+    def extend(self, metas: Iterable[SegmentMeta]) -> None:
+        """Add the finished ones of the segments that are not here yet."""
+        late: list[bytes] = []
+        for segment in finished_segments(metas):
+            may_be_here = len(self) > 0 and segment.base_offset <= self._bases[-1]
+            if may_be_here and segment in self:
+                continue
+            self._topic_id, self._partition = segment.topic_id, segment.partition
+            packed = pack_segment(segment)
+            if may_be_here and _order(packed) < _order(self._packed[-1]):
+                late.append(packed)
+            else:
+                self._append(packed)
+        if late:
+            self._set(sorted((*self._packed[self._first :], *late), key=_order))
 
     def remove(self, segment: SegmentMeta) -> None:
         """Take a segment away, if it is one of these."""
         at = self._find(segment)
         if at is None:
             return
-        follows = at + 1 == len(self._metas) or self._metas[at + 1].base_offset >= self._ends[at]
+        follows = at + 1 == len(self._packed) or self._bases[at + 1] >= self._ends[at]
         if at == self._first and follows:
             self._drop_first()
         else:
-            self._set([meta for meta in self if meta.segment_id != segment.segment_id])
+            self._set((*self._packed[self._first : at], *self._packed[at + 1 :]))
+
+    def without(self, others: TieredSegments) -> list[SegmentMeta]:
+        """Return those of the segments that are not among the others."""
+        differing = set(self._packed[self._first :]).difference(others._packed)
+        return [segment for segment in map(self._unpack, differing) if segment not in others]
 
     def locate(self, offset: int) -> SegmentMeta | None:
         """Return the segment to read ``offset`` from, or ``None`` where none holds it.
@@ -97,10 +131,10 @@ class TieredSegments:
         Where several do, the one with the greatest base offset: later ones follow it
         without going back.
         """
-        at = bisect_right(self._metas, offset, self._first, key=_base_offset) - 1
+        at = bisect_right(self._bases, offset, self._first) - 1
         while at >= self._first and self._ends[at] > offset:
-            if self._metas[at].end_offset > offset:
-                return self._metas[at]
+            if _end_offset(self._packed[at]) > offset:
+                return self._at(at)
             at -= 1
         return None
 
@@ -110,18 +144,27 @@ class TieredSegments:
 
     def before(self, base_offset: int) -> SegmentMeta | None:
         """Return the last segment that begins below the offset, or ``None``."""
-        at = bisect_left(self._metas, base_offset, self._first, key=_base_offset) - 1
-        return self._metas[at] if at >= self._first else None
+        at = bisect_left(self._bases, base_offset, self._first) - 1
+        return self._at(at) if at >= self._first else None
+
+    def ending_at(self, end_offset: int) -> SegmentMeta | None:
+        """Return the last segment that ends at the offset, or ``None``."""
+        found = None
+        at = bisect_left(self._ends, end_offset, self._first)
+        while at < len(self._bases) and self._bases[at] < end_offset:
+            if _end_offset(self._packed[at]) == end_offset:
+                found = at
+            at += 1
+        return None if found is None else self._at(found)
 
     def tiered_end(self, log_start_offset: int) -> int:
         """Return the offset up to which every record from the log start on is in the tier."""
-        first = self.first
-        if first is None or first.base_offset > log_start_offset:
+        if not len(self) or self._bases[self._first] > log_start_offset:
             return log_start_offset
         gap = bisect_right(self._gap_bases, log_start_offset)
         if gap == len(self._gap_bases):
             return max(log_start_offset, self._ends[-1])
-        at = bisect_left(self._metas, self._gap_bases[gap], self._first, key=_base_offset)
+        at = bisect_left(self._bases, self._gap_bases[gap], self._first)
         return max(log_start_offset, self._ends[at - 1])
 
     def below(self, offset: int) -> list[SegmentMeta]:
@@ -155,97 +198,118 @@ class TieredSegments:
         if not len(self):
             return None
         at = bisect_left(self._newest_ms, self._newest_ms[-1], self._first)
-        found = self._metas[at]
+        found = self._at(at)
         if found.max_timestamp_ms == self._newest_ms[-1] and found.end_offset > start_offset:
             return found
-        left = [
-            segment for segment in self.above(start_offset) if segment.end_offset > start_offset
-        ]
-        return max(left, key=lambda segment: segment.max_timestamp_ms, default=None)
+        return max(
+            self.above(start_offset), key=lambda segment: segment.max_timestamp_ms, default=None
+        )
 
     def bytes_above(self, offset: int) -> int:
         """Return the bytes of the segments that reach above the offset, each stretch once."""
         at = bisect_right(self._ends, offset, self._first)
-        if at == len(self._metas):
+        if at == len(self._packed):
             return 0
         return self._held_bytes[-1] - (self._held_bytes[at - 1] if at else self._dropped_bytes)
 
     def parts_above(self, offset: int) -> Iterator[tuple[SegmentMeta, int]]:
         """Yield the segments that reach above the offset, and from which offset each counts."""
-        metas, ends = self._metas, self._ends
+        packed, ends = self._packed, self._ends
         at = bisect_right(ends, offset, self._first)
-        while at < len(metas):
-            segment, end = metas[at], ends[at - 1] if at else 0
-            if segment.end_offset > end:
+        while at < len(packed):
+            end = ends[at - 1] if at else 0
+            if _end_offset(packed[at]) > end:
+                segment = self._unpack(packed[at])
                 yield segment, max(segment.base_offset, end)
             at += 1
 
+    def _at(self, at: int) -> SegmentMeta:
+        """Return a segment that is likely to be asked for again."""
+        packed = self._packed[at]
+        found = self._unpacked.get(packed)
+        if found is None:
+            if len(self._unpacked) == UNPACKED_COUNT_MAX:
+                self._unpacked.clear()
+            found = self._unpacked[packed] = self._unpack(packed)
+        return found
+
+    def _unpack(self, packed: bytes) -> SegmentMeta:
+        return unpack_segment(packed, self._topic_id, self._partition)
+
     def _find(self, segment: SegmentMeta) -> int | None:
-        order = _order(segment)
-        at = bisect_left(self._metas, order, self._first, key=_order)
-        while at < len(self._metas) and _order(self._metas[at]) == order:
-            if self._metas[at].segment_id == segment.segment_id:
+        base_offset = segment.base_offset
+        at = bisect_left(self._bases, base_offset, self._first)
+        while at < len(self._bases) and self._bases[at] == base_offset:
+            if unpack_id(self._packed[at]) == segment.segment_id.bytes:
                 return at
             at += 1
         return None
 
     def _from(self, at: int) -> Iterator[SegmentMeta]:
         # The lists only grow; whatever else changes makes new ones.
-        metas = self._metas
-        while at < len(metas):
-            yield metas[at]
+        packed = self._packed
+        while at < len(packed):
+            yield self._unpack(packed[at])
             at += 1
 
-    def _set(self, ordered: list[SegmentMeta]) -> None:
-        self._metas: list[SegmentMeta] = []
+    def _set(self, ordered: Iterable[bytes]) -> None:
+        self._packed: list[bytes] = []
         self._first = 0
+        self._bases = array("q")
         self._ends = array("q")
         self._newest_ms = array("q")
         self._held_bytes = array("q")
         self._dropped_bytes = 0
         self._gap_bases = array("q")
-        for segment in ordered:
-            self._append(segment)
+        for packed in ordered:
+            self._append(packed)
 
-    def _append(self, segment: SegmentMeta) -> None:
-        has_some = bool(self._metas)
+    def _append(self, packed: bytes) -> None:
+        base_offset, end_offset, size_bytes, max_timestamp_ms = unpack_extent(packed)
+        has_some = bool(self._packed)
         end = self._ends[-1] if has_some else 0
-        if segment.base_offset > end:
-            self._gap_bases.append(segment.base_offset)
+        if base_offset > end:
+            self._gap_bases.append(base_offset)
         held = self._held_bytes[-1] if has_some else 0
-        newest_ms = self._newest_ms[-1] if has_some else segment.max_timestamp_ms
-        self._metas.append(segment)
-        self._ends.append(max(end, segment.end_offset))
-        self._newest_ms.append(max(newest_ms, segment.max_timestamp_ms))
-        self._held_bytes.append(held + bytes_from(segment, end))
+        newest_ms = self._newest_ms[-1] if has_some else max_timestamp_ms
+        self._packed.append(packed)
+        self._bases.append(base_offset)
+        self._ends.append(max(end, end_offset))
+        self._newest_ms.append(max(newest_ms, max_timestamp_ms))
+        self._held_bytes.append(held + _bytes_from(base_offset, end_offset, size_bytes, end))
 
     def _drop_first(self) -> None:
         self._first += 1
         if not len(self):
-            self._set([])
+            self._set(())
         if self._first < max(DROPPED_MIN, len(self)):
             return
         first, self._first = self._first, 0
         self._dropped_bytes = self._held_bytes[first - 1]
-        self._metas = self._metas[first:]
+        self._packed = self._packed[first:]
+        self._bases = self._bases[first:]
         self._ends = self._ends[first:]
         self._newest_ms = self._newest_ms[first:]
         self._held_bytes = self._held_bytes[first:]
-        stale = bisect_right(self._gap_bases, self._metas[0].base_offset)
+        stale = bisect_right(self._gap_bases, self._bases[0])
         self._gap_bases = self._gap_bases[stale:]
 
 
 def bytes_from(segment: SegmentMeta, offset: int) -> int:
     """Return the bytes of the segment's part from the offset on, by its share of the offsets."""
-    if offset <= segment.base_offset:
-        return segment.size_bytes
-    whole = segment.end_offset - segment.base_offset
-    return segment.size_bytes * max(0, segment.end_offset - offset) // whole
+    return _bytes_from(segment.base_offset, segment.end_offset, segment.size_bytes, offset)
 
 
-def _order(segment: SegmentMeta) -> tuple[int, int]:
-    return segment.base_offset, segment.end_offset
+def _bytes_from(base_offset: int, end_offset: int, size_bytes: int, offset: int) -> int:
+    if offset <= base_offset:
+        return size_bytes
+    return size_bytes * max(0, end_offset - offset) // (end_offset - base_offset)
 
 
-def _base_offset(segment: SegmentMeta) -> int:
-    return segment.base_offset
+def _order(packed: bytes) -> tuple[int, int]:
+    base_offset, end_offset, _, _ = unpack_extent(packed)
+    return base_offset, end_offset
+
+
+def _end_offset(packed: bytes) -> int:
+    return unpack_extent(packed)[1]

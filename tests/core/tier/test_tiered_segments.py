@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.retention.selection import retained_segments, retained_size_bytes
 from tidelog_core.tier.planning import finished_segments, tiered_end_offset
-from tidelog_core.tier.tiered_segments import DROPPED_MIN, TieredSegments
+from tidelog_core.tier.tiered_segments import DROPPED_MIN, UNPACKED_COUNT_MAX, TieredSegments
 
 from tests.core.tier.test_keys import meta
 
@@ -39,6 +40,7 @@ def check(found: TieredSegments, metas: Sequence[SegmentMeta], timestamp_ms: int
             assert at.base_offset == max(
                 m.base_offset for m in ordered if m.base_offset <= offset < m.end_offset
             )
+        assert found.ending_at(offset) == _last([m for m in ordered if m.end_offset == offset])
         assert found.before(offset) == _last([m for m in ordered if m.base_offset < offset])
         assert found.tiered_end(offset) == tiered_end_offset(ordered, offset)
         assert found.below(offset) == [m for m in ordered if m.end_offset <= offset]
@@ -93,6 +95,38 @@ def test_segments_that_come_and_go_are_as_if_they_had_been_there_or_not(
         found.remove(one)  # What is gone is gone.
         left = [m for m in left if m.segment_id != one.segment_id]
         check(found, left, 3)
+
+
+@given(st.lists(segment(), max_size=8), st.lists(segment(), max_size=8), times)
+def test_segments_that_come_in_two_parts_are_as_if_they_had_come_together(
+    first: list[SegmentMeta], second: list[SegmentMeta], timestamp_ms: int
+) -> None:
+    found = TieredSegments(first)
+    found.extend(second)
+    check(found, [*first, *second], timestamp_ms)
+
+
+@given(st.lists(segment(), max_size=8), st.data())
+def test_what_is_not_among_others_is_told_by_the_segments_ids(
+    metas: list[SegmentMeta], data: st.DataObject
+) -> None:
+    others = data.draw(st.lists(st.sampled_from(metas), unique=True)) if metas else []
+    written_again = [dataclasses.replace(one, version=one.version + 1) for one in others]
+    left = TieredSegments(metas).without(TieredSegments(written_again))
+    assert len(left) == len(metas) - len(others)
+    assert {m.segment_id for m in left} == {m.segment_id for m in metas if m not in others}
+    assert all(one in TieredSegments(metas) for one in others)
+
+
+def test_looking_up_the_same_segment_again_makes_nothing_new() -> None:
+    found = TieredSegments(meta(n, n + 1) for n in range(4 * UNPACKED_COUNT_MAX))
+    assert found.locate(7) is found.locate(7)
+    before = found.locate(7)
+    list(found)
+    assert found.locate(7) is before  # Who goes through all of them keeps none.
+    for offset in range(4 * UNPACKED_COUNT_MAX):
+        found.locate(offset)
+    assert found.locate(7) is not before  # So many do not stay.
 
 
 def test_unfinished_segments_are_left_out() -> None:

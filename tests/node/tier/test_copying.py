@@ -9,10 +9,12 @@ import signal
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ALL_KEYS, ANY_VERSION, Item, KeyRange, Write
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.control import (
     ControlType,
@@ -382,5 +384,41 @@ def test_a_topic_without_remote_storage_stays_local(tmp_path: Path) -> None:
             node.produce_segments(replica, 2)
             await asyncio.sleep(0.2)
             assert await node.metas(replica) == []
+
+    asyncio.run(run())
+
+
+def test_a_leader_reads_the_item_of_each_segment_once_when_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To take the tier over, to apply retention, to read and to copy more."""
+    read: list[str] = []
+
+    class CountingStore(SqliteMetadataStore):
+        async def list(
+            self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+        ) -> list[Item]:
+            found = await super().list(collection, prefix=prefix, keys=keys)
+            if collection.startswith(records.SEGMENT_COLLECTION_PREFIX):
+                read.extend(item.id.key for item in found)
+            return found
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica = await node.create_topic(configs={"local.retention.bytes": "0"})
+            node.produce_segments(replica, 5)
+            known = {meta.item_id.key for meta in await node.wait_copied(replica, 5)}
+        monkeypatch.setattr("tests.node.tier.tier_node.SqliteMetadataStore", CountingStore)
+        async with running_node(tmp_path) as node:
+            replica = node.replica()
+            await node.tier.apply_retention()
+            await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+            node.produce_segments(replica, 2)
+
+            async def is_copied() -> bool:
+                return replica.log.tiered_up_to == replica.log.log_end_offset
+
+            await eventually(is_copied)
+            assert sorted(read) == sorted(known)
 
     asyncio.run(run())

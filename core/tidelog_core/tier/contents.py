@@ -1,0 +1,74 @@
+"""What the metadata store says of a partition's tier, read without holding all of it at once.
+
+The items of a hundred thousand segments are 300 MB of objects. They are read in pages, of which
+only the packed segments stay, and others have their turn on the event loop and in the store
+between two pages.
+
+Pages are read one after the other, so a segment that is rewritten between two of them may be
+missing from both as what it was and as what it became. Every swap is committed with the
+partition's rewrite claim: as long as that is another one after the last page than it was before
+the first, the pages are read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.metadata.records import SegmentMeta, SegmentState, segment_collection
+from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
+from tidelog_core.metadata.store import ABSENT, KeyRange, MetadataStore
+from tidelog_core.tier.tiered_segments import TieredSegments
+
+PAGE_COUNT = 250  # segments that are read at once, which keeps the event loop some milliseconds
+READS_MAX = 3  # of all pages; rewriting that goes on has what it changed read again anyway
+
+
+@dataclass(frozen=True, slots=True)
+class TierContents:
+    """A partition's segments as they were read."""
+
+    finished: TieredSegments
+    unfinished: tuple[SegmentMeta, ...]  # copies and deletions under way, by base offset
+
+    def __bool__(self) -> bool:
+        """Whether there is any segment."""
+        return bool(self.finished) or bool(self.unfinished)
+
+
+async def read_tier(store: MetadataStore, topic_id: UUID, partition: int) -> TierContents:
+    """Return the partition's segments. Raises ``CorruptItem`` and what the store raises."""
+    for _ in range(READS_MAX):
+        claim = await _claim_version(store, topic_id, partition)
+        finished, unfinished, page_count = TieredSegments(), list[SegmentMeta](), 0
+        async for page in read_pages(store, topic_id, partition, count=PAGE_COUNT):
+            finished.extend(page)
+            unfinished += [one for one in page if one.state is not SegmentState.COPY_FINISHED]
+            page_count += 1
+        if page_count <= 1 or await _claim_version(store, topic_id, partition) == claim:
+            break
+    return TierContents(finished, tuple(unfinished))
+
+
+async def read_pages(
+    store: MetadataStore, topic_id: UUID, partition: int, *, count: int
+) -> AsyncIterator[list[SegmentMeta]]:
+    """Yield the partition's segments in any state by base offset, ``count`` of them at a time.
+
+    Raises ``CorruptItem`` and what the store raises.
+    """
+    collection = segment_collection(topic_id, partition)
+    start = ""
+    while True:
+        items = await store.list(collection, keys=KeyRange(start, limit=count))
+        if items:
+            yield [SegmentMeta.from_item(item) for item in items]
+        if len(items) < count:
+            return
+        start = items[-1].id.key + "\0"  # the next key there can be
+
+
+async def _claim_version(store: MetadataStore, topic_id: UUID, partition: int) -> int:
+    claim = await store.get(rewrite_claim_key(topic_id, partition))
+    return ABSENT if claim is None else claim.version
