@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types template node-bundle job-bundle wheel bench bench-peers scaling soak chaos attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers scaling soak chaos attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -66,6 +66,9 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
+
+docs: $(STAMP)  ## docs/configuration.md, from the settings that are declared
+	$(BIN)/python -m tools.configuration
 
 template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build functions and layer; no Docker, no account
 	$(BIN)/python -m tools.sam

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
-from tidelog_core.config import parse_bool
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.setting import parse_bool
 
 from tidelog_spark import option_values as values
 from tidelog_spark.bookmarks import Bookmark

@@ -15,13 +15,13 @@ from tidelog_core.config import (
     UNLIMITED,
     GroupConfig,
     NodeConfig,
-    Setting,
     TopicConfig,
     group_config,
     settings_of,
     topic_config,
 )
 from tidelog_core.errors import InvalidConfig, InvalidRequest
+from tidelog_core.setting import Setting
 
 CONFIGS_PER_RESOURCE_MAX = 1000
 # A group's setting, and the node's that say how small and how great it may be.

@@ -14,14 +14,13 @@ from tidelog_core.config import (
     TOPIC_DEFAULT_FROM_NODE,
     GroupConfig,
     NodeConfig,
-    Setting,
-    SettingType,
     TopicConfig,
     group_config,
     settings_of,
 )
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
+from tidelog_core.setting import Setting, SettingType
 
 
 class ConfigSource(IntEnum):
@@ -51,6 +50,7 @@ ADVERTISED_LISTENERS = Setting(
     name="advertised.listeners",
     field="",
     type="string",
+    unit="",
     default="",
     doc="Where clients are told to find the broker.",
     at_least=None,
@@ -58,6 +58,7 @@ ADVERTISED_LISTENERS = Setting(
     one_of=(),
     check=None,
     is_read_only=True,
+    default_of="",
 )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from tidelog_core.config import NodeConfig, Value, settings_of
+from tidelog_core.config import NodeConfig, settings_of
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.setting import Value
 
 logger = logging.getLogger(__name__)
 

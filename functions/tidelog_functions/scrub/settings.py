@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidelog_core.config import parse_bool
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.retention.orphans import AgeLimits
+from tidelog_core.setting import parse_bool
 
 ORPHAN_AGE_MS = 86_400_000
 DOUBTFUL_AGE_MS = 604_800_000

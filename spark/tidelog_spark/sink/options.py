@@ -22,9 +22,9 @@ from pyspark.sql.types import (
 )
 from tidelog.errors import InvalidConfig
 from tidelog.options import COMPRESSION
-from tidelog_core.config import parse_bool
 from tidelog_core.records.batch import CompressionType
 from tidelog_core.records.codecs import LEVELS
+from tidelog_core.setting import parse_bool
 
 from tidelog_spark import option_values as values
 from tidelog_spark.option_reader import OptionReader

@@ -1,0 +1,166 @@
+"""``docs/configuration.md``, from the declared settings: ``python -m tools.configuration``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidelog_core.config import (
+    GROUP_DEFAULT_FROM_NODE,
+    INT32_MAX,
+    INT64_MAX,
+    TOPIC_DEFAULT_FROM_NODE,
+    GroupConfig,
+    NodeConfig,
+    TopicConfig,
+    settings_of,
+)
+from tidelog_core.setting import Setting
+
+from tools.places import ROOT
+
+PAGE = ROOT / "docs" / "configuration.md"
+
+# The sections of a node's settings, each with how the names in it begin. Settings that hold the
+# defaults of topics and groups are in those sections, whatever their names.
+NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Topics": ("auto.create.", "default.replication.", "delete.topic.", "num.partitions"),
+    "Membership and leaders": (
+        *("auto.leader.", "broker.", "controlled.", "leader.", "metadata."),
+    ),
+    "Replication": ("replica.",),
+    "Groups and offsets": ("group.", "offset"),
+    "Transactions and idempotent producers": ("producer.", "transaction"),
+    "Connections and requests": (
+        *("connections.", "fetch.", "max.incremental.", "queued.", "socket."),
+    ),
+    "Disk, retention and compaction": ("background.", "log."),
+    "Object store": ("remote.", "tier."),
+}
+
+_BEGIN = """\
+# Configuration
+
+Every setting of topics, groups and nodes. Names, defaults and bounds are Kafka's where Kafka has
+the setting. This page is made from [`config.py`](../core/tidelog_core/config.py) by `make docs`; a
+node tells the same sentences to clients that describe its settings.
+
+| whose | how to set it |
+|---|---|
+| a topic's | `tidelog topic create\\|alter TOPIC --config NAME=VALUE`, \
+`kafka-configs.sh --entity-type topics`, [`PATCH /topics/{topic}/configs`](admin.md) |
+| a group's | `tidelog group alter GROUP --config NAME=VALUE`, \
+`kafka-configs.sh --entity-type groups`, [`PATCH /group/configs`](admin.md) |
+| a node's, at start | `--set NAME=VALUE`, or the environment: `TIDELOG_CONFIG_NUM_PARTITIONS=3` \
+is `num.partitions`. The argument counts before the environment |
+| a node's, while it runs | `kafka-configs.sh --entity-type brokers`, with `--entity-name ID` for \
+one node or `--entity-default` for all, and the [admin API](admin.md) in the same way. One node's \
+value counts before all nodes', and both before what the node was started with |
+
+Changes of topics, groups and running nodes are in force on every node within
+`metadata.poll.interval.ms`, without a restart. What says «at start» can only be set there. The
+functions on AWS read the node settings of their environment, which must be the nodes'
+([admin.md](admin.md)). Addresses, directories and stores are arguments of a node:
+`python -m tidelog_node --help`.
+
+A topic's value is its own, else that of the node setting named under «default», else the one
+shown.
+"""
+
+
+def configuration_page() -> str:
+    """Return the page."""
+    topics, groups, nodes = (settings_of(cls) for cls in (TopicConfig, GroupConfig, NodeConfig))
+    parts = [
+        _BEGIN,
+        "\n## Topics\n\n",
+        *_table(topics.values(), TOPIC_DEFAULT_FROM_NODE),
+        "\n## Groups\n\n",
+        *_table(groups.values(), GROUP_DEFAULT_FROM_NODE),
+        "\n## Nodes\n",
+    ]
+    for title, beginnings in NODE_SECTIONS.items():
+        own = (s for s in nodes.values() if not s.default_of and s.name.startswith(beginnings))
+        parts += [f"\n### {title}\n\n", *_node_table(own)]
+    for title, declared in (("topics", topics), ("groups", groups)):
+        own = (setting for setting in nodes.values() if setting.default_of in declared)
+        parts += [f"\n### Defaults of {title}\n\n", *_defaults_table(own)]
+    return "".join(parts)
+
+
+def _table(settings: Iterable[Setting], default_from: Mapping[str, str]) -> Iterable[str]:
+    yield "| setting | what it does | type | default | allowed |\n|---|---|---|---|---|\n"
+    for setting in settings:
+        default = _default(setting)
+        if setting.name in default_from:
+            default += f"; of nodes: `{default_from[setting.name]}`"
+        yield _row(f"`{setting.name}`", setting.doc, _type(setting), default, _allowed(setting))
+
+
+def _node_table(settings: Iterable[Setting]) -> Iterable[str]:
+    yield "| setting | what it does | type | default | allowed | set |\n|---|---|---|---|---|---|\n"
+    for setting in settings:
+        yield _row(
+            *(f"`{setting.name}`", setting.doc, _type(setting), _default(setting)),
+            *(_allowed(setting), _when(setting)),
+        )
+
+
+def _defaults_table(settings: Iterable[Setting]) -> Iterable[str]:
+    yield "| setting | of | type | default | allowed | set |\n|---|---|---|---|---|---|\n"
+    for setting in settings:
+        yield _row(
+            *(f"`{setting.name}`", f"`{setting.default_of}`", _type(setting), _default(setting)),
+            *(_allowed(setting), _when(setting)),
+        )
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _type(setting: Setting) -> str:
+    return f"{setting.type}, {setting.unit}" if setting.unit else setting.type
+
+
+def _when(setting: Setting) -> str:
+    return "at start" if setting.is_read_only else "any time"
+
+
+def _default(setting: Setting) -> str:
+    text = f"`{setting.format(setting.default)}`"
+    meaning = _meaning(setting)
+    return f"{text} ({meaning})" if meaning else text
+
+
+def _meaning(setting: Setting) -> str:
+    """Return what a person would say for the default, empty if the number says it."""
+    value = setting.default
+    if not isinstance(value, int) or isinstance(value, bool):
+        return ""
+    if value in (INT32_MAX, INT64_MAX):
+        return "no limit"
+    scales = {
+        "milliseconds": ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")),
+        "seconds": ((86_400, "d"), (3600, "h"), (60, "min")),
+        "minutes": ((1440, "d"), (60, "h")),
+        "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
+        "bytes a second": ((1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s")),
+    }
+    for size, name in scales.get(setting.unit, ()):
+        if value >= size and value % size == 0:
+            return f"{value // size} {name}"
+    return ""
+
+
+def _allowed(setting: Setting) -> str:
+    if setting.one_of:
+        return ", ".join(f"`{value}`" for value in setting.one_of)
+    if setting.at_least is None:
+        return ""
+    is_unbounded = setting.at_most in (None, INT32_MAX, INT64_MAX)
+    return f"≥ {setting.at_least}" if is_unbounded else f"{setting.at_least} to {setting.at_most}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(configuration_page())
+    print(PAGE.relative_to(ROOT))
