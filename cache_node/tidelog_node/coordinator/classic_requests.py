@@ -215,7 +215,9 @@ def _sync(group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
     ):
         if asked is not None and asked != ours:
             raise Refused(ErrorCode.inconsistent_group_protocol, f"{asked} is not {ours}.")
-    if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+    # A coordinator that has just taken over may not know all the names that it would have to tell.
+    is_outdated = group.epoch > member.epoch or group.has_changed_topics
+    if is_outdated and member.state is not MemberState.UNREVOKED_PARTITIONS:
         group.expect_at_first(member.member_id, Wait.JOIN, member.rebalance_timeout_ms)
         raise Refused(ErrorCode.rebalance_in_progress, "The member has to join again.")
     group.expect_no_more(member.member_id, Wait.SYNC)

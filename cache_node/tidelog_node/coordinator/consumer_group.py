@@ -35,6 +35,7 @@ from tidelog_core.metadata.consumer_groups import (
     ConsumerMember,
     MemberState,
     Partitions,
+    SubscribedTopic,
 )
 from tidelog_core.metadata.groups import GroupRecord
 
@@ -197,9 +198,10 @@ class ConsumerGroup(EpochGroup):
         is_bumped = self.epoch == 0 or _subscription(told) != _subscription(before)
         # Whether targets are still to be asked for in this epoch, and so for all that is known.
         is_due = self.epoch > self._asked_epoch
-        has_changed = self._look_up(topics)
-        if is_bumped or (has_changed and not is_due):
+        self._look_up(topics)
+        if is_bumped or (self.has_changed_topics and not is_due):
             self.epoch += 1
+        self.topics_hash = self._found_hash
         if self.epoch > self.assignment_epoch and self._may_compute(settings):
             self._compute(settings)
         if self.epoch > self.assignment_epoch:
@@ -332,6 +334,7 @@ class ConsumerGroup(EpochGroup):
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether members consume the topic."""
+        self._require_topics()  # and what the patterns match with them
         return topic in self.roster.topics or any(
             topic in self._matches.by_pattern.get(pattern, ()) for pattern in self.roster.patterns
         )
@@ -355,8 +358,7 @@ class ConsumerGroup(EpochGroup):
             members=(),
             consumer=ConsumerGroupState(
                 assignment_epoch=self.assignment_epoch,
-                topics=self.topics,
-                patterns=self._matches.by_pattern,
+                topics_hash=self.topics_hash,
                 members=tuple(self.roster),
             ),
             version=version,
@@ -370,6 +372,7 @@ class ConsumerGroup(EpochGroup):
         now_ms: int,
         clock_offset_ms: int,
         settings: ConsumerGroupSettings,
+        topics: TopicsByName,
     ) -> ConsumerGroup:
         """Return the stored group; its members get fresh sessions and time to give up."""
         stored = record.consumer
@@ -377,8 +380,9 @@ class ConsumerGroup(EpochGroup):
         group = cls(record.group_id, now_ms=now_ms, epoch=record.generation)
         group.phase_since_ms = record.phase_since_ms - clock_offset_ms
         group.assignment_epoch = stored.assignment_epoch
-        group.topics = stored.topics
-        group._matches.by_pattern = dict(stored.patterns)
+        group.topics_hash = stored.topics_hash
+        if stored.members:
+            group._restored_topics = topics
         group.take_in(stored.members, settings)
         return group
 
@@ -478,18 +482,17 @@ class ConsumerGroup(EpochGroup):
 
     # Subscriptions and targets.
 
-    def _look_up(self, topics: TopicsByName) -> bool:
-        """Look the subscribed topics up; return whether they are others than before."""
+    def _look_up(self, topics: TopicsByName) -> None:
+        """Look the subscribed topics up where they may be others than before."""
         version = self.roster.subscriptions_version
-        if topics is self._seen_topics and version == self._seen_subscriptions:
-            return False
-        self._seen_topics, self._seen_subscriptions = topics, version
-        has_changed = self._matches.update(frozenset(self.roster.patterns), topics)
+        if topics is not self._seen_topics or version != self._seen_subscriptions:
+            self._seen_subscriptions = version
+            self._find_topics(topics)
+
+    def _subscribed(self, topics: TopicsByName) -> dict[str, SubscribedTopic]:
+        self._matches.update(frozenset(self.roster.patterns), topics)
         matched = (name for names in self._matches.by_pattern.values() for name in names)
-        found = find_topics({*self.roster.topics, *matched}, topics)
-        has_changed |= found != self.topics
-        self.topics = found
-        return has_changed
+        return find_topics({*self.roster.topics, *matched}, topics)
 
     def _names_of(self, member: ConsumerMember) -> frozenset[str]:
         names = frozenset(member.subscribed_topics)
@@ -505,7 +508,7 @@ class ConsumerGroup(EpochGroup):
     def _drop_unsubscribed(self, member_id: str) -> None:
         """Take out of the member's target what it has ceased to subscribe to since."""
         member = self.member(member_id)
-        known = (self.topics.get(name) for name in self._names_of(member))
+        known = (self._topics.get(name) for name in self._names_of(member))
         topic_ids = {topic.topic_id for topic in known if topic is not None}
         target = frozenset(p for p in member.target if p.topic_id in topic_ids)
         if target != member.target:
@@ -540,7 +543,7 @@ class ConsumerGroup(EpochGroup):
                 ids = topic_ids[subscription] = frozenset(
                     topic.topic_id
                     for name in self._names_of(member)
-                    if (topic := self.topics.get(name)) is not None
+                    if (topic := self._topics.get(name)) is not None
                 )
             subscribers[member.member_id] = Subscriber(
                 instance_id=member.instance_id, topic_ids=ids, target=member.target
@@ -549,7 +552,7 @@ class ConsumerGroup(EpochGroup):
             epoch=self.epoch,
             assignor=self.preferred_assignor(settings),
             subscribers=subscribers,
-            partition_counts={t.topic_id: t.partition_count for t in self.topics.values()},
+            partition_counts={t.topic_id: t.partition_count for t in self._topics.values()},
         )
 
     def _take_targets(

@@ -536,6 +536,7 @@ class GroupCoordinator:
                 now_ms=now_ms,
                 clock_offset_ms=clock_offset_ms,
                 settings=self._share_settings(record.group_id),
+                topics=self._view.image.topics,
             )
         elif record.consumer is None:
             group = ClassicGroup.restore(record, now_ms=now_ms, clock_offset_ms=clock_offset_ms)
@@ -545,6 +546,7 @@ class GroupCoordinator:
                 now_ms=now_ms,
                 clock_offset_ms=clock_offset_ms,
                 settings=self._consumer_settings(record.group_id),
+                topics=self._view.image.topics,
             )
         return self._host(shard_index, group, stored=stored)
 

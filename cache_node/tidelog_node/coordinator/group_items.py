@@ -75,15 +75,14 @@ class GroupItems:
         self._shard = shard
         self._limits = limits
         self._record: GroupRecord | None = None  # without members, as it was read or written
-        self._body: Body = {}  # of the record's item, also where an older program wrote it
-        self._has_own_members = False
+        # Of the record's item, as long as it is one in which an older program left the members.
+        self._old_body: Body | None = None
         self._is_claimed = True
         self._members = MemberTable(members_per_page=limits.members_per_page)
         if stored is not None:
             self.version = stored.record.version
             self._record = stored.record.with_members(())
-            self._body = stored.record_body
-            self._has_own_members = stored.has_own_members
+            self._old_body = stored.record_body if stored.has_own_members else None
             self._is_claimed = False
             self._members = MemberTable.of(stored, members_per_page=limits.members_per_page)
 
@@ -112,9 +111,13 @@ class GroupItems:
         self._is_claimed = True
 
     async def write_again(self, *, is_logged: bool) -> None:
-        """Write the record as it is. Durable on return. Raises ``VersionConflict``."""
-        write = Write(self.key, self._body, self.version, is_logged=is_logged)
-        await self._store.commit([write])
+        """Write the record as it is. Durable on return. Raises ``VersionConflict``.
+
+        The topics that an older program left in it go with that.
+        """
+        assert self._record is not None
+        body = self._record.to_body() if self._old_body is None else self._old_body
+        await self._store.commit([Write(self.key, body, self.version, is_logged=is_logged)])
         self.version += 1
 
     async def create(
@@ -150,8 +153,7 @@ class GroupItems:
         if item.version != self.version:
             if not self._is_as_known(item):
                 return False
-            self.version, self._body = item.version, item.body
-            self._is_claimed = False
+            self.version, self._is_claimed = item.version, False
         return True
 
     async def page_removals(self) -> list[Write]:
@@ -162,7 +164,7 @@ class GroupItems:
     async def delete(self, *, is_logged: bool) -> None:
         """Remove the record, which is the last of the group. Raises ``VersionConflict``."""
         await self._store.commit([Write(self.key, None, self.version, is_logged=is_logged)])
-        self.version, self._record, self._body = ABSENT, None, {}
+        self.version, self._record, self._old_body = ABSENT, None, None
         self._members = MemberTable(members_per_page=self._limits.members_per_page)
 
     # Writing.
@@ -225,21 +227,20 @@ class GroupItems:
     def _is_news(self, record: GroupRecord) -> bool:
         """Whether the record's item would change, apart from how its time was rounded."""
         known = self._record
-        if known is None or self._has_own_members:
+        if known is None or self._old_body is not None:
             return True
         return record.with_members(()) != dataclasses.replace(
             known, phase_since_ms=record.phase_since_ms
         )
 
     def _is_as_known(self, item: Item) -> bool:
-        if self._has_own_members or has_own_members(item):
-            return item.body == self._body
+        if self._old_body is not None or has_own_members(item):
+            return item.body == self._old_body
         return GroupRecord.from_item(item) == self._record
 
     def _wrote(self, record: GroupRecord) -> None:
         self.version += 1
-        self._record, self._body = record.with_members(()), record.to_body()
-        self._has_own_members = False
+        self._record, self._old_body = record.with_members(()), None
         self._is_claimed = True
 
 

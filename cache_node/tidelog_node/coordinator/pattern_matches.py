@@ -15,8 +15,8 @@ class PatternMatches:
         self._seen_patterns: frozenset[str] = frozenset()  # all of them matched to ...
         self._seen_names: frozenset[str] = frozenset()  # ... all of these
 
-    def update(self, patterns: Collection[str], names: Collection[str]) -> bool:
-        """Match the patterns to the names; return whether others match than before."""
+    def update(self, patterns: Collection[str], names: Collection[str]) -> None:
+        """Match the patterns to the names."""
         known = frozenset(names)
         added = known - self._seen_names
         found: dict[str, tuple[str, ...]] = {}
@@ -27,10 +27,8 @@ class PatternMatches:
             else:
                 matched = _matching(pattern, known)
             found[pattern] = tuple(sorted(matched))
-        has_changed = found != self.by_pattern
         self.by_pattern = found
         self._seen_patterns, self._seen_names = frozenset(patterns), known
-        return has_changed
 
 
 def _matching(pattern: str, names: frozenset[str]) -> frozenset[str]:

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.consumer_groups import SubscribedTopic
 from tidelog_core.metadata.groups import GroupRecord
 from tidelog_core.metadata.share_groups import SHARE_PROTOCOL_TYPE, ShareGroupState, ShareMember
 
@@ -124,7 +125,7 @@ class ShareGroup(EpochGroup):
             members=(),
             share=ShareGroupState(
                 assignment_epoch=self.assignment_epoch,
-                topics=self.topics,
+                topics_hash=self.topics_hash,
                 members=tuple(self._members.values()),
             ),
             version=version,
@@ -138,6 +139,7 @@ class ShareGroup(EpochGroup):
         now_ms: int,
         clock_offset_ms: int,
         settings: ShareGroupSettings,
+        topics: TopicsByName,
     ) -> ShareGroup:
         """Return the stored group; its members get fresh sessions."""
         stored = record.share
@@ -146,7 +148,9 @@ class ShareGroup(EpochGroup):
         group.phase_since_ms = record.phase_since_ms - clock_offset_ms
         group.epoch = record.generation
         group.assignment_epoch = stored.assignment_epoch
-        group.topics = stored.topics
+        group.topics_hash = stored.topics_hash
+        if stored.members:
+            group._restored_topics = topics
         for member in stored.members:
             group._members[member.member_id] = member
             group._expect(member.member_id, settings)
@@ -176,8 +180,12 @@ class ShareGroup(EpochGroup):
                 self.phase_since_ms = self._now_ms
             self._members[member_id] = told
         is_bumped = told.subscribed_topics != before.subscribed_topics
-        if self._look_up(topics, is_forced=is_bumped) or is_bumped:
+        is_due = self.epoch > self.assignment_epoch
+        if topics is not self._seen_topics or is_bumped or is_due:
+            self._find_topics(topics)
+        if is_bumped or (self.has_changed_topics and not is_due):
             self.epoch += 1
+        self.topics_hash = self._found_hash
         if self.epoch > self.assignment_epoch:
             self._assign()
         member = self._reconcile(member_id)
@@ -225,17 +233,9 @@ class ShareGroup(EpochGroup):
 
     # Subscriptions and targets.
 
-    def _look_up(self, topics: TopicsByName, *, is_forced: bool) -> bool:
-        """Look the subscribed topics up; return whether they are others than before."""
-        is_due = self.epoch > self.assignment_epoch
-        if topics is self._seen_topics and not (is_forced or is_due):
-            return False
-        self._seen_topics = topics
+    def _subscribed(self, topics: TopicsByName) -> dict[str, SubscribedTopic]:
         names = {name for member in self.members for name in member.subscribed_topics}
-        found = find_topics(names, topics)
-        has_changed = found != self.topics and not is_due
-        self.topics = found
-        return has_changed
+        return find_topics(names, topics)
 
     def _assign(self) -> None:
         subscribers = {
@@ -244,13 +244,13 @@ class ShareGroup(EpochGroup):
                 topic_ids=frozenset(
                     topic.topic_id
                     for name in member.subscribed_topics
-                    if (topic := self.topics.get(name)) is not None
+                    if (topic := self._topics.get(name)) is not None
                 ),
                 target=member.target,
             )
             for member in self.members
         }
-        counts = {topic.topic_id: topic.partition_count for topic in self.topics.values()}
+        counts = {topic.topic_id: topic.partition_count for topic in self._topics.values()}
         for member_id, target in assign_shared(subscribers, counts).items():
             self._members[member_id] = dataclasses.replace(self._members[member_id], target=target)
         self.assignment_epoch = self.epoch

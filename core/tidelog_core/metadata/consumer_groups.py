@@ -2,10 +2,15 @@
 
 Members, with what each has, gives up and is to have, are packed like those of a classic
 group. A member whose target is what it has stores no target.
+
+Of the topics that the group subscribes to the record has a hash alone (``hash_topics``): it
+tells a coordinator that takes over whether they have changed since the group's epoch began.
+Everything else about them is in the cluster's image and in what the members say.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -46,7 +51,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribedTopic:
-    """A topic as it was when partitions were last assigned."""
+    """What an assignment depends on of a topic."""
 
     topic_id: UUID
     partition_count: int
@@ -92,16 +97,14 @@ class ConsumerGroupState:
     """What a group's record holds in addition where it is a consumer group."""
 
     assignment_epoch: int  # the group epoch that the targets belong to
-    topics: Mapping[str, SubscribedTopic]  # by name, as they were at that epoch
-    patterns: Mapping[str, tuple[str, ...]]  # names that each subscribed pattern matched
+    topics_hash: str  # of the topics that the group's epoch stands for
     members: tuple[ConsumerMember, ...]
 
     def to_body(self) -> dict[str, Any]:
         """Return what is stored under one field of the record's item: not the members."""
         return {
             "assignment_epoch": self.assignment_epoch,
-            "topics": topic_rows(self.topics),
-            "patterns": [[p, list(names)] for p, names in sorted(self.patterns.items())],
+            "topics_hash": self.topics_hash,
         }
 
     @classmethod
@@ -112,21 +115,40 @@ class ConsumerGroupState:
         """
         return cls(
             assignment_epoch=whole_number(body["assignment_epoch"]),
-            topics=read_topics(body["topics"]),
-            patterns={pattern: tuple(names) for pattern, names in body["patterns"]},
+            topics_hash=read_topics_hash(body),
             members=unpack_consumers(body["members"]) if "members" in body else (),
         )
 
 
-def topic_rows(topics: Mapping[str, SubscribedTopic]) -> list[list[Any]]:
-    """Return topics as they are stored."""
-    return [
-        [name, str(topic.topic_id), topic.partition_count] for name, topic in sorted(topics.items())
-    ]
+def hash_topics(topics: Mapping[str, SubscribedTopic]) -> str:
+    """Return 32 hex digits, others where a topic's name, id or partition count is another one.
+
+    Half a SHA-256 over the topics in the order of their names. Source: KIP-1101.
+    """
+    digest = hashlib.sha256()
+    for name, topic in sorted(topics.items()):
+        # No two lists of topics give the same bytes: no name has a slash.
+        digest.update(b"%b/%b%d/" % (name.encode(), topic.topic_id.bytes, topic.partition_count))
+    return digest.hexdigest()[:32]
 
 
-def read_topics(rows: Any) -> dict[str, SubscribedTopic]:
-    """Return stored topics by name. Raises ``ValueError``, ``TypeError``."""
+HASH_OF_NO_TOPICS = hash_topics({})
+
+
+def read_topics_hash(body: Mapping[str, Any]) -> str:
+    """Return the stored hash, or that of the topics which an older program stored.
+
+    Raises ``ValueError``, ``TypeError``, ``KeyError``.
+    """
+    if "topics_hash" not in body:
+        return hash_topics(_read_topics(body["topics"]))
+    topics_hash = body["topics_hash"]
+    if not isinstance(topics_hash, str):
+        raise TypeError(f"{topics_hash!r} is not a hash")
+    return topics_hash
+
+
+def _read_topics(rows: Any) -> dict[str, SubscribedTopic]:
     return {
         name: SubscribedTopic(topic_id=UUID(topic_id), partition_count=whole_number(count))
         for name, topic_id, count in rows

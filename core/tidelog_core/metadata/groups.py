@@ -1,11 +1,30 @@
 """The records of groups: one item a group, one item a page of committed offsets.
 
 ``group:<shard>`` / ``<group id>`` holds a group's generation. The record of a consumer group
-(KIP-848) has a field ``consumer``, that of a share group (KIP-932) a field ``share``. The
-members are in pages beside it (``member_pages``): the record stays small, for every commit
-of offsets checks it and pays by its size. An older program kept the members in the record;
-such a record is read too, and the next write of the group moves them. An older program that
-meets a record without members refuses the group.
+(KIP-848) has a field ``consumer``, that of a share group (KIP-932) a field ``share``. Every
+commit of offsets checks the record and pays by its size, so nothing is in it that grows with
+the group:
+
+- The members are in pages beside it (``member_pages``), with what they subscribe to and have.
+- Of the subscribed topics it has a hash (``hash_topics``), whatever their number.
+
+A coordinator needs the topics themselves only while it assigns partitions, and the cluster's
+image shows them. All that it has to remember is whether they have changed since the group's epoch
+began, which the hash tells. Epoch and hash are one item, so no write comes between them:
+
+- A coordinator that dies before it has stored a new epoch leaves the epoch and the hash of before.
+  The next one finds other topics than those of the hash, and begins the epoch itself. If the
+  record was written, the next one finds the same topics, and begins none.
+- Two coordinators may find the same change. One writes the record; the other's write, conditional
+  on the record's version, loses.
+- A coordinator whose image is behind finds other topics than those of the hash. It assigns those
+  that it knows, and again with the next image. Until it has assigned, it tells no classic member
+  what it has: its image may not have all the names (``classic_requests``).
+
+An older program kept the topics in the record, or the members too. Both are read. The first
+write of a coordinator that takes over, which comes before any commit, replaces the topics by
+their hash; the group's next change moves the members. An older program refuses a group whose
+record has neither.
 
 ``offset:<group id>`` / ``<topic>/<page>`` holds the committed offsets of up to
 ``OFFSETS_PAGE_PARTITIONS`` neighbouring partitions of one topic. A whole topic is one

@@ -1,8 +1,9 @@
 """What is stored of a share group of KIP-932: within its group's record, and of its members.
 
 How far the group has got with each partition is not here: that belongs to the partitions'
-leaders (``share_partitions``). A partition may be with many members, so members do not wait
-for each other: each gets what it is to have with its next heartbeat.
+leaders (``share_partitions``). Of the topics that the group subscribes to there is a hash, as in
+a consumer group's record. A partition may be with many members, so members do not wait for
+each other: each gets what it is to have with its next heartbeat.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from uuid import UUID
 from tidelog_core.metadata.consumer_groups import (
     NO_PARTITIONS,
     Partitions,
-    SubscribedTopic,
     read_partitions,
-    read_topics,
-    topic_rows,
+    read_topics_hash,
 )
 from tidelog_core.metadata.packed_members import (
     pack_members,
@@ -50,14 +49,14 @@ class ShareGroupState:
     """What a group's record holds in addition where it is a share group."""
 
     assignment_epoch: int  # the group epoch that the targets belong to
-    topics: Mapping[str, SubscribedTopic]  # by name, as they were at that epoch
+    topics_hash: str  # of the topics that the group's epoch stands for
     members: tuple[ShareMember, ...]
 
     def to_body(self) -> dict[str, Any]:
         """Return what is stored under one field of the record's item: not the members."""
         return {
             "assignment_epoch": self.assignment_epoch,
-            "topics": topic_rows(self.topics),
+            "topics_hash": self.topics_hash,
         }
 
     @classmethod
@@ -68,7 +67,7 @@ class ShareGroupState:
         """
         return cls(
             assignment_epoch=whole_number(body["assignment_epoch"]),
-            topics=read_topics(body["topics"]),
+            topics_hash=read_topics_hash(body),
             members=unpack_sharers(body["members"]) if "members" in body else (),
         )
 

@@ -9,12 +9,14 @@ import pytest
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.body import decode_body, encode_body
 from tidelog_core.metadata.consumer_groups import (
+    HASH_OF_NO_TOPICS,
     ClassicProtocols,
     ConsumerGroupState,
     ConsumerMember,
     MemberState,
     SubscribedTopic,
     TopicIdPartition,
+    hash_topics,
     pack_consumers,
 )
 from tidelog_core.metadata.groups import (
@@ -51,6 +53,7 @@ RECORD = GroupRecord(
     leader="client-1",
     members=(MEMBER, dataclasses.replace(MEMBER, member_id="s-1", group_instance_id="s")),
 )
+TOPIC = SubscribedTopic(topic_id=UUID(int=5), partition_count=4)
 SHARE = frozenset(TopicIdPartition(UUID(int=5), number) for number in (0, 3))
 CONSUMERS = GroupRecord(
     shard=7,
@@ -64,8 +67,7 @@ CONSUMERS = GroupRecord(
     members=(),
     consumer=ConsumerGroupState(
         assignment_epoch=8,
-        topics={"t": SubscribedTopic(topic_id=UUID(int=5), partition_count=4)},
-        patterns={"t|é": ("t",), "none": ()},
+        topics_hash=hash_topics({"t": TOPIC}),
         members=(
             ConsumerMember(
                 member_id="a",
@@ -154,6 +156,34 @@ def test_members_that_an_older_program_left_in_the_record_are_read() -> None:
     assert GroupRecord.from_item(dataclasses.replace(item, body=body)) == CONSUMERS
 
 
+def with_topics(item: Item, kind: str, rows: object) -> Item:
+    """Return the item as a program wrote it that kept the topics in it."""
+    state = {**item.body[kind], "topics": rows, "patterns": [["t|é", ["t"]], ["none", []]]}  # type: ignore[dict-item]
+    del state["topics_hash"]
+    return dataclasses.replace(item, body={**item.body, kind: state})  # type: ignore[dict-item]
+
+
+def test_topics_that_an_older_program_left_in_the_record_are_read_as_their_hash() -> None:
+    item = with_topics(stored(CONSUMERS), "consumer", [["t", str(UUID(int=5)), 4]])
+    assert GroupRecord.from_item(item) == CONSUMERS.with_members(())
+
+
+@pytest.mark.parametrize("rows", [[["t", "no uuid", 1]], [["t"]], [["t", str(UUID(int=5)), "4"]]])
+def test_topics_of_an_older_program_that_are_damaged_are_refused(rows: object) -> None:
+    with pytest.raises(CorruptItem):
+        GroupRecord.from_item(with_topics(stored(CONSUMERS), "consumer", rows))
+
+
+def test_the_hash_of_topics_differs_where_a_name_an_id_or_a_count_does() -> None:
+    other = SubscribedTopic(topic_id=UUID(int=6), partition_count=4)
+    wider = dataclasses.replace(TOPIC, partition_count=5)
+    lists = [{}, {"t": TOPIC}, {"t": other}, {"t": wider}, {"u": TOPIC}, {"t": TOPIC, "u": other}]
+    assert len({hash_topics(topics) for topics in lists}) == len(lists)
+    assert hash_topics({"t": TOPIC, "u": other}) == hash_topics({"u": other, "t": TOPIC})
+    # It is stored: another one would have every group assign its partitions again.
+    assert hash_topics({"t": TOPIC}) == "d5733e3fd8ab72f07ee9d2cab81a3be8"
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -188,7 +218,7 @@ def test_a_consumer_group_comes_back_as_it_was_stored() -> None:
     assert (CONSUMERS.member_count, RECORD.member_count) == (2, 2)
     empty = dataclasses.replace(
         CONSUMERS,
-        consumer=ConsumerGroupState(assignment_epoch=0, topics={}, patterns={}, members=()),
+        consumer=ConsumerGroupState(assignment_epoch=0, topics_hash=HASH_OF_NO_TOPICS, members=()),
     )
     assert GroupRecord.from_item(stored(empty)) == empty
 
@@ -198,9 +228,8 @@ def test_a_consumer_group_comes_back_as_it_was_stored() -> None:
     [
         ("assignment_epoch", "8"),
         ("assignment_epoch", True),
-        ("topics", [["t", "no uuid", 1]]),
-        ("topics", [["t"]]),
-        ("patterns", [1]),
+        ("topics_hash", 5),
+        ("topics_hash", None),
         ("members", "!"),
         ("members", ""),
         ("members", None),

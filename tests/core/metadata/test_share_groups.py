@@ -9,15 +9,18 @@ from uuid import UUID
 import pytest
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.consumer_groups import (
+    HASH_OF_NO_TOPICS,
     ConsumerGroupState,
     SubscribedTopic,
     TopicIdPartition,
+    hash_topics,
 )
 from tidelog_core.metadata.groups import GroupRecord
 from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
 from tidelog_core.metadata.store import Item
 
 BOTH = frozenset(TopicIdPartition(UUID(int=5), number) for number in (0, 1))
+TOPICS = {"t": SubscribedTopic(topic_id=UUID(int=5), partition_count=2)}
 RECORD = GroupRecord(
     shard=7,
     group_id="g",
@@ -30,7 +33,7 @@ RECORD = GroupRecord(
     members=(),
     share=ShareGroupState(
         assignment_epoch=8,
-        topics={"t": SubscribedTopic(topic_id=UUID(int=5), partition_count=2)},
+        topics_hash=hash_topics(TOPICS),
         members=(
             ShareMember(
                 member_id="a",
@@ -58,17 +61,23 @@ def test_a_share_group_comes_back_as_it_was_stored() -> None:
     assert GroupRecord.from_item(stored(RECORD)) == RECORD.with_members(())
     assert RECORD.member_count == 2
     empty = dataclasses.replace(
-        RECORD, share=ShareGroupState(assignment_epoch=0, topics={}, members=())
+        RECORD, share=ShareGroupState(assignment_epoch=0, topics_hash=HASH_OF_NO_TOPICS, members=())
     )
     assert GroupRecord.from_item(stored(empty)) == empty
+
+
+def test_topics_that_an_older_program_left_in_the_record_are_read_as_their_hash() -> None:
+    item = stored(RECORD)
+    share = {"assignment_epoch": 8, "topics": [["t", str(UUID(int=5)), 2]]}
+    older = dataclasses.replace(item, body={**item.body, "share": share})
+    assert GroupRecord.from_item(older) == RECORD.with_members(())
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("assignment_epoch", "8"),
-        ("topics", [["t", "no uuid", 1]]),
-        ("topics", [["t", str(UUID(int=5)), "1"]]),
+        ("topics_hash", 5),
         ("members", "!"),
         ("members", ""),
         ("members", None),
@@ -88,7 +97,7 @@ def test_a_damaged_share_group_is_refused(field: str, value: object) -> None:
 
 def test_a_group_of_two_kinds_is_refused() -> None:
     item = stored(RECORD)
-    consumer = ConsumerGroupState(assignment_epoch=0, topics={}, patterns={}, members=())
+    consumer = ConsumerGroupState(assignment_epoch=0, topics_hash=HASH_OF_NO_TOPICS, members=())
     body = {**item.body, "consumer": consumer.to_body()}
     with pytest.raises(CorruptItem):
         GroupRecord.from_item(dataclasses.replace(item, body=body))

@@ -12,6 +12,7 @@ import pytest
 from tidelog.consuming.group_protocol import encode_assignment
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.consumer_groups import (
+    HASH_OF_NO_TOPICS,
     ConsumerGroupState,
     ConsumerMember,
     TopicIdPartition,
@@ -397,7 +398,9 @@ class TestGroups:
             client_host="/h",
             assigned=assigned,
         )
-        state = ConsumerGroupState(assignment_epoch=3, topics={}, patterns={}, members=(member,))
+        state = ConsumerGroupState(
+            assignment_epoch=3, topics_hash=HASH_OF_NO_TOPICS, members=(member,)
+        )
         put_group(groups, "new", consumer=state)
         found = groups.done("GET", "/group", group_id="new")
         assert (found["state"], found["generation"]) == ("Reconciling", 3)
@@ -419,7 +422,9 @@ class TestGroups:
         member = ShareMember(
             member_id="one", client_id="client", client_host="/h", assigned=assigned
         )
-        state = ShareGroupState(assignment_epoch=3, topics={}, members=(member,))
+        state = ShareGroupState(
+            assignment_epoch=3, topics_hash=HASH_OF_NO_TOPICS, members=(member,)
+        )
         put_group(groups, "shared", share=state)
         found = groups.done("GET", "/group", group_id="shared")
         assert (found["state"], found["protocol_type"]) == ("Stable", "share")

@@ -6,7 +6,7 @@ What Apache Kafka answers to the same requests is compared in ``tests/kafka``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,12 +20,14 @@ from tidelog_node.coordinator.consumer_events import (
     HeartbeatAnswer,
 )
 from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
+from tidelog_node.coordinator.consumer_protocol import decode_assignment
 from tidelog_node.coordinator.events import MemberIdentity, Step
+from tidelog_node.coordinator.migration import with_ids
 from tidelog_node.coordinator.target_computation import TargetComputation
 
 from tests.node.coordinator.cluster import topic_id
 from tests.node.coordinator.lines import lines_of
-from tests.node.coordinator.requests import join, subscription, sync
+from tests.node.coordinator.requests import join, subscription_with_owned, sync
 
 SETTINGS = ConsumerGroupSettings(
     assignment_interval_ms=1000,
@@ -91,6 +93,16 @@ class Driver:
         computation, self.computation = self.computation, None
         assert computation is not None
         return self.group.computed(computation, computation.run(), now_ms=self.now_ms)
+
+    def move(self, known: Mapping[str, Topic] | None = None) -> None:
+        """Have another coordinator go on, to which these topics are known, or all."""
+        self.group = ConsumerGroup.restore(
+            self.group.to_record(shard=3, clock_offset_ms=0, version=4),
+            now_ms=self.now_ms,
+            clock_offset_ms=0,
+            settings=self.settings,
+            topics=self.topics if known is None else known,
+        )
 
     def enter(self, member: str, *names: str, **fields: Any) -> HeartbeatAnswer:
         given = {"rebalance_timeout_ms": 60_000, "owned": frozenset(), **fields}
@@ -259,17 +271,39 @@ def test_a_pattern_is_matched_to_topics_as_they_come() -> None:
     assert answer.assigned == partitions(0, topic="p1")
     driver.topics = {**driver.topics, **topics(p2=1, r=1)}
     assert driver.beat("a", 1).assigned == partitions(0, topic="p1") | partitions(0, topic="p2")
-    restored = ConsumerGroup.restore(
-        driver.group.to_record(shard=0, clock_offset_ms=0, version=1),
-        now_ms=0,
-        clock_offset_ms=0,
-        settings=SETTINGS,
-    )
-    driver.group = restored
+    driver.move()
     assert driver.beat("a", 2).member_epoch == 2
     assert not driver.step.must_store
     answer = driver.beat("a", 2, subscribed_pattern="")
     assert driver.beat("a", 2, owned=frozenset()).member_epoch == 3
+
+
+def test_a_new_coordinator_knows_what_patterns_match_before_anybody_sends_a_heartbeat() -> None:
+    driver = Driver(p1=1, p2=1, q=1)
+    driver.enter("a", subscribed_topics=None, subscribed_pattern="p.*")
+    driver.move()
+    assert driver.group.is_subscribed_to("p2")
+    assert not driver.group.is_subscribed_to("q")
+    driver.move()
+    assert driver.group.topics.keys() == {"p1", "p2"}
+    assert driver.beat("a", 1).member_epoch == 1
+    assert not driver.step.must_store
+
+
+@pytest.mark.parametrize("changed", [topics(t=3, u=1), topics(t=2), topics(t=2, u=1, v=1)])
+def test_topics_that_change_while_nobody_coordinates_the_group_begin_an_epoch(
+    changed: Mapping[str, Topic],
+) -> None:
+    driver = Driver(t=2, u=1)
+    driver.enter("a", subscribed_topics=None, subscribed_pattern="[tuv]")
+    driver.topics = dict(changed)
+    driver.move()
+    driver.settle("a")
+    assert driver.group.epoch == 2
+    assert len(driver.assigned("a")) == sum(t.partition_count for t in changed.values())
+    driver.move()
+    driver.settle("a")
+    assert driver.group.epoch == 2
 
 
 def test_the_assignor_that_most_members_ask_for_is_used() -> None:
@@ -425,10 +459,7 @@ class TestLargeGroup:
         driver.enter("second")
         assert driver.computation is None
         epoch = driver.group.epoch
-        record = driver.group.to_record(shard=3, clock_offset_ms=0, version=4)
-        driver.group = ConsumerGroup.restore(
-            record, now_ms=driver.now_ms, clock_offset_ms=0, settings=driver.settings
-        )
+        driver.move()
         driver.beat("second", epoch - 1)
         driver.compute()
         assert driver.beat("second", epoch - 1).member_epoch == epoch
@@ -462,7 +493,9 @@ def test_a_stored_group_is_restored_as_it_was() -> None:
     driver.beat("a", 1, instance_id="i")
     record = driver.group.to_record(shard=3, clock_offset_ms=100, version=4)
     assert (record.phase, record.generation, record.member_count) == ("Reconciling", 2, 2)
-    group = ConsumerGroup.restore(record, now_ms=7, clock_offset_ms=100, settings=SETTINGS)
+    group = ConsumerGroup.restore(
+        record, now_ms=7, clock_offset_ms=100, settings=SETTINGS, topics=driver.topics
+    )
     assert group.to_record(shard=3, clock_offset_ms=100, version=4) == record
     assert group.wake_at_ms == 7 + 45_000
     driver.group = group
@@ -492,6 +525,24 @@ def test_classic_members_are_told_to_join_until_they_have_their_share() -> None:
     assert classic_beat(driver, "old", generation) is ErrorCode.rebalance_in_progress
     ((_, synced),) = classic_requests.sync(driver.group, sync("old", generation), now_ms=0).syncs
     assert synced.error is ErrorCode.rebalance_in_progress
+
+
+def test_a_classic_member_hears_of_all_its_partitions_from_a_new_coordinator() -> None:
+    driver = Driver(t=4)
+    driver.enter("new")
+    generation = classic_join(driver, "old")
+    driver.beat("new", 1)
+    driver.beat("new", 1, owned=driver.assigned("new"))
+    assert classic_join(driver, "old") == generation
+    driver.move()
+    assert classic_sync(driver, "old", generation) == driver.assigned("old")
+    assert len(driver.assigned("old")) == 2
+    # Where its image is behind it has no name for the topic, and nobody would tell the rest.
+    driver.move({})
+    assert classic_sync(driver, "old", generation) is ErrorCode.rebalance_in_progress
+    owned = [("t", p.partition) for p in driver.assigned("old")]
+    assert classic_join(driver, "old", owned=owned) == generation
+    assert classic_sync(driver, "old", generation) == driver.assigned("old")
 
 
 @pytest.mark.parametrize("must", ["join", "sync"])
@@ -553,14 +604,25 @@ def test_classic_members_and_administrators_remove_classic_members_only() -> Non
     assert [member.member_id for member in driver.group.roster] == ["new"]
 
 
-def classic_join(driver: Driver, name: str, **options: Any) -> int:
-    protocols = (("range", subscription("t")),)
+def classic_join(
+    driver: Driver, name: str, *, owned: Sequence[tuple[str, int]] = (), **options: Any
+) -> int:
+    protocols = (("range", subscription_with_owned(["t"], owned)),)
     request = join("" if "instance" in options else name, new=name, protocols=protocols, **options)
     ((_, answer),) = classic_requests.join(
         driver.group, request, now_ms=driver.now_ms, settings=SETTINGS, topics=driver.topics
     ).joins
     assert (answer.error, answer.member_id) == (ErrorCode.none, name)
     return answer.generation
+
+
+def classic_sync(driver: Driver, name: str, generation: int) -> Partitions | ErrorCode:
+    ((_, answer),) = classic_requests.sync(
+        driver.group, sync(name, generation), now_ms=driver.now_ms
+    ).syncs
+    if answer.error is not ErrorCode.none:
+        return answer.error
+    return with_ids(decode_assignment(answer.assignment), driver.topics)
 
 
 def classic_beat(driver: Driver, name: str, generation: int) -> ErrorCode:

@@ -12,7 +12,11 @@ from uuid import UUID
 import pytest
 from tidelog_core.admin.stored_groups import list_pages, read_group, read_groups
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TidelogError, VersionConflict
-from tidelog_core.metadata.consumer_groups import ConsumerGroupState, ConsumerMember
+from tidelog_core.metadata.consumer_groups import (
+    HASH_OF_NO_TOPICS,
+    ConsumerGroupState,
+    ConsumerMember,
+)
 from tidelog_core.metadata.groups import (
     CommittedOffset,
     GroupMember,
@@ -28,7 +32,7 @@ from tidelog_core.metadata.member_pages import (
 )
 from tidelog_core.metadata.packed_members import pack_members
 from tidelog_core.metadata.records import put
-from tidelog_core.metadata.store import ABSENT, Item, ItemKey, Write
+from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, Write
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
 
@@ -64,7 +68,7 @@ def group(some: Sequence[ConsumerMember], epoch: int = 1) -> GroupRecord:
         leader=None,
         members=(),
         consumer=ConsumerGroupState(
-            assignment_epoch=epoch, topics={}, patterns={}, members=tuple(some)
+            assignment_epoch=epoch, topics_hash=HASH_OF_NO_TOPICS, members=tuple(some)
         ),
     )
 
@@ -342,6 +346,43 @@ class TestWrittenByAnOlderProgram:
 
         play(scenario)
 
+    def test_a_claim_drops_the_topics_of_its_record_or_leaves_it_as_it_is(self) -> None:
+        async def scenario(_: MemoryMetadataStore) -> None:
+            for error in (None, StoreUnavailable("away"), OutcomeUnknown("lost")):
+                store = MemoryMetadataStore(latency=0)
+                await storage(store, None).save(group(members(3)))
+                older = await _with_topics(store)
+                coordinator, other = await loaded(store), await loaded(store)
+                if error is not None:
+                    fail_at(store, 0, error)
+                    with pytest.raises(type(error)):
+                        await coordinator.claim()
+                    works_again(store)
+                    coordinator = await loaded(store)
+                else:
+                    await coordinator.claim()
+                    with pytest.raises(VersionConflict):
+                        await other.claim()
+                assert await found(store) == group(members(3))
+                item = await store.get(RECORD_KEY)
+                assert item is not None
+                assert (item.body == older) == isinstance(error, StoreUnavailable)
+                await coordinator.commit_offsets({TOPIC: {0: CommittedOffset(5, -1, "", 1)}})
+
+        play(scenario)
+
+    def test_who_knows_the_group_by_its_hash_goes_on_after_an_older_program_wrote_it(self) -> None:
+        async def scenario(store: MemoryMetadataStore) -> None:
+            coordinator = storage(store, None)
+            await coordinator.save(group(members(3)))
+            await _with_topics(store)
+            assert await coordinator.catch_up()
+            assert not coordinator.is_claimed
+            await coordinator.save(group(members(4), 2))
+            assert await found(store) == group(members(4), 2)
+
+        play(scenario)
+
     def test_a_classic_groups_members_are_read(self) -> None:
         async def scenario(store: MemoryMetadataStore) -> None:
             some = (classic("a", b"\x00\xff"), classic("b"))
@@ -361,6 +402,16 @@ class TestWrittenByAnOlderProgram:
             assert await found(store) == record
 
         play(scenario)
+
+
+async def _with_topics(store: MemoryMetadataStore) -> Body:
+    """Have the record be as one that an older program wrote, which kept the topics in it."""
+    item = await store.get(RECORD_KEY)
+    assert item is not None
+    consumer = {"assignment_epoch": item.body["generation"], "topics": [], "patterns": []}
+    body = {**item.body, "consumer": consumer}
+    await store.commit([Write(RECORD_KEY, body, item.version)])
+    return body
 
 
 def _of_before(record: GroupRecord) -> Write:

@@ -155,7 +155,9 @@ def test_a_restored_group_goes_on_where_it_was_with_fresh_sessions() -> None:
     driver.enter("a")
     driver.enter("b")
     record = driver.group.to_record(shard=0, clock_offset_ms=1000, version=3)
-    driver.group = ShareGroup.restore(record, now_ms=7, clock_offset_ms=900, settings=SETTINGS)
+    driver.group = ShareGroup.restore(
+        record, now_ms=7, clock_offset_ms=900, settings=SETTINGS, topics=driver.topics
+    )
     assert driver.group.to_record(shard=0, clock_offset_ms=900, version=3) == record
     assert driver.group.wake_at_ms == 7 + 45_000
     answer = driver.beat("b", 2)
@@ -231,7 +233,11 @@ class ShareGroupMachine(RuleBasedStateMachine):
     def the_coordinator_moves(self) -> None:
         record = self.driver.group.to_record(shard=0, clock_offset_ms=0, version=0)
         self.driver.group = ShareGroup.restore(
-            record, now_ms=self.driver.now_ms, clock_offset_ms=0, settings=SETTINGS
+            record,
+            now_ms=self.driver.now_ms,
+            clock_offset_ms=0,
+            settings=SETTINGS,
+            topics=self.driver.topics,
         )
 
     @rule()

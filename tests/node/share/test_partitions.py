@@ -17,6 +17,7 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
 )
+from tidelog_core.metadata.consumer_groups import HASH_OF_NO_TOPICS
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import GroupRecord, shard_of_group
 from tidelog_core.metadata.records import Partition, Topic, delete, put
@@ -132,7 +133,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
             protocol_name=None,
             leader=None,
             members=(),
-            share=ShareGroupState(assignment_epoch=1, topics={}, members=()),
+            share=ShareGroupState(assignment_epoch=1, topics_hash=HASH_OF_NO_TOPICS, members=()),
         )
         await made.store.commit([put(group)])
         made.partitions.start()

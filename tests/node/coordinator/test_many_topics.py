@@ -1,0 +1,289 @@
+"""Groups of thousands of topics: what a commit costs does not grow with them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX
+from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.records import Partition, Topic, put
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.transactions import PendingOffsets
+
+from bench.day.meter import MeteredStore, Usage
+from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node, topic_id
+from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.node.coordinator.requests import subscription
+from tests.node.coordinator.share_members import heartbeat
+from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
+from tests.node.coordinator.test_large_groups import groups_of
+from tests.node.coordinator.virtual_time import run
+
+STEPS = (1, 100, 1000)
+TOPICS_PER_COMMIT = 40
+
+Becomes = Callable[[Node, tuple[str, ...]], Awaitable[int]]
+
+
+async def create_topics(store: MetadataStore, names: tuple[str, ...]) -> None:
+    """Create topics of one partition."""
+    for start in range(0, len(names), TOPICS_PER_COMMIT):
+        writes = []
+        for name in names[start : start + TOPICS_PER_COMMIT]:
+            topic = Topic(name=name, topic_id=topic_id(name), partition_count=1)
+            partition = Partition(
+                topic_id=topic.topic_id,
+                partition=0,
+                replicas=(1, 2),
+                leader=1,
+                leader_epoch=0,
+                isr=(1, 2),
+            )
+            writes += [put(topic), put(partition)]
+        await store.commit(writes)
+
+
+def names_of(count: int) -> tuple[str, ...]:
+    return tuple(f"many-{number:04d}" for number in range(count))
+
+
+async def consumer_by_names(broker: Node, names: tuple[str, ...]) -> int:
+    return (await enter(broker, "m", names)).member_epoch
+
+
+async def consumer_by_pattern(broker: Node, names: tuple[str, ...]) -> int:
+    answer = await enter(broker, "m", (), subscribed_pattern="many-.*")
+    assert answer.assigned is not None
+    assert len(answer.assigned) == len(names)
+    return answer.member_epoch
+
+
+async def classic(broker: Node, names: tuple[str, ...]) -> int:
+    return await broker.stable("m", protocols=(("range", subscription(*names)),))
+
+
+async def commits(store: MeteredStore, broker: Node, epoch: int) -> list[Mapping[str, int]]:
+    """Return the units of a commit, of one in a transaction, and of that transaction's end."""
+    offset = CommittedOffset(5, -1, "", 1)
+    offsets = {("many-0000", topic_id("many-0000")): {0: offset}}
+    pending = PendingOffsets(
+        shard=broker.coordinator.shard_index("g"),
+        group_id="g",
+        producer_id=7,
+        producer_epoch=0,
+        offsets=offsets,
+    )
+
+    async def txn_offset_commit() -> ErrorCode:
+        return await broker.coordinator.commit_transactional(
+            "g",
+            offsets,
+            lambda timed: put(pending, is_logged=False),
+            (),
+            member_id="m",
+            group_instance_id=None,
+            generation=epoch,
+        )
+
+    async def end() -> ErrorCode:
+        also = Write(pending.item_id, None, 1, is_logged=False)
+        await broker.coordinator.commit_pending("g", offsets, also=also, checks=())
+        return ErrorCode.none
+
+    used = []
+    for action in (
+        lambda: broker.commit(4, topic="many-0000", member_id="m", generation=epoch),
+        txn_offset_commit,
+        end,
+    ):
+        store.usage = Usage()
+        assert await action() is ErrorCode.none
+        used.append(dict(store.usage.write_units))
+    return used
+
+
+async def cost(store: MetadataStore, count: int, becomes: Becomes) -> list[Mapping[str, int]]:
+    metered = MeteredStore(store)
+    await new_cluster(metered)
+    names = names_of(count)
+    await create_topics(metered, names)
+    async with node(metered) as broker:
+        epoch = await becomes(broker, names)
+        await commits(metered, broker, epoch)  # the first makes the page of offsets
+        return await commits(metered, broker, epoch)
+
+
+@pytest.mark.parametrize("becomes", [consumer_by_names, consumer_by_pattern, classic])
+def test_a_commit_costs_the_same_units_however_many_topics_its_group_subscribes_to(
+    becomes: Becomes,
+) -> None:
+    async def main() -> None:
+        used = [await cost(MemoryMetadataStore(), count, becomes) for count in STEPS]
+        assert used[0] == used[1] == used[2]
+        assert {units["group"] for units in used[0]} == {2}, "the least that a check costs"
+
+    run(main())
+
+
+def test_a_commit_costs_the_same_units_on_sqlite(tmp_path: Path) -> None:
+    async def main() -> None:
+        used = []
+        for count in (1, 300):
+            store = SqliteMetadataStore(tmp_path / str(count))
+            try:
+                used.append(await cost(store, count, consumer_by_names))
+            finally:
+                await store.close()
+        assert used[0] == used[1]
+
+    asyncio.run(main())
+
+
+def test_a_share_groups_record_stays_small_however_many_topics_it_subscribes_to() -> None:
+    async def size(count: int) -> int:
+        store = MemoryMetadataStore()
+        await new_cluster(store)
+        await create_topics(store, names_of(count))
+        async with node(store) as broker:
+            request = heartbeat("m", 0, subscribed_topics=names_of(count))
+            answer = await broker.coordinator.share_heartbeat("g", request)
+            assert answer.assigned is not None
+            assert len(answer.assigned) == count
+        return len(json.dumps((await record_of(store)).body))
+
+    async def main() -> None:
+        assert await size(1) == await size(1000)
+
+    run(main())
+
+
+async def record_of(store: MetadataStore) -> Item:
+    [key] = [key for key in await groups_of(store) if key.key == "g"]  # type: ignore[arg-type]
+    item = await store.get(key)
+    assert item is not None
+    return item
+
+
+def test_a_group_subscribes_to_more_topics_than_an_item_has_room_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SqliteMetadataStore(tmp_path / "store")
+        names = tuple(f"long-{number:0235d}" for number in range(1700))
+        assert sum(map(len, names)) > BODY_SIZE_BYTES_MAX
+        await new_cluster(store)
+        await create_topics(store, names)
+        async with node(store) as broker:
+            answer = await enter(broker, "m", (), subscribed_pattern="long-.*")
+            assert answer.error is ErrorCode.none
+            assert answer.assigned is not None
+            assert len(answer.assigned) == len(names)
+        await store.close()
+
+    asyncio.run(main())
+
+
+class TestWrittenByAnOlderProgram:
+    """It kept the topics in the group's record."""
+
+    async def older(self, store: MemoryMetadataStore, counts: Mapping[str, int]) -> ItemKey:
+        """Put into the group's record what an older program had there, and no hash."""
+        item = await record_of(store)
+        state: dict[str, Any] = {**item.body["consumer"]}  # type: ignore[dict-item]
+        del state["topics_hash"]
+        state["topics"] = [[name, str(topic_id(name)), count] for name, count in counts.items()]
+        state["patterns"] = [["u+", ["u"]]]
+        await store.commit([Write(item.id, {**item.body, "consumer": state}, item.version)])
+        return item.id
+
+    def test_its_topics_leave_the_record_before_the_first_commit_of_the_next_coordinator(
+        self,
+    ) -> None:
+        async def main() -> None:
+            store = MemoryMetadataStore()
+            await new_cluster(store)
+            async with node(store) as broker:
+                epoch = (await enter(broker, "m", ("t",), subscribed_pattern="u+")).member_epoch
+            key = await self.older(store, {"t": 2, "u": 2})
+            async with node(store) as broker:
+                store.commits.clear()
+                error = await broker.commit(5, member_id="m", generation=epoch)
+                assert error is ErrorCode.none
+                claim, commit = store.commits
+                assert [write.id for write in claim] == [key]
+                assert key not in [write.id for write in commit]
+                item = await record_of(store)
+                assert "topics" not in json.dumps(item.body).replace("topics_hash", "")
+                # Nothing has changed for the members.
+                assert (await beat(broker, "m", epoch)).assigned is None
+                assert (await found(broker)).epoch == epoch
+                assert (await record_of(store)).version == item.version
+
+        run(main())
+
+    def test_a_topic_that_has_changed_since_is_noticed(self) -> None:
+        async def main() -> None:
+            store = MemoryMetadataStore()
+            await new_cluster(store)
+            async with node(store) as broker:
+                epoch = (await enter(broker, "m", ("t", "u"))).member_epoch
+            await self.older(store, {"t": 1, "u": 2})
+            async with node(store) as broker:
+                await beat(broker, "m", epoch)
+                assert (await found(broker)).epoch == epoch + 1
+
+        run(main())
+
+
+class TestTakingOver:
+    """What a coordinator makes of the hash that it finds."""
+
+    def test_a_coordinator_that_dies_before_the_record_is_written_leaves_the_change_to_the_next(
+        self,
+    ) -> None:
+        async def main() -> None:
+            store = MemoryMetadataStore()
+            await new_cluster(store)
+            async with node(store) as broker:
+                epoch = (await enter(broker, "m", (), subscribed_pattern="[tuv]")).member_epoch
+                before = await record_of(store)
+                await create_topics(store, ("v",))
+                await broker.view.refresh()
+                store.is_available = False
+                answer = await beat(broker, "m", epoch)
+                assert answer.error is not ErrorCode.none
+                store.is_available = True
+            assert await record_of(store) == before
+            async with node(store) as broker:
+                await beat(broker, "m", epoch)
+                member = (await found(broker)).member("m")
+                assert (await found(broker)).epoch == epoch + 1
+                assert topic_id("v") in {p.topic_id for p in member.assigned}
+            async with node(store) as broker:
+                await beat(broker, "m", epoch + 1)
+                assert (await found(broker)).epoch == epoch + 1, "it is noticed once"
+
+        run(main())
+
+    def test_of_two_coordinators_that_find_the_same_change_one_begins_the_epoch(self) -> None:
+        async def main() -> None:
+            store = MemoryMetadataStore()
+            await new_cluster(store)
+            async with node(store) as old, node(store, broker_id=2) as new:
+                epoch = (await enter(old, "m", (), subscribed_pattern="[tuv]")).member_epoch
+                await lead_offsets(store, new.view, 2)  # the old one does not know
+                await create_topics(store, ("v",))
+                await new.view.refresh()
+                await beat(new, "m", epoch)
+                stored = await record_of(store)
+                answer = await beat(old, "late", 0, subscribed_topics=("t",))
+                assert answer.error is not ErrorCode.none
+                assert await record_of(store) == stored
+                assert (await found(new)).epoch == epoch + 1
+
+        run(main())
