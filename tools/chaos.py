@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos.checker import Rules
-from tests.chaos.history import load
+from tests.chaos.history import HISTORY, load
 from tests.chaos.options import ChaosOptions
 from tests.chaos.plan import FaultKind
 from tests.chaos.report import summarize
@@ -92,7 +92,7 @@ def _abandon(number: int, _frame: object) -> None:
 
 
 def _check_again(directory: Path, *, is_replicated: bool) -> int:
-    history = load(directory / "history.jsonl")
+    history = load(directory / HISTORY)
     anomalies = check_all(history, Rules(is_acks_one_kept=not is_replicated))
     print(summarize(history, anomalies, title=f"history of {directory}", recovered={}))
     return 1 if anomalies else 0

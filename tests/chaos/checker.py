@@ -279,9 +279,10 @@ def _group_gaps(partition: _Partition) -> Iterator[Anomaly]:
         if poll.group:
             seen[poll.group].update(offset for offset, _ in records)
     for group, offsets in seen.items():
-        missed = [o for o in sorted(partition.by_offset) if o < max(offsets) and o not in offsets]
+        last = max(offsets)
+        missed = [o for o in sorted(partition.by_offset) if o < last and o not in offsets]
         if missed:
-            detail = f"{group} missed {len(missed)} records, {_some(missed)}, of {max(offsets)}"
+            detail = f"{group} missed {len(missed)} records, {_some(missed)}, of {last}"
             yield _anomaly(partition, Kind.GROUP_SKIPPED, detail)
 
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+HISTORY = "history.jsonl"  # in the directory of a run
 UNKNOWN_OFFSET = -1
 STEPS_KEPT_MAX = 200_000  # of the pipeline; the oldest go
 PIPED = ">"  # between a value and what a pipeline adds to it

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from tidelog import Admin
 from tidelog_core.config import NodeConfig, settings_of
@@ -30,7 +31,7 @@ from tests.chaos.clients import (
 from tests.chaos.cluster import ChaosCluster, NodeWontStart
 from tests.chaos.consumers import read_finals
 from tests.chaos.faults import Faults
-from tests.chaos.history import History, Pipeline, save
+from tests.chaos.history import HISTORY, History, Pipeline, load, save
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.options import ChaosOptions
 from tests.chaos.plan import (
@@ -76,17 +77,21 @@ NODE_CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class ChaosResult:
-    """What came out."""
+    """What came out. The history of a long run is large, and stays in its file."""
 
-    history: History
+    history_path: Path
     anomalies: list[Anomaly]
     recovered: Mapping[str, float | None]  # seconds until a partition took writes after the faults
     report: str
 
+    def history(self) -> History:
+        """Read it."""
+        return load(self.history_path)
+
 
 async def run_chaos(options: ChaosOptions, watchdog: Watchdog) -> ChaosResult:
     """Do the run; ``history.jsonl`` and ``report.txt`` are left in its directory."""
-    history = History()
+    history, history_path = History(), options.directory / HISTORY
     started_s = time.monotonic()
     cluster = ChaosCluster(
         options.directory,
@@ -111,13 +116,13 @@ async def run_chaos(options: ChaosOptions, watchdog: Watchdog) -> ChaosResult:
     except* StandsStill as group:
         found += [Anomaly(Kind.STALLED, "the run", str(error)) for error in group.exceptions]
     finally:
-        save(history, options.directory / "history.jsonl")
+        await asyncio.to_thread(save, history, history_path)
     found += [Anomaly(Kind.NODE_DIED, text.split(" ended")[0], text) for text in cluster.died]
     rules = Rules(is_acks_one_kept=options.replication_factor == 1)
     found += await asyncio.to_thread(check_all, history, rules)
     report = summarize(history, found, title=options.title, recovered=recovered)
     (options.directory / "report.txt").write_text(report + "\n")
-    return ChaosResult(history, found, recovered, report)
+    return ChaosResult(history_path, found, recovered, report)
 
 
 def check_all(history: History, rules: Rules) -> list[Anomaly]:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.chaos.checker import Anomaly, Kind
-from tests.chaos.history import History
+from tests.chaos.history import HISTORY, History
 from tests.chaos.options import ChaosOptions
 from tests.chaos.report import summarize
 from tests.chaos.run import ChaosResult, run_chaos
@@ -57,10 +57,10 @@ async def run_supervised(
 
 
 def _lost(options: ChaosOptions, problem: str) -> ChaosResult:
-    history, found = History(), [Anomaly(Kind.STALLED, "the run", problem)]
-    report = summarize(history, found, title=options.title, recovered={})
+    found = [Anomaly(Kind.STALLED, "the run", problem)]
+    report = summarize(History(), found, title=options.title, recovered={})
     (options.directory / "report.txt").write_text(report + "\n")
-    return ChaosResult(history, found, {}, report)
+    return ChaosResult(options.directory / HISTORY, found, {}, report)
 
 
 async def _run(options: ChaosOptions) -> ChaosResult:

@@ -43,9 +43,10 @@ def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> Non
     result = asyncio.run(run_supervised(options))
     print(result.report)
     assert result.anomalies == []
-    assert {fault.kind for fault in result.history.faults} == set(FAULTS)
-    assert sum(write.outcome == "ok" for write in result.history.writes) >= WRITES_MIN
-    committed = sum(one.outcome == "ok" for one in result.history.transactions)
+    history = result.history()
+    assert {fault.kind for fault in history.faults} == set(FAULTS)
+    assert sum(write.outcome == "ok" for write in history.writes) >= WRITES_MIN
+    committed = sum(one.outcome == "ok" for one in history.transactions)
     assert committed >= TRANSACTIONS_MIN
 
 
