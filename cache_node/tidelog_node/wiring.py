@@ -266,7 +266,7 @@ async def _open_logs(
     stack.callback(executor.shutdown)
     membership = cluster.member.membership
     disk, health = DataDisk(), cluster.health
-    disk.subscribe(lambda: membership.tell_fitness(is_unfit=not disk.is_fit))
+    disk.subscribe(lambda: membership.tell_disk(is_fit=disk.is_fit))
     disk_watch = DiskWatch(
         disk,
         path=settings.data_dir,

@@ -23,7 +23,13 @@ from typing import Any
 from uuid import UUID
 
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.records import Broker, BrokerLease, Partition, broker_key
+from tidelog_core.metadata.records import (
+    Broker,
+    BrokerLease,
+    Partition,
+    StepDownReason,
+    broker_key,
+)
 from tidelog_core.metadata.store import ABSENT, ItemKey
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import LeaderElector, leave_isr
@@ -488,7 +494,9 @@ class SimNode:
         partition = self.state.partition
         if partition is None or self._partition_busy:
             return
-        coordinators = ElectionCoordinators(self.brokers, self._is_live, self.peer_leases.is_unfit)
+        coordinators = ElectionCoordinators(
+            self.brokers, self._is_live, self.peer_leases.is_stepping_down
+        )
         coordinated = self._find_coordinated(partition, coordinators, now_ms)
         change = self.elector.shrink_isr(partition, self.peer_leases, coordinated, now_ms=now_ms)
         if change is not None and not self.is_draining:
@@ -893,7 +901,7 @@ class SimNode:
         if self.is_up and self.is_ready:
             self.is_draining = True
             if self.lease is not None:
-                self.lease.is_unfit = True
+                self.lease.step_down_reason = StepDownReason.DRAINING
             if self.state.follower is not None:
                 self.state.follower.stop()
 

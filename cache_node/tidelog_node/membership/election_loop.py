@@ -125,7 +125,9 @@ class ElectionLoop:
         names = everything if self._dead != dead else self._changed | self._waiting
         for name in names:
             self._forget(name, image.partitions(name))
-        coordinators = ElectionCoordinators(image.brokers, self._membership.is_live, peers.is_unfit)
+        coordinators = ElectionCoordinators(
+            image.brokers, self._membership.is_live, peers.is_stepping_down
+        )
         if self._step_in(dead, coordinators):
             names = everything
         self._dead, self._changed = dead, set()

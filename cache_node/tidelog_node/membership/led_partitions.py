@@ -2,8 +2,8 @@
 
 Preferred leaders get their partitions back once they have been alive and in sync for the
 stable interval, and a node that stops hands everything it leads to replicas in sync. So does
-one whose disk takes no records, to those that are better off, and leaves their ISR: its log
-stays as it is, and nobody should wait for it. A
+one whose disk takes no records, to those that are better off; it stays in the ISR until it
+lacks something. A
 partition with records is handed over by its leader state, which stops appending, waits
 for the successor and writes; a reserved one by a write from here.
 """
@@ -106,7 +106,7 @@ class LedPartitions:
         )
         leaving = {change.after.item_id for change in changes}
         changes += [c for c in self._decide_reserved(image) if c.after.item_id not in leaving]
-        self._give_up_unfit(image, now_ms)
+        self._give_up_for_disk(image, now_ms)
         if now_ms >= self._preferred_from_ms:
             self._preferred_from_ms = now_ms + self._preferred_look_ms
             if self._node_config().auto_leader_rebalance_enable:
@@ -138,7 +138,7 @@ class LedPartitions:
         Those are the partitions whose other replicas are not in sync, or that could not
         be handed over in the time. Nothing may take partitions over meanwhile.
         """
-        begun: set[tuple[UUID, int, int]] = set()
+        begun: dict[tuple[UUID, int, int], float] = {}
         try:
             async with asyncio.timeout(seconds_max):
                 while self._membership.can_serve():
@@ -161,20 +161,20 @@ class LedPartitions:
         return found
 
     def _begin_draining(
-        self, left: list[tuple[str, Partition, int]], begun: set[tuple[UUID, int, int]]
+        self, left: list[tuple[str, Partition, int]], begun: dict[tuple[UUID, int, int], float]
     ) -> list[PartitionChange]:
-        changes = []
+        changes, now_ms = [], self._membership.now_ms()
         for name, partition, successor in left:
             if name in RESERVED_TOPICS:
                 changes.append(hand_over(partition, successor, is_leaving=True))
                 continue
             key = (partition.topic_id, partition.partition, successor)
-            if key in begun:
+            if now_ms < begun.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS:
                 continue
             if self._replicas.begin_hand_over(
                 partition.topic_id, partition.partition, successor, is_leaving=True
             ):
-                begun.add(key)
+                begun[key] = now_ms
             else:
                 changes.append(hand_over(partition, successor, is_leaving=True))
         return changes
@@ -201,9 +201,9 @@ class LedPartitions:
                     changes.append(change)
         return changes
 
-    def _give_up_unfit(self, image: ClusterImage, now_ms: float) -> None:
+    def _give_up_for_disk(self, image: ClusterImage, now_ms: float) -> None:
         """Begin to hand over what others can lead better, where this node's disk is in trouble."""
-        if not self._membership.is_unfit:
+        if self._membership.is_disk_fit:
             self._given_up.clear()
             return
         elector, peers = self._membership.elector, self._membership.peers

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.records import Broker, BrokerLease, Partition
+from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
@@ -43,7 +43,7 @@ class Membership:
         self.peer_clocks = PeerClocks(broker_id)
         self.now_ms = clock
         self._own: OwnLease | None = None
-        self._is_unfit = False
+        self._is_disk_fit = True
         self._is_leaving = False
         self._is_started = False
         self._subscribers: list[Callable[[], None]] = []
@@ -90,17 +90,18 @@ class Membership:
         return self._dead
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back when a peer has died or come back, this node may serve again, or is (un)fit."""
+        """Call back when a peer dies or comes back, this node serves again, or its disk changes."""
         self._subscribers.append(callback)
 
     @property
-    def is_unfit(self) -> bool:
-        """Whether others had better lead: this node's disk takes no records."""
-        return self._is_unfit
+    def is_disk_fit(self) -> bool:
+        """Whether this node's disk takes records; else others had better lead."""
+        return self._is_disk_fit
 
-    def tell_fitness(self, *, is_unfit: bool) -> None:
-        """Take whether others had better lead; the next renewal of the lease tells them."""
-        self._is_unfit = self.elector.is_unfit = is_unfit
+    def tell_disk(self, *, is_fit: bool) -> None:
+        """Take whether the disk takes records; the next renewal of the lease tells the others."""
+        self._is_disk_fit = is_fit
+        self.elector.is_stepping_down = not is_fit
         self._tell_others()
         self._tell()
 
@@ -167,8 +168,12 @@ class Membership:
             self._tell()
 
     def _tell_others(self) -> None:
-        if self._own is not None:
-            self._own.is_unfit = self._is_unfit or self._is_leaving
+        if self._own is None:
+            return
+        if not self._is_disk_fit:
+            self._own.step_down_reason = StepDownReason.DISK
+        else:
+            self._own.step_down_reason = StepDownReason.DRAINING if self._is_leaving else None
 
     def _tell(self) -> None:
         for subscriber in tuple(self._subscribers):

@@ -95,6 +95,10 @@ class BodyReader:
             raise self.error(f"{field} must be a string, not {value!r}")
         return value
 
+    def text_or_absent(self, field: str, *, absent: str) -> str:
+        """Return the string, or ``absent`` where the record is from before the field."""
+        return self.text(field) if field in self._left else absent
+
     def text_or_none(self, field: str) -> str | None:
         """Take a string or null."""
         if self._left.get(field, "") is None:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -162,6 +162,13 @@ class Broker:
         return record
 
 
+class StepDownReason(StrEnum):
+    """Why a broker asks others to lead in its place while they can."""
+
+    DISK = "disk"  # its disk takes no records: what it follows falls behind as well
+    DRAINING = "draining"  # it stops soon, and follows until then
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLease:
     """A broker's sign of life: it is alive as long as others see the counter move."""
@@ -169,8 +176,7 @@ class BrokerLease:
     broker_id: int
     incarnation: UUID
     counter: int
-    # Its disk takes no records, or it is about to stop: others lead while they can.
-    is_unfit: bool = False
+    step_down_reason: StepDownReason | None = None  # None: it leads like any other
     # What the broker's clock said when it wrote this; NO_TIMESTAMP before nodes told. No lease
     # is measured by it: others see by it when a clock is wrong.
     wall_ms: int = NO_TIMESTAMP
@@ -189,8 +195,8 @@ class BrokerLease:
             "counter": self.counter,
         }
         # A program from before a field cannot read a lease that has it, and goes by its moving.
-        if self.is_unfit:
-            body["is_unfit"] = True
+        if self.step_down_reason is not None:
+            body["step_down_reason"] = self.step_down_reason.value
         if self.wall_ms != NO_TIMESTAMP:
             body["wall_ms"] = self.wall_ms
         return body
@@ -203,12 +209,24 @@ class BrokerLease:
             broker_id=fields.integer("broker_id", at_least=0),
             incarnation=fields.uuid("incarnation"),
             counter=fields.integer("counter", at_least=0),
-            is_unfit=fields.boolean_or_absent("is_unfit", absent=False),
+            step_down_reason=_step_down_reason(fields),
             wall_ms=fields.integer_or_absent("wall_ms", absent=NO_TIMESTAMP, at_least=0),
             version=item.version,
         )
         fields.finish()
         return record
+
+
+def _step_down_reason(fields: BodyReader) -> StepDownReason | None:
+    """Return the reason; leases of before there were reasons have a flag, mostly for the disk."""
+    text = fields.text_or_absent("step_down_reason", absent="")
+    is_unfit = fields.boolean_or_absent("is_unfit", absent=False)
+    if not text:
+        return StepDownReason.DISK if is_unfit else None
+    try:
+        return StepDownReason(text)
+    except ValueError:
+        raise fields.error(f"step_down_reason is {text!r}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,10 @@ holds a replica of and asks whether it should be the one to act:
   down, see ``leave_isr``) must leave every ISR before it renews its lease the first time,
   and once more when it has registered and before it leads: a leader's write that counts on
   its earlier life may land until then.
-- A broker whose disk takes no records says so with its lease (``is_unfit``). It hands over
-  to members of the ISR that are fit, comes after them where it could take over, and gets
-  nothing back as the preferred leader. It leads what nobody else can.
+- A broker that others should lead for says why with its lease (``StepDownReason``): its disk
+  takes no records, or it is about to stop. It hands over to members of the ISR that say
+  nothing of the kind, comes after them where it could take over, and gets nothing back as
+  the preferred leader. It leads what nobody else can.
 - Without any live member of the ISR the partition waits, unless the topic allows unclean
   elections: then the first live replica takes over with itself as the only member,
   provided (checked in the commit) that no lease of an ISR member has moved.
@@ -68,7 +69,7 @@ class LeaderElector:
         self._vacant_since: dict[PartitionKey, tuple[int, float]] = {}  # leader epoch, time
         self._preferred_since: dict[PartitionKey, float] = {}
         self._to_leave: set[PartitionKey] = set()
-        self.is_unfit = False  # this broker; its own lease may tell it later
+        self.is_stepping_down = False  # this broker; its own lease may tell it later
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Take the first reading of the cluster after this process has registered."""
@@ -189,7 +190,7 @@ class LeaderElector:
     def candidates(self, partition: Partition, peers: PeerLeases) -> list[int]:
         """Return who may take over without loss, the first choice first."""
         members = [broker_id for broker_id in partition.replicas if broker_id in partition.isr]
-        return sorted(self._live(members, peers), key=lambda b: self._is_unfit(b, peers))
+        return sorted(self._live(members, peers), key=lambda b: self._steps_down(b, peers))
 
     def preferred_successor(
         self, partition: Partition, peers: PeerLeases, *, now_ms: float
@@ -204,7 +205,7 @@ class LeaderElector:
             preferred == self._broker_id
             or preferred not in partition.isr
             or not peers.is_live(preferred)
-            or peers.is_unfit(preferred)
+            or peers.is_stepping_down(preferred)
         ):
             self._preferred_since.pop(key, None)
             return None
@@ -219,7 +220,7 @@ class LeaderElector:
     def fit_successor(self, partition: Partition, peers: PeerLeases) -> int | None:
         """Return who can lead better than this broker, which is not fit, ``None`` for nobody."""
         successor = self.drain_successor(partition, peers)
-        return None if successor is None or peers.is_unfit(successor) else successor
+        return None if successor is None or peers.is_stepping_down(successor) else successor
 
     def forget(self, partition: Partition) -> None:
         """Drop what is remembered of a partition that this node no longer holds."""
@@ -240,8 +241,10 @@ class LeaderElector:
             return not self.leads(partition)
         return partition.leader == NO_LEADER or peers.is_dead(partition.leader)
 
-    def _is_unfit(self, broker_id: int, peers: PeerLeases) -> bool:
-        return self.is_unfit if broker_id == self._broker_id else peers.is_unfit(broker_id)
+    def _steps_down(self, broker_id: int, peers: PeerLeases) -> bool:
+        if broker_id == self._broker_id:
+            return self.is_stepping_down
+        return peers.is_stepping_down(broker_id)
 
     def _live(self, broker_ids: Iterable[int], peers: PeerLeases) -> list[int]:
         return [b for b in broker_ids if b == self._broker_id or not peers.is_dead(b)]

@@ -45,11 +45,11 @@ class ElectionCoordinators:
         self,
         brokers: Mapping[int, Broker],
         is_live: Callable[[int], bool],
-        is_unfit: Callable[[int], bool],
+        is_stepping_down: Callable[[int], bool],
     ) -> None:
         self._brokers = brokers
         self._is_live = is_live
-        self._is_unfit = is_unfit
+        self._is_stepping_down = is_stepping_down
         self._found: dict[str | None, Sequence[int]] = {}  # by the dead one's rack
 
     def of(self, dead_id: int) -> Sequence[int]:
@@ -78,5 +78,6 @@ class ElectionCoordinators:
         return max(0.0, writers.index(broker_id) * step_in_delay_ms - unattended_ms)
 
     def _search(self, rack: str | None) -> Sequence[int]:
-        able = [b for b in watchers(self._brokers, self._is_live) if not self._is_unfit(b)]
+        live = watchers(self._brokers, self._is_live)
+        able = [b for b in live if not self._is_stepping_down(b)]
         return [b for b in able if rack is None or self._brokers[b].rack != rack] or able

@@ -22,9 +22,12 @@ What may interleave with what, and why it is safe:
   what its earlier life had fetched. The commit checks that registration, too.
 - *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``, or its
   lease was seen and is dead (``election_coordinators`` write that for all leaders, and are left
-  a moment for it), or it says that it is unfit, its disk takes nothing, and is behind, or is
-  not heard of for ``hand_over_ms``. It counts until the store has agreed, and joins again once
-  it is fit.
+  a moment for it), or it says that its disk takes nothing, and is behind, or is not heard of
+  for ``hand_over_ms``. One that says that it drains goes as soon as it is behind, so that
+  nobody waits for it when it has stopped; but not where fewer than ``min_insync_replicas``
+  would be left: until it stops, its copy lets the partition take records. A replica counts
+  until the store has agreed, and joins again once its lease gives no reason any more.
+- *A leader that drains* leaves the ISR with the hand-over on the same condition.
 - *A new leader* knows of nobody's log end, so its high watermark stays where it was until
   every ISR member has fetched in this epoch (or has left the ISR).
 - *Fencing.* The caller asks its lease before each call that answers somebody. While a hand
@@ -39,7 +42,7 @@ Source: Kafka's ``Partition`` and ``Replica``; KIP-497, KIP-903, KIP-966.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -50,7 +53,7 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
     TidelogError,
 )
-from tidelog_core.metadata.records import Broker, Partition, check
+from tidelog_core.metadata.records import Broker, Partition, StepDownReason, check
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
@@ -151,8 +154,11 @@ class LeaderState(Generic[Token]):
     @property
     def is_under_min_isr(self) -> bool:
         """Whether too few replicas are in sync to commit anything."""
-        required = min(self.rules.min_insync_replicas, len(self.partition.replicas))
-        return self._in_sync_count < required
+        return self._in_sync_count < self._required_count
+
+    @property
+    def _required_count(self) -> int:
+        return min(self.rules.min_insync_replicas, len(self.partition.replicas))
 
     # -- producing --
 
@@ -310,7 +316,8 @@ class LeaderState(Generic[Token]):
             if not is_heard or not wanted.is_leaving:
                 self._hand_over = None
                 return None
-        return hand_over(self.partition, wanted.successor, is_leaving=wanted.is_leaving)
+        is_leaving = wanted.is_leaving and len(self.partition.isr) > self._required_count
+        return hand_over(self.partition, wanted.successor, is_leaving=is_leaving)
 
     # -- changing the partition's item --
 
@@ -402,6 +409,8 @@ class LeaderState(Generic[Token]):
             and self._is_current(follower_id, follower, brokers, peers)
         ]
         leaving = [b for b in isr if self._is_out_of_sync(b, peers, now_ms)]
+        spare_count = len(isr) - len(leaving) - self._required_count
+        leaving += self._draining(set(isr) - set(leaving), peers)[: max(0, spare_count)]
         if not joining and not leaving:
             return None
         after = tuple(b for b in isr if b not in leaving) + tuple(joining)
@@ -428,7 +437,7 @@ class LeaderState(Generic[Token]):
             broker is not None
             and broker.version == follower.replica_epoch
             and peers.is_live(follower_id)
-            and not peers.is_unfit(follower_id)
+            and not peers.is_stepping_down(follower_id)
         )
 
     def _is_out_of_sync(self, follower_id: int, peers: PeerLeases, now_ms: float) -> bool:
@@ -438,11 +447,24 @@ class LeaderState(Generic[Token]):
         if follower is None or peers.is_left_to_leaders(follower_id, now_ms):
             return True
         lag_ms = self.rules.lag_time_max_ms
-        if peers.is_unfit(follower_id):
-            if UNKNOWN_OFFSET < follower.log_end_offset < self.log_end_offset:
+        if peers.step_down_reason(follower_id) is StepDownReason.DISK:
+            if self._is_behind(follower):
                 return True
             lag_ms = min(lag_ms, self.rules.hand_over_ms)
         return not follower.is_caught_up(self.log_end_offset, now_ms, lag_ms)
+
+    def _draining(self, members: Set[int], peers: PeerLeases) -> list[int]:
+        """Return the members that are about to stop and are behind."""
+        return [
+            follower_id
+            for follower_id, follower in self.followers.items()
+            if follower_id in members
+            and peers.step_down_reason(follower_id) is StepDownReason.DRAINING
+            and self._is_behind(follower)
+        ]
+
+    def _is_behind(self, follower: FollowerProgress) -> bool:
+        return UNKNOWN_OFFSET < follower.log_end_offset < self.log_end_offset
 
     def on_written(self, change: PartitionChange, now_ms: float) -> None:
         """Note that the change is stored."""

@@ -27,7 +27,7 @@ side measures on its own monotonic clock, and only the rates have to agree (see
 
 Two threads use an ``OwnLease``: one renews it, the other acts on it. The one that renews
 calls everything except ``may_act`` and ``on_cluster_read``; those two belong to the one
-that acts, which also sets ``is_unfit``. Each attribute has one writer, and one assignment
+that acts, which also sets ``step_down_reason``. Each attribute has one writer, and one assignment
 changes what the other side sees, so there is nothing to lock:
 
 - ``may_act`` reads the grant once. A grant is never changed, and what it allows is true
@@ -38,7 +38,7 @@ changes what the other side sees, so there is nothing to lock:
   fence away, on the thread that acts, after that thread has read the cluster. If a
   further lapse puts up another fence just then, the number that it notes is that of the
   fence before, and the new one stays.
-- ``begin_renewal`` reads ``is_unfit`` once. If it is set just after that, the next renewal
+- ``begin_renewal`` reads ``step_down_reason`` once. If it is set just after that, the next renewal
   tells the others: they learn one interval later that another broker should lead.
 - A lapse is noticed by the clock when a renewal comes back. If the thread that renews was
   held up there, the new grant's time may be over already: it is counted from the sending.
@@ -58,7 +58,13 @@ from uuid import UUID
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.records import BrokerLease, Partition, broker_lease_key, check
+from tidelog_core.metadata.records import (
+    BrokerLease,
+    Partition,
+    StepDownReason,
+    broker_lease_key,
+    check,
+)
 from tidelog_core.metadata.store import ABSENT, UNREADABLE_VERSION, Check, Item
 from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS, STEP_IN_DELAY_MS
 
@@ -143,8 +149,8 @@ class OwnLease:
     """This process's lease. One renewal at a time; the caller does the I/O.
 
     Fenced from the start: it acts after its first renewal and a reading after that.
-    ``may_act``, ``on_cluster_read`` and setting ``is_unfit`` are for the thread that acts, all
-    else is for the one that renews.
+    ``may_act``, ``on_cluster_read`` and setting ``step_down_reason`` are for the thread that
+    acts, all else is for the one that renews.
     """
 
     def __init__(
@@ -164,7 +170,7 @@ class OwnLease:
         self._next_renewal_ms: float | None = None  # None: at once
         self.is_superseded = False  # another process has this broker id: leave for good
         self.needs_read = False  # the item must be read before the next renewal
-        self.is_unfit = False  # what the next renewal tells, see ``BrokerLease``
+        self.step_down_reason: StepDownReason | None = None  # what the next renewal tells
 
     def may_act(self, now_ms: float) -> bool:
         """Whether this broker may acknowledge, serve and decide at this moment."""
@@ -192,7 +198,7 @@ class OwnLease:
             broker_id=self._record.broker_id,
             incarnation=self._record.incarnation,
             counter=self._record.counter + 1,
-            is_unfit=self.is_unfit,
+            step_down_reason=self.step_down_reason,
             version=self._record.version,
         )
 
@@ -419,10 +425,16 @@ class PeerLeases:
             and now_ms - known.after_ms <= self._times.silent_ms_max
         )
 
-    def is_unfit(self, broker_id: int) -> bool:
-        """Whether the broker has said that others had better lead."""
+    def step_down_reason(self, broker_id: int) -> StepDownReason | None:
+        """Return why the broker has said that others had better lead, ``None`` where it has not."""
         known = self._observations.get(broker_id)
-        return known is not None and known.record.is_unfit
+        if known is None or broker_id in self._registered:
+            return None  # What an earlier process said is over.
+        return known.record.step_down_reason
+
+    def is_stepping_down(self, broker_id: int) -> bool:
+        """Whether the broker has said that others had better lead."""
+        return self.step_down_reason(broker_id) is not None
 
     def check(self, broker_id: int) -> Check:
         """Return the condition that the broker has not renewed since it was last seen."""

@@ -24,6 +24,7 @@ from tidelog_core.metadata.records import (
     ScrubOrphans,
     SegmentMeta,
     SegmentState,
+    StepDownReason,
     Topic,
     delete,
     put,
@@ -78,12 +79,25 @@ def test_a_record_comes_back_with_the_version_it_was_read_at(record: Any) -> Non
     assert (delete(read).expected_version, delete(read).body) == (3, None)
 
 
-def test_a_lease_says_only_of_an_unfit_broker_that_it_is() -> None:
+def test_a_lease_says_only_of_a_broker_that_steps_down_why() -> None:
     """Programs from before there was the field read the leases of all others."""
-    for is_unfit in (False, True):
-        lease = BrokerLease(broker_id=3, incarnation=ID, counter=9, is_unfit=is_unfit)
-        assert ("is_unfit" in lease.to_body()) is is_unfit
+    for reason in (None, *StepDownReason):
+        lease = BrokerLease(broker_id=3, incarnation=ID, counter=9, step_down_reason=reason)
+        assert ("step_down_reason" in lease.to_body()) is (reason is not None)
         assert BrokerLease.from_item(stored(lease)) == lease
+
+
+def test_a_lease_with_the_flag_of_before_there_were_reasons_is_read() -> None:
+    lease = BrokerLease(broker_id=3, incarnation=ID, counter=9)
+    for is_unfit in (False, True):
+        read = BrokerLease.from_item(stored(lease, is_unfit=is_unfit))
+        assert read.step_down_reason is (StepDownReason.DISK if is_unfit else None)
+
+
+def test_a_lease_with_a_reason_that_nobody_knows_cannot_be_read() -> None:
+    lease = BrokerLease(broker_id=3, incarnation=ID, counter=9)
+    with pytest.raises(CorruptItem, match="step_down_reason is 'moon'"):
+        BrokerLease.from_item(stored(lease, step_down_reason="moon"))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=NAMES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidelog_core.metadata.records import Broker, BrokerLease, Partition
+from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 
@@ -37,13 +37,17 @@ def make_partition(
 
 
 def make_lease(
-    broker_id: int, counter: int = 1, *, version: int | None = None, is_unfit: bool = False
+    broker_id: int,
+    counter: int = 1,
+    *,
+    version: int | None = None,
+    reason: StepDownReason | None = None,
 ) -> BrokerLease:
     return BrokerLease(
         broker_id=broker_id,
         incarnation=UUID(int=broker_id),
         counter=counter,
-        is_unfit=is_unfit,
+        step_down_reason=reason,
         version=counter if version is None else version,
     )
 
@@ -62,17 +66,24 @@ def make_brokers(*broker_ids: int, version: int = 1) -> dict[int, Broker]:
 
 
 def make_peers(
-    *, live: tuple[int, ...] = (), dead: tuple[int, ...] = (), unfit: tuple[int, ...] = ()
+    *,
+    live: tuple[int, ...] = (),
+    dead: tuple[int, ...] = (),
+    full: tuple[int, ...] = (),
+    draining: tuple[int, ...] = (),
 ) -> PeerLeases:
-    """Return leases in which ``dead`` have not moved for a whole lease; ``unfit`` live, too."""
+    """Return leases in which ``dead`` have not moved for a whole lease; all others live."""
     peers = PeerLeases(TIMES)
     peers.observe([make_lease(b) for b in dead], started_ms=0, now_ms=0)
     earlier_ms = TIMES.lease_ms - 500
     peers.observe(
-        [make_lease(b) for b in (*dead, *live, *unfit)], started_ms=earlier_ms, now_ms=earlier_ms
+        [make_lease(b) for b in (*dead, *live, *full, *draining)],
+        started_ms=earlier_ms,
+        now_ms=earlier_ms,
     )
     leases = [make_lease(b) for b in dead] + [make_lease(b, 2) for b in live]
-    leases += [make_lease(b, 2, is_unfit=True) for b in unfit]
+    leases += [make_lease(b, 2, reason=StepDownReason.DISK) for b in full]
+    leases += [make_lease(b, 2, reason=StepDownReason.DRAINING) for b in draining]
     peers.observe(leases, started_ms=TIMES.lease_ms, now_ms=TIMES.lease_ms)
     return peers
 

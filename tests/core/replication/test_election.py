@@ -74,9 +74,9 @@ def test_the_next_one_steps_in_a_delay_later() -> None:
 
 def test_a_member_on_a_full_disk_comes_after_those_with_room() -> None:
     partition = make_partition()
-    peers = make_peers(dead=(1,), live=(3,), unfit=(2,))
+    peers = make_peers(dead=(1,), live=(3,), full=(2,))
     full, fit = LeaderElector(2), LeaderElector(3)
-    full.is_unfit = True
+    full.is_stepping_down = True
     assert takeover(full, partition, peers, now_ms=0) is None
     assert takeover(fit, partition, peers, now_ms=0) is not None
     # Where the other one does nothing it leads all the same: records can be read.
@@ -86,17 +86,16 @@ def test_a_member_on_a_full_disk_comes_after_those_with_room() -> None:
 def test_a_leader_on_a_full_disk_hands_over_to_members_with_room_only() -> None:
     partition, elector = make_partition(), LeaderElector(1)
     assert elector.fit_successor(partition, make_peers(live=(1, 2, 3))) == 2
-    assert elector.fit_successor(partition, make_peers(live=(1, 3), unfit=(2,))) == 3
-    assert elector.fit_successor(partition, make_peers(live=(1,), unfit=(2, 3))) is None
+    assert elector.fit_successor(partition, make_peers(live=(1, 3), full=(2,))) == 3
+    assert elector.fit_successor(partition, make_peers(live=(1,), full=(2, 3))) is None
     # One that stops hands over to anybody.
-    assert elector.drain_successor(partition, make_peers(live=(1,), unfit=(2, 3))) == 2
+    assert elector.drain_successor(partition, make_peers(live=(1,), full=(2, 3))) == 2
 
 
 def test_the_preferred_leader_waits_for_room_on_its_disk() -> None:
     partition, elector = make_partition(leader=2), LeaderElector(2, preferred_stable_ms=0)
     assert (
-        elector.preferred_successor(partition, make_peers(live=(2, 3), unfit=(1,)), now_ms=0)
-        is None
+        elector.preferred_successor(partition, make_peers(live=(2, 3), full=(1,)), now_ms=0) is None
     )
     assert elector.preferred_successor(partition, make_peers(live=(1, 2, 3)), now_ms=0) == 1
 

@@ -40,12 +40,12 @@ def writers(
     dead_id: int,
     *,
     live: Container[int] | None = None,
-    unfit: Container[int] = (),
+    stepping_down: Container[int] = (),
 ) -> list[int]:
     def is_live(broker_id: int) -> bool:
         return live is None or broker_id in live
 
-    return list(ElectionCoordinators(brokers, is_live, lambda b: b in unfit).of(dead_id))
+    return list(ElectionCoordinators(brokers, is_live, lambda b: b in stepping_down).of(dead_id))
 
 
 def test_the_live_brokers_of_other_racks_write_one_after_the_other() -> None:
@@ -58,7 +58,7 @@ def test_the_live_brokers_of_other_racks_write_one_after_the_other() -> None:
 
 
 def test_who_says_that_others_had_better_lead_does_not_write() -> None:
-    assert writers(racked(1, 2, 3, 4, 5, 6), 4, unfit=(2, 5)) == [3, 6]
+    assert writers(racked(1, 2, 3, 4, 5, 6), 4, stepping_down=(2, 5)) == [3, 6]
 
 
 def test_only_watchers_write_for_they_know_in_time() -> None:

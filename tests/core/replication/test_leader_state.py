@@ -216,7 +216,7 @@ def test_a_replica_that_others_take_out_of_the_isr_no_longer_holds_anything_back
 
 
 def test_a_replica_on_a_full_disk_leaves_once_it_is_behind_and_joins_when_there_is_room() -> None:
-    leader, full = make_leader(), make_peers(live=(1, 2), unfit=(3,))
+    leader, full = make_leader(), make_peers(live=(1, 2), full=(3,))
     fetch(leader, 2, 0)
     fetch(leader, 3, 0)
     assert leader.propose(BROKERS, full, 0) is None  # It has everything.
@@ -415,7 +415,7 @@ def test_a_hand_over_that_takes_too_long_is_given_up_unless_the_leader_leaves() 
 
 
 def test_a_leader_that_gave_up_for_its_full_disk_stays_in_sync_while_it_lacks_nothing() -> None:
-    full = make_peers(live=(1, 2), unfit=(3,))
+    full = make_peers(live=(1, 2), full=(3,))
     for is_heard in (False, True):
         leader = make_leader()
         fetch(leader, 2, 0)
@@ -515,3 +515,42 @@ def test_a_leader_that_is_moved_away_hands_over_with_the_swap() -> None:
     swapped = propose(leader).after
     assert (swapped.replicas, swapped.leader, swapped.leader_epoch) == ((2, 3), 2, 6)
     assert swapped.isr == (2, 3)
+
+
+@pytest.mark.parametrize(("min_insync_replicas", "isr"), [(1, (1, 2)), (2, (1, 2)), (3, (1, 2, 3))])
+def test_a_draining_follower_leaves_early_where_enough_others_are_in_sync(
+    min_insync_replicas: int, isr: tuple[int, ...]
+) -> None:
+    leader = make_leader(min_insync_replicas=min_insync_replicas)
+    draining = make_peers(live=(1, 2), draining=(3,))
+    fetch(leader, 2, 0)
+    fetch(leader, 3, 0)
+    assert leader.propose(BROKERS, draining, 0) is None  # Nobody waits for it.
+    leader.on_append(5, 0)
+    fetch(leader, 2, 5)
+    change = leader.propose(BROKERS, draining, 0)
+    assert (leader.partition.isr if change is None else change.after.isr) == isr
+    if change is None:
+        fetch(leader, 3, 5)
+        assert leader.high_watermark == 5
+        leader.require_appendable(needs_all=True)
+
+
+def test_of_two_draining_followers_one_stays_where_it_is_needed() -> None:
+    leader = make_leader(min_insync_replicas=2)
+    fetch(leader, 2, 0)
+    fetch(leader, 3, 0)
+    leader.on_append(5, 0)
+    change = propose(leader, peers=make_peers(live=(1,), draining=(2, 3)))
+    assert len(change.after.isr) == 2
+
+
+@pytest.mark.parametrize(("min_insync_replicas", "isr"), [(1, (2,)), (2, (1, 2))])
+def test_a_leader_that_drains_stays_in_sync_where_it_is_needed(
+    min_insync_replicas: int, isr: tuple[int, ...]
+) -> None:
+    leader = make_leader(make_partition((1, 2)), min_insync_replicas=min_insync_replicas)
+    leader.begin_hand_over(2, is_leaving=True, now_ms=0)
+    fetch(leader, 2, 0)
+    change = propose(leader)
+    assert (change.after.leader, change.after.isr) == (2, isr)
