@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         TransactionDescription,
         TransactionListing,
     )
+    from tidelog.administering.sync_admin import SyncAdmin
     from tidelog.consumer import Consumer
     from tidelog.consuming.records import (
         ConsumerRecord,
@@ -44,19 +45,14 @@ if TYPE_CHECKING:
         OffsetAndTimestamp,
     )
     from tidelog.consuming.subscription import RebalanceListener, SubscriptionPattern
+    from tidelog.consuming.sync_consumer import SyncConsumer
     from tidelog.errors import TidelogError
     from tidelog.producer import Producer
     from tidelog.producing.batch import Delivery, RecordMetadata
     from tidelog.producing.encoded import EncodedRecords
     from tidelog.producing.prepared import PreparedTransaction
+    from tidelog.producing.sync_producer import SyncDelivery, SyncProducer, SyncTransaction
     from tidelog.producing.transactions import Transaction
-    from tidelog.sync import (
-        SyncAdmin,
-        SyncConsumer,
-        SyncDelivery,
-        SyncProducer,
-        SyncTransaction,
-    )
 
 __all__ = [
     "Admin",
@@ -129,6 +125,7 @@ _NAMES_OF = {
         "TransactionDescription",
         "TransactionListing",
     ),
+    "tidelog.administering.sync_admin": ("SyncAdmin",),
     "tidelog.consumer": ("Consumer",),
     "tidelog.consuming.records": (
         "ConsumerRecord",
@@ -137,6 +134,7 @@ _NAMES_OF = {
         "OffsetAndTimestamp",
     ),
     "tidelog.consuming.subscription": ("RebalanceListener", "SubscriptionPattern"),
+    "tidelog.consuming.sync_consumer": ("SyncConsumer",),
     "tidelog.errors": ("TidelogError",),
     "tidelog.producer": ("Producer",),
     "tidelog.producing.batch": (
@@ -146,13 +144,7 @@ _NAMES_OF = {
     "tidelog.producing.encoded": ("EncodedRecords",),
     "tidelog.producing.prepared": ("PreparedTransaction",),
     "tidelog.producing.transactions": ("Transaction",),
-    "tidelog.sync": (
-        "SyncAdmin",
-        "SyncConsumer",
-        "SyncDelivery",
-        "SyncProducer",
-        "SyncTransaction",
-    ),
+    "tidelog.producing.sync_producer": ("SyncDelivery", "SyncProducer", "SyncTransaction"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 

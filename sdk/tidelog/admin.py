@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import ssl as ssl_module
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING
 
-from tidelog.administering.configs import ConfigCalls
-from tidelog.administering.share_groups import ShareGroupCalls
-from tidelog.administering.transactions import TransactionCalls
+from tidelog.administering.every_call import EveryCall
+from tidelog.administering.sync_admin import SyncAdmin
 from tidelog.cluster import Cluster
 from tidelog.options import ClientOptions, check, parse_bootstrap
 
-if TYPE_CHECKING:
-    from tidelog.sync import SyncAdmin
 
-
-class Admin(ShareGroupCalls, ConfigCalls, TransactionCalls):
+class Admin(EveryCall):
     """Administers a cluster.
 
     ``async with Admin("localhost:9092") as admin:`` or ``start()`` and ``close()``. A
@@ -58,20 +52,4 @@ class Admin(ShareGroupCalls, ConfigCalls, TransactionCalls):
 
     def sync(self) -> SyncAdmin:
         """Return the plain face of this admin; it is used through that alone from here on."""
-        from tidelog.sync import SyncAdmin  # The faces know the clients, not the reverse.
-
         return SyncAdmin(self)
-
-    async def __aenter__(self) -> Admin:
-        """Start."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close."""
-        await self.close()

@@ -29,6 +29,7 @@ from tidelog.administering.results import (
     PartitionLag,
 )
 from tidelog.administering.topics import TopicCalls
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import PROTOCOL_TYPE, decode_assignment, group_by_topic
 from tidelog.consuming.locating import check_offset
 from tidelog.consuming.records import OffsetAndMetadata
@@ -39,7 +40,6 @@ from tidelog.errors import (
     UnsupportedVersion,
     error_for,
 )
-from tidelog.groups import Coordinator
 from tidelog.record_times import record_times
 from tidelog.wire.requests import (
     CONSUMER_GROUP_DESCRIBE,

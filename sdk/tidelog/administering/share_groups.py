@@ -27,10 +27,10 @@ from tidelog_core.wire_messages import build
 from tidelog.administering.calls import raise_failures
 from tidelog.administering.groups import GroupCalls, assigned_partitions, check_described
 from tidelog.administering.results import GroupDescription, GroupMember, PartitionLag
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import group_by_topic
 from tidelog.consuming.locating import check_offset
 from tidelog.errors import GroupIdNotFound, UnsupportedVersion, error_for
-from tidelog.groups import Coordinator
 from tidelog.wire.requests import (
     ALTER_SHARE_GROUP_OFFSETS,
     DELETE_SHARE_GROUP_OFFSETS,

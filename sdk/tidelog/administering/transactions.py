@@ -33,8 +33,8 @@ from tidelog.administering.results import (
     TransactionListing,
 )
 from tidelog.cluster import CoordinatorKind
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.errors import InvalidTxnState, error_for
-from tidelog.groups import Coordinator
 from tidelog.wire.requests import (
     DESCRIBE_PRODUCERS,
     DESCRIBE_TRANSACTIONS,

@@ -25,6 +25,7 @@ from tidelog_core.wire_messages import build
 
 from tidelog.cluster import Cluster, Lane
 from tidelog.consuming.assignors import ASSIGNORS_BY_NAME, Assignor
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import (
     NO_GENERATION,
     PROTOCOL_TYPE,
@@ -36,7 +37,6 @@ from tidelog.consuming.group_protocol import (
 )
 from tidelog.consuming.membership import Member, Membership
 from tidelog.errors import FencedInstanceId, MalformedResponse, TidelogError, error_for
-from tidelog.groups import Coordinator
 from tidelog.options import ConsumerOptions
 from tidelog.wire.requests import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 

@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import NO_GENERATION
 from tidelog.consuming.membership import Membership
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.records import GroupMetadata, OffsetAndMetadata
 from tidelog.errors import CommitFailed, ErrorCode, TidelogError
-from tidelog.groups import Coordinator
 from tidelog.options import ConsumerOptions
 
 logger = logging.getLogger(__name__)

@@ -31,11 +31,11 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
 from tidelog.cluster import Cluster, Lane
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import NO_GENERATION
 from tidelog.consuming.membership import Member, Membership
 from tidelog.consuming.topic_names import names_of_topics
 from tidelog.errors import TidelogError, error_for
-from tidelog.groups import Coordinator
 from tidelog.options import ConsumerOptions
 from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.records import OffsetAndMetadata, Offsets
 from tidelog.errors import InvalidRequest, NoOffsetForPartition, TidelogError
-from tidelog.groups import Coordinator
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FoundOffset, ask_offsets
 from tidelog.options import ConsumerOptions
 

@@ -23,9 +23,9 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import NO_GENERATION
 from tidelog.errors import FencedInstanceId, TidelogError
-from tidelog.groups import Coordinator
 from tidelog.options import ConsumerOptions
 from tidelog.wire.requests import Api
 

@@ -33,6 +33,7 @@ from tidelog_core.model import NO_PRODUCER_ID, TopicPartition
 from tidelog_core.wire_messages import build
 
 from tidelog.cluster import Cluster, CoordinatorKind, Lane
+from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import group_by_topic
 from tidelog.consuming.records import GroupMetadata, OffsetAndMetadata
 from tidelog.errors import (
@@ -42,7 +43,6 @@ from tidelog.errors import (
     TidelogError,
     error_for,
 )
-from tidelog.groups import Coordinator
 from tidelog.options import ProducerOptions
 from tidelog.producing.identity import ProducerIdentity
 from tidelog.wire.requests import (

@@ -1,0 +1,40 @@
+"""The admin for programs without an event loop."""
+
+from __future__ import annotations
+
+from tidelog.administering.every_call import EveryCall
+from tidelog.sync import Blocking, Face
+
+
+class SyncAdmin(Face[EveryCall]):
+    """``Admin`` without an event loop; usable from any thread."""
+
+    create_topic = Blocking(EveryCall.create_topic)
+    create_topics = Blocking(EveryCall.create_topics)
+    delete_topics = Blocking(EveryCall.delete_topics)
+    list_topics = Blocking(EveryCall.list_topics)
+    describe_topics = Blocking(EveryCall.describe_topics)
+    create_partitions = Blocking(EveryCall.create_partitions)
+    delete_records = Blocking(EveryCall.delete_records)
+    list_offsets = Blocking(EveryCall.list_offsets)
+    describe_configs = Blocking(EveryCall.describe_configs)
+    alter_configs = Blocking(EveryCall.alter_configs)
+    describe_cluster = Blocking(EveryCall.describe_cluster)
+    describe_log_dirs = Blocking(EveryCall.describe_log_dirs)
+    list_groups = Blocking(EveryCall.list_groups)
+    describe_groups = Blocking(EveryCall.describe_groups)
+    delete_groups = Blocking(EveryCall.delete_groups)
+    list_group_offsets = Blocking(EveryCall.list_group_offsets)
+    group_lag = Blocking(EveryCall.group_lag)
+    alter_group_offsets = Blocking(EveryCall.alter_group_offsets)
+    reset_group_offsets = Blocking(EveryCall.reset_group_offsets)
+    delete_group_offsets = Blocking(EveryCall.delete_group_offsets)
+    list_share_group_offsets = Blocking(EveryCall.list_share_group_offsets)
+    share_group_lag = Blocking(EveryCall.share_group_lag)
+    alter_share_group_offsets = Blocking(EveryCall.alter_share_group_offsets)
+    delete_share_group_offsets = Blocking(EveryCall.delete_share_group_offsets)
+    list_transactions = Blocking(EveryCall.list_transactions)
+    describe_transactions = Blocking(EveryCall.describe_transactions)
+    describe_producers = Blocking(EveryCall.describe_producers)
+    find_hanging_transactions = Blocking(EveryCall.find_hanging_transactions)
+    abort_transaction = Blocking(EveryCall.abort_transaction)

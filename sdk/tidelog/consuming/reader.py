@@ -1,0 +1,505 @@
+"""Reads records, alone or as a member of a group: what a ``Consumer`` does."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from tidelog_core.model import TopicPartition
+
+from tidelog.cluster import Cluster
+from tidelog.consuming.classic_membership import ClassicMembership
+from tidelog.consuming.committing import Commits
+from tidelog.consuming.consumer_membership import ConsumerMembership
+from tidelog.consuming.coordinator import Coordinator
+from tidelog.consuming.fetcher import Fetcher
+from tidelog.consuming.group_life import GroupLife
+from tidelog.consuming.locating import Locator, check_offset, check_offsets
+from tidelog.consuming.membership import Membership
+from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
+from tidelog.consuming.records import (
+    ConsumerRecord,
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    Offsets,
+)
+from tidelog.consuming.subscription import RebalanceListener, Subscription, SubscriptionPattern
+from tidelog.errors import ClientClosed, InvalidRequest, RequestTimedOut
+from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
+from tidelog.options import ConsumerOptions
+
+
+class RecordReader:
+    """A consumer, once its options are checked. Not started: nothing is sent before ``start()``."""
+
+    def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._positions = Positions()
+        self._subscription = Subscription()
+        self._changed = asyncio.Event()
+        group_id = options.group_id
+        coordinator = None if group_id is None else Coordinator(cluster, group_id)
+        self._coordinator = coordinator
+        self._commits = None
+        if coordinator is not None:
+            self._commits = Commits(cluster, self._positions, coordinator, options)
+        self._life = GroupLife(
+            cluster,
+            self._positions,
+            self._subscription,
+            self._commits,
+            options=options,
+            notify=self._changed.set,
+        )
+        self._locator = Locator(cluster, self._positions, coordinator, options, self._on_located)
+        self._fetcher = Fetcher(cluster, self._positions, options, self._changed.set)
+        self._membership: Membership | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: BaseException | None = None
+        self._starting = asyncio.Lock()
+        self._is_closed = False
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Connect. Idempotent; reading does it when it was not done.
+
+        Raises ``ConnectionFailed`` if no node answers within the request timeout.
+        """
+        async with self._starting:
+            self._check_open()
+            if self._tasks:
+                return
+            await self._cluster.start(auto_create_topics=self._options.allow_auto_create_topics)
+            self._spawn(self._fetcher.run())
+            self._spawn(self._watch())
+            if self._commits is not None and self._options.enable_auto_commit:
+                self._spawn(self._commits.run())
+
+    async def close(self, *, has_failed: bool = False) -> None:
+        """Commit (if that is automatic), leave the group and end. Idempotent.
+
+        With ``has_failed`` the records in hand do not count as dealt with.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._changed.set()
+        try:
+            if self._tasks:
+                self._life.rest(has_dealt_with=not has_failed)
+                await self._leave()
+        finally:
+            await self._locator.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._positions.replace(())
+            await self._fetcher.close()
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; after an exception, the record in hand is not committed."""
+        await self.close(has_failed=exc is not None)
+
+    # --- what to read ---
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | SubscriptionPattern | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, or all that match, dividing them with the rest of the group.
+
+        Replaces the last subscription; takes effect in the next poll. A pattern is Python's
+        and matched here to the beginning of each name, a ``SubscriptionPattern`` RE2's and
+        matched by the coordinator. Raises ``InvalidRequest`` without a ``group_id``, after
+        ``assign``, and for a ``SubscriptionPattern`` in the classic protocol.
+        """
+        self._check_open()
+        if self._coordinator is None:
+            raise InvalidRequest("subscribe needs a group_id; without one, assign partitions")
+        if self._membership is None and len(self._positions):
+            raise InvalidRequest("partitions are assigned by hand; unsubscribe() first")
+        is_classic = self._options.group_protocol == "classic"
+        if is_classic and isinstance(pattern, SubscriptionPattern):
+            raise InvalidRequest("a SubscriptionPattern needs group_protocol='consumer'")
+        names = [topics] if isinstance(topics, str) else topics
+        self._subscription.set(names, pattern, listener)
+        if self._membership is None:
+            join = ClassicMembership if is_classic else ConsumerMembership
+            self._membership = join(self._cluster, self._coordinator, self._options, self._life)
+            assert self._commits is not None
+            self._commits.membership = self._membership
+        else:
+            self._membership.on_subscription()
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions, whatever a group may do.
+
+        Partitions that stay keep their position. Raises ``InvalidRequest`` after
+        ``subscribe``.
+        """
+        self._check_open()
+        if self._membership is not None:
+            raise InvalidRequest("this consumer has subscribed; unsubscribe() first")
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        for topic, number in wanted:
+            if not isinstance(topic, str) or type(number) is not int or number < 0:
+                raise InvalidRequest(f"a partition is a topic and a number, not {topic}, {number}")
+        self._positions.replace(wanted)
+        self._changed.set()
+        self._fetcher.wake()
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, or let go of the partitions assigned by hand."""
+        self._life.rest()
+        await self._leave()
+        self._positions.replace(())
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics subscribed to; of a ``SubscriptionPattern`` those assigned."""
+        if self._subscription.server_pattern is not None:
+            return frozenset(partition.topic for partition in self.assignment())
+        return self._subscription.topics(self._cluster)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that this consumer reads now."""
+        return self._positions.partitions()
+
+    def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Hand out nothing of these partitions until ``resume``. Raises ``NotAssigned``."""
+        for state in [self._state(partition) for partition in partitions]:
+            state.is_paused = True
+
+    def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Undo ``pause``. Raises ``NotAssigned``."""
+        for state in [self._state(partition) for partition in partitions]:
+            state.is_paused = False
+        self._changed.set()
+        self._fetcher.wake()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are paused."""
+        return frozenset(state.partition for state in self._positions if state.is_paused)
+
+    # --- reading ---
+
+    async def poll(
+        self, *, max_records: int | None = None, timeout_ms: float = 1_000
+    ) -> list[ConsumerRecord]:
+        """Return records as soon as there are some; none after the timeout.
+
+        Coming back says that the records of the last poll are dealt with. Raises what
+        keeps the consumer from reading: ``NoOffsetForPartition``, ``OffsetOutOfRange``,
+        ``LogTruncation``, ``CorruptRecordBatch``, ``FencedInstanceId``, or what a
+        rebalance listener raised.
+        """
+        limit = self._options.max_poll_records if max_records is None else max_records
+        if limit <= 0:
+            raise InvalidRequest(f"max_records must be above zero, is {limit}")
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_ms / 1000
+        await self._come_to_rest()
+        while True:
+            self._attend()
+            records, states = self._positions.take(limit)
+            if records:
+                self._hand_out(states)
+                return records
+            if not await self._wait(deadline_s):
+                if self._membership is not None:
+                    self._membership.on_unrest()  # The next poll must come in time as well.
+                return []
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Read record by record, for as long as the loop goes on."""
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[ConsumerRecord]:
+        while True:
+            for record in self.hand_out_run(await self.next_run()):
+                yield record
+
+    async def next_run(self) -> PartitionState:
+        """Return a partition with a run of records, once there is one. For the faces."""
+        await self._come_to_rest()
+        while True:
+            self._attend()
+            state = self._positions.next_ready(may_raise=True)
+            if state is not None:
+                self._positions.rotate(state.partition)
+                self._hand_out([state])
+                return state
+            await self._wait(None)
+
+    def hand_out_run(self, state: PartitionState) -> Iterator[ConsumerRecord]:
+        """Yield the run's records until something else has to happen. For the faces.
+
+        The position is behind each record as it is handed out; asking for the next one
+        says that it is dealt with.
+        """
+        life = self._life
+        version, records = state.version, state.records
+        last = len(records) - 1
+        state.last_epoch = state.run_epoch
+        # Jumps, pauses and rebalances all show in one of these conditions.
+        while (
+            state.version == version
+            and (index := state.index) <= last
+            and not (state.is_paused or life.is_rest_wanted)
+        ):
+            record = records[index]
+            state.index = index + 1
+            state.position = record.offset + 1 if index < last else state.run_end
+            yield record
+            if state.version == version:
+                state.safe_position = state.position
+
+    # --- positions ---
+
+    async def position(self, partition: tuple[str, int]) -> int:
+        """Return the offset of the next record, once it is known. Raises ``NotAssigned``."""
+        await self._begin()
+        timeout_s = self._cluster.request_timeout_s
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        while (state := self._state(partition)).position == UNKNOWN:
+            if state.error is not None:
+                error, state.error = state.error, None
+                raise error
+            self._locator.start()
+            if not await self._wait_for_change(deadline_s):
+                raise RequestTimedOut(f"no position for {state.partition} within {timeout_s:g} s")
+        return state.position
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Read on from the offset. Raises ``NotAssigned``."""
+        self._state(partition).jump(check_offset(offset))
+        self._changed.set()
+        self._fetcher.wake()
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the position of every partition that has one: what ``commit()`` commits."""
+        return {
+            state.partition: state.to_commit(state.position)
+            for state in self._positions
+            if state.position != UNKNOWN
+        }
+
+    def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
+        """Read on from what is committed; all partitions if none is named.
+
+        For records that were read for a transaction that was aborted. Waits, in the next
+        poll, for transactions that have offsets of the group pending.
+        """
+        self._reset(partitions, None)
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Read on from the first record there is; all partitions if none is named."""
+        self._reset(partitions, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Read on behind the last record there is; all partitions if none is named."""
+        self._reset(partitions, LATEST_TIMESTAMP)
+
+    def high_watermark(self, partition: tuple[str, int]) -> int | None:
+        """Return the high watermark as last fetched, None if nothing was. ``NotAssigned``."""
+        known = self._state(partition).high_watermark
+        return None if known == UNKNOWN else known
+
+    async def beginning_offsets(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition."""
+        return await self._ends(partitions, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        """Return the offset behind each partition's last record that this consumer may read."""
+        return await self._ends(partitions, LATEST_TIMESTAMP)
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return each partition's first record at or after its time, None if there is none."""
+        for partition, timestamp in timestamps_ms.items():
+            if timestamp < 0:
+                raise InvalidRequest(f"{TopicPartition(*partition)}: time {timestamp} is negative")
+        await self._begin()
+        found = await list_offsets(
+            self._cluster,
+            {TopicPartition(*partition): t for partition, t in timestamps_ms.items()},
+            read_committed=self._options.isolation_level == "read_committed",
+            timeout_s=self._cluster.request_timeout_s,
+        )
+        return {
+            partition: OffsetAndTimestamp(at.offset, at.timestamp_ms) if at.offset >= 0 else None
+            for partition, at in found.items()
+        }
+
+    # --- commits ---
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Commit offsets of next records; by default the position of every partition.
+
+        Durable on return. Raises ``CommitFailed`` if the group has moved on,
+        ``RebalanceInProgress`` if it is about to, ``InvalidRequest`` without a ``group_id``.
+        """
+        await self._begin()
+        given = self.positions() if offsets is None else check_offsets(offsets)
+        if self._commits is None:
+            raise InvalidRequest("commit needs a group_id")
+        await self._commits.commit(given)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return which member of its group this is, for ``Transaction.send_offsets``.
+
+        Raises ``CommitFailed`` if it is no member now, ``InvalidRequest`` without a
+        ``group_id``.
+        """
+        if self._commits is None:
+            raise InvalidRequest("group_metadata needs a group_id")
+        return self._commits.group_metadata()
+
+    async def committed(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed for each partition, None if nothing."""
+        await self._begin()
+        if self._coordinator is None:
+            raise InvalidRequest("committed needs a group_id")
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        found = await self._coordinator.committed(wanted, timeout_s=self._cluster.request_timeout_s)
+        return {partition: found.get(partition) for partition in wanted}
+
+    # --- inside: waiting and handing out ---
+
+    async def _begin(self) -> None:
+        """Start if that was not done; while closing, listeners may still call us."""
+        if not self._tasks:
+            await self.start()
+
+    async def _come_to_rest(self) -> None:
+        await self._begin()
+        self._check_open()
+        self._life.rest()
+        self._attend()
+        # Others must get their turn even if there always are records; who waited for the
+        # user to come to rest, and a rebalance that this poll begins, go first.
+        await asyncio.sleep(0)
+
+    async def _wait(self, deadline_s: float | None) -> bool:
+        """Wait for a change while at rest; return whether it was in time."""
+        self._locator.start()
+        self._fetcher.wake()
+        return await self._wait_for_change(deadline_s)
+
+    async def _wait_for_change(self, deadline_s: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        self._changed.clear()
+        timer = None
+        if deadline_s is not None:
+            if deadline_s <= loop.time():
+                return False
+            timer = loop.call_at(deadline_s, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self._check_open()
+        return deadline_s is None or loop.time() < deadline_s
+
+    def _attend(self) -> None:
+        """Raise what has failed in the background; keep the membership going."""
+        if self._failure is not None:
+            raise self._failure
+        if self._membership is not None:
+            self._membership.on_rest()
+        elif not len(self._positions):
+            raise InvalidRequest("nothing to read: subscribe to topics or assign partitions")
+
+    def _hand_out(self, states: list[PartitionState]) -> None:
+        self._life.hand_out(states)
+        if self._membership is not None:
+            self._membership.on_unrest()
+        self._fetcher.wake()
+
+    # --- inside: the rest ---
+
+    def _state(self, partition: tuple[str, int]) -> PartitionState:
+        return self._positions.state(TopicPartition(*partition))
+
+    def _reset(self, partitions: Sequence[tuple[str, int]], timestamp: int | None) -> None:
+        states = [self._state(partition) for partition in partitions] or list(self._positions)
+        for state in states:
+            state.forget(timestamp)
+        self._changed.set()
+
+    async def _ends(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        await self._begin()
+        found = await list_offsets(
+            self._cluster,
+            {TopicPartition(*partition): timestamp for partition in partitions},
+            read_committed=self._options.isolation_level == "read_committed",
+            timeout_s=self._cluster.request_timeout_s,
+        )
+        return {partition: at.offset for partition, at in found.items()}
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the consumer is closed")
+
+    def _on_located(self) -> None:
+        self._changed.set()
+        self._fetcher.wake()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.append(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
+            self._changed.set()
+
+    async def _watch(self) -> None:
+        """Keep the metadata of what we read, and the membership in step with it."""
+        while True:
+            await self._cluster.wait_for_news()
+            self._cluster.want({state.partition.topic for state in self._positions})
+            if self._membership is not None:
+                await self._membership.on_metadata()
+
+    async def _leave(self) -> None:
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            await membership.stop()
+            try:
+                await self._life.let_go(self._life.owned(), is_lost=membership.is_lost)
+            finally:
+                assert self._commits is not None
+                self._commits.membership = None
+                self._subscription.clear()
+                await membership.leave("the consumer leaves")
+        elif self._commits is not None and self._options.enable_auto_commit:
+            await self._commits.commit_safely(list(self._positions))

@@ -1,0 +1,86 @@
+"""The consumer for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Coroutine, Iterable, Iterator
+from typing import Any
+
+from tidelog_core.model import TopicPartition
+
+from tidelog.consuming.reader import RecordReader
+from tidelog.consuming.records import ConsumerRecord
+from tidelog.consuming.subscription import RebalanceListener, SubscriptionPattern
+from tidelog.sync import Blocking, Face, InLoop
+
+
+class SyncConsumer(Face[RecordReader]):
+    """``Consumer`` without an event loop; iterate it, or poll. One thread reads.
+
+    A rebalance listener's methods run in a thread of their own and may call this.
+    """
+
+    assign = InLoop(RecordReader.assign)
+    unsubscribe = Blocking(RecordReader.unsubscribe)
+    subscription = InLoop(RecordReader.subscription)
+    assignment = InLoop(RecordReader.assignment)
+    pause = InLoop(RecordReader.pause)
+    resume = InLoop(RecordReader.resume)
+    paused = InLoop(RecordReader.paused)
+    poll = Blocking(RecordReader.poll)
+    position = Blocking(RecordReader.position)
+    seek = InLoop(RecordReader.seek)
+    seek_to_beginning = InLoop(RecordReader.seek_to_beginning)
+    seek_to_end = InLoop(RecordReader.seek_to_end)
+    seek_to_committed = InLoop(RecordReader.seek_to_committed)
+    positions = InLoop(RecordReader.positions)
+    group_metadata = InLoop(RecordReader.group_metadata)
+    high_watermark = InLoop(RecordReader.high_watermark)
+    beginning_offsets = Blocking(RecordReader.beginning_offsets)
+    end_offsets = Blocking(RecordReader.end_offsets)
+    offsets_for_times = Blocking(RecordReader.offsets_for_times)
+    commit = Blocking(RecordReader.commit)
+    committed = Blocking(RecordReader.committed)
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | SubscriptionPattern | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """As ``Consumer.subscribe``."""
+        threaded = None if listener is None else _Threaded(listener)
+
+        async def subscribe() -> None:
+            self.client.subscribe(topics, pattern=pattern, listener=threaded)
+
+        self.thread.run(subscribe())
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Read record by record, for as long as the loop goes on."""
+        while True:
+            yield from self.client.hand_out_run(self.thread.run(self.client.next_run()))
+
+    def _end(self, *, has_failed: bool) -> Coroutine[Any, Any, None]:
+        return self.client.close(has_failed=has_failed)
+
+
+class _Threaded(RebalanceListener):
+    """A plain listener whose methods may block, and call the face."""
+
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+
+    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Call it in a thread."""
+        await asyncio.to_thread(self._listener.on_partitions_assigned, partitions)
+
+    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Call it in a thread."""
+        await asyncio.to_thread(self._listener.on_partitions_revoked, partitions)
+
+    async def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Call it in a thread."""
+        await asyncio.to_thread(self._listener.on_partitions_lost, partitions)

@@ -1,0 +1,237 @@
+"""The producer for programs without an event loop.
+
+``SyncProducer.send`` does not wait: records are handed over in a bounded queue that wakes the
+loop once for many of them, because a hop between threads costs more than a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tidelog_core.records.batch import Headers
+
+from tidelog.consuming.records import GroupMetadata, Offsets
+from tidelog.errors import TidelogError
+from tidelog.producing.batch import Delivery, RecordMetadata
+from tidelog.producing.transactions import Transaction
+from tidelog.producing.writer import RecordWriter
+from tidelog.sync import Blocking, Face, LoopThread
+
+HANDED_OVER_MAX = 10_000  # records between a caller and the loop
+
+logger = logging.getLogger(__name__)
+
+
+class SyncDelivery:
+    """A record's outcome; ``result()`` waits for it."""
+
+    __slots__ = ("_delivery", "_error", "_handover")
+
+    def __init__(self, handover: _Handover) -> None:
+        self._handover = handover
+        self._delivery: Delivery | None = None  # Set once the producer has taken the record.
+        self._error: TidelogError | None = None  # Why the producer did not take it.
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._error is not None or (self._delivery is not None and self._delivery.done())
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Return where the record is, or raise its error.
+
+        Raises ``TimeoutError`` if that is not known within ``timeout_s``.
+        """
+        if not self.done():
+            self._handover.thread.run(asyncio.wait_for(self._wait(), timeout_s))
+        if self._error is not None:
+            raise self._error
+        assert self._delivery is not None
+        return self._delivery.result()
+
+    def exception(self, timeout_s: float | None = None) -> TidelogError | None:
+        """Return the record's error, None if it was written."""
+        try:
+            self.result(timeout_s)
+        except TidelogError as error:
+            return error
+        return None
+
+    def take(self, delivery: Delivery) -> None:
+        """Note that the producer has taken the record."""
+        self._delivery = delivery
+
+    def fail(self, error: TidelogError) -> None:
+        """Note that the producer did not take the record."""
+        self._error = error
+
+    async def _wait(self) -> None:
+        while self._delivery is None and self._error is None:
+            await self._handover.wait_for_progress()
+        if self._delivery is not None:
+            await self._delivery.wait()
+
+
+class _Handed(NamedTuple):
+    """The arguments of a ``send`` on its way to the loop."""
+
+    delivery: SyncDelivery
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: Headers | Iterable[tuple[str, bytes | None]]
+    partition: int | None
+    timestamp_ms: int | None
+
+
+class _Handover:
+    """Records on their way from any thread to the producer's loop, in order."""
+
+    def __init__(self, producer: RecordWriter, thread: LoopThread) -> None:
+        self._producer = producer
+        self.thread = thread
+        self._queue: deque[_Handed] = deque()
+        self._changed = threading.Condition()
+        self._is_draining = False
+        self._task: asyncio.Task[None] | None = None
+        self._progress = asyncio.Event()
+
+    def put(self, handed: _Handed) -> None:
+        """Hand a record over; waits while the queue is full."""
+        with self._changed:
+            while len(self._queue) >= HANDED_OVER_MAX:
+                self._changed.wait()
+            self._queue.append(handed)
+            if not self._is_draining:
+                self._is_draining = True
+                self.thread.call_soon(self._start)
+
+    async def wait_for_progress(self) -> None:
+        """Return after the next records were taken."""
+        await self._progress.wait()
+
+    async def wait_until_empty(self) -> None:
+        """Return when everything handed over until now was taken."""
+        while self._is_draining:
+            await self._progress.wait()
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        while True:
+            with self._changed:
+                handed_over = list(self._queue)
+                self._queue.clear()
+                self._is_draining = bool(handed_over)
+                self._changed.notify_all()
+            for handed in handed_over:
+                delivery, topic, value, key, headers, partition, timestamp_ms = handed
+                try:
+                    delivery.take(
+                        await self._producer.send(
+                            topic,
+                            value,
+                            key=key,
+                            headers=headers,
+                            partition=partition,
+                            timestamp_ms=timestamp_ms,
+                        )
+                    )
+                except TidelogError as error:
+                    logger.warning("record was not taken", extra={"error": str(error)})
+                    delivery.fail(error)
+                    self._producer.note_refused(error)
+            progress, self._progress = self._progress, asyncio.Event()
+            progress.set()
+            if not handed_over:
+                return
+
+
+class SyncTransaction:
+    """``Transaction`` without an event loop."""
+
+    def __init__(self, transaction: Transaction, handover: _Handover) -> None:
+        self._transaction = transaction
+        self._handover = handover
+
+    def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """As ``Transaction.send_offsets``."""
+        self._handover.thread.run(self._transaction.send_offsets(offsets, group))
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._handover.thread.run(self._transaction.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Commit, or abort on an exception: everything that was sent before, and no more."""
+
+        async def end() -> None:
+            # What is on its way to the loop must not end up in the next transaction.
+            await self._handover.wait_until_empty()
+            await self._transaction.__aexit__(exc_type, exc, traceback)
+
+        self._handover.thread.run(end())
+
+
+class SyncProducer(Face[RecordWriter]):
+    """``Producer`` without an event loop; usable from any thread."""
+
+    send_and_wait = Blocking(RecordWriter.send_and_wait)
+    partitions_for = Blocking(RecordWriter.partitions_for)
+
+    def __init__(self, client: RecordWriter) -> None:
+        super().__init__(client)
+        self._handover = _Handover(client, self.thread)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | Iterable[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> SyncDelivery:
+        """Hand the record over and return what tells its outcome: ``delivery.result()``.
+
+        Whatever is wrong with the record, the delivery raises. Waits while many records
+        are on their way to the producer, that is, while its buffer is full.
+        """
+        delivery = SyncDelivery(self._handover)
+        self._handover.put(_Handed(delivery, topic, value, key, headers, partition, timestamp_ms))
+        return delivery
+
+    def transaction(self) -> SyncTransaction:
+        """As ``Producer.transaction``: ``with producer.transaction() as transaction:``."""
+        return SyncTransaction(self.client.transaction(), self._handover)
+
+    def flush(self) -> None:
+        """As ``Producer.flush``, with everything sent before."""
+
+        async def flush() -> None:
+            await self._handover.wait_until_empty()
+            await self.client.flush()
+
+        self.thread.run(flush())
+
+    def _end(self, *, has_failed: bool) -> Coroutine[Any, Any, None]:
+        del has_failed
+
+        async def end() -> None:
+            await self._handover.wait_until_empty()
+            await self.client.close()
+
+        return end()

@@ -1,0 +1,383 @@
+"""Writes records, in batches: what a ``Producer`` does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from tidelog_core.clock import wall_clock_ms
+from tidelog_core.model import TopicPartition
+from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size_bytes_max
+
+from tidelog.cluster import Cluster
+from tidelog.errors import ClientClosed, InvalidRequest, MessageTooLarge, TidelogError
+from tidelog.metadata import TopicInfo
+from tidelog.options import ProducerOptions
+from tidelog.partitioners import TopicPartitioner
+from tidelog.producing.accumulator import Accumulator
+from tidelog.producing.batch import Delivery, RecordMetadata
+from tidelog.producing.encoded import EncodedRecords
+from tidelog.producing.prepared import PreparedTransaction, complete
+from tidelog.producing.sender import Sender
+from tidelog.producing.transactions import Transaction, Transactions
+
+_RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
+
+
+class _TopicState:
+    """What choosing a partition of a topic needs."""
+
+    __slots__ = ("metadata_version", "partition_count", "partitioner", "partitions")
+
+    def __init__(self, partitioner: TopicPartitioner) -> None:
+        self.partitioner = partitioner
+        self.partitions: tuple[TopicPartition, ...] = ()
+        self.partition_count = 0
+        self.metadata_version = -1
+
+
+class RecordWriter:
+    """A producer, once its options are checked. Not started: nothing is sent before ``start()``."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ProducerOptions,
+        make_partitioner: Callable[[str], TopicPartitioner],
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._record_size_bytes_max = (
+            min(options.request_size_bytes_max, options.buffer_memory_bytes) - HEADER_SIZE
+        )
+        self._make_partitioner = make_partitioner
+        self._accumulator = Accumulator(options)
+        self._transactions: Transactions | None = None
+        if options.transactional_id is not None:
+            self._transactions = Transactions(
+                cluster, self._accumulator, options, self._wake_sender
+            )
+        self._topics: dict[str, _TopicState] = {}
+        self._sender: Sender | None = None
+        self._sender_task: asyncio.Task[None] | None = None
+        self._starting: asyncio.Lock = asyncio.Lock()
+        self._clock_s: Callable[[], float] = time.monotonic  # Replaced by the loop's own.
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Connect. Idempotent; ``send`` does it when it was not done.
+
+        With a ``transactional_id``, what an earlier producer had open is aborted, and that
+        one is fenced off. Raises ``ConnectionFailed`` if no node answers within the request
+        timeout, and what the coordinator of the transactional id says.
+        """
+        async with self._starting:
+            self._check_open()
+            if self._sender_task is None:
+                await self._cluster.start(auto_create_topics=True)
+                if self._transactions is not None:
+                    await self._transactions.init()
+                loop = asyncio.get_running_loop()
+                self._clock_s = loop.time
+                self._sender = Sender(
+                    self._cluster, self._accumulator, self._options, self._transactions
+                )
+                self._sender_task = loop.create_task(self._sender.run())
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | Iterable[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Take the record; return what tells its outcome: ``metadata = await delivery``.
+
+        Returns as soon as the record is buffered, so ``send`` in a loop fills batches.
+        Waits, for ``max_block_ms`` at most, while the buffer is full, the topic is not
+        known yet or does not have ``partition`` yet. Raises ``MessageTooLarge``,
+        ``InvalidRequest`` for arguments that cannot be and outside a transaction where there
+        has to be one, ``BufferExhausted``, ``UnknownTopicOrPartition``,
+        ``PartitionNotKnown``, ``TransactionAborted``, ``ProducerFenced``; then the record
+        was not taken.
+        """
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()
+        state = self._topics.get(topic)
+        if state is None or state.metadata_version != self._cluster.version:
+            state = await self._prepare(topic)
+        if partition is not None and not 0 <= partition < state.partition_count:
+            state = await self._prepare_partition(topic, partition)
+        if headers:
+            headers = _check_headers(headers)
+        size_bytes = self._size(key, value, headers)  # type: ignore[arg-type]
+        if timestamp_ms is None:
+            timestamp_ms = wall_clock_ms()
+        elif timestamp_ms < 0:
+            raise InvalidRequest(f"timestamp_ms must not be negative, is {timestamp_ms}")
+        accumulator = self._accumulator
+        if not accumulator.has_room(size_bytes):
+            await self._wait_for_room(size_bytes)
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()  # It may have ended while we waited.
+        partitioner = state.partitioner
+        if partition is None:
+            partition = partitioner.choose(key, value, state.partition_count)
+            target = state.partitions[partition]
+        else:
+            target = state.partitions[partition]
+        delivery, is_new, has_filled = accumulator.append(
+            target,
+            Record(-1, timestamp_ms, key, value, headers),  # type: ignore[arg-type]
+            size_bytes,
+            self._clock_s(),
+        )
+        if is_new or has_filled:
+            assert self._sender is not None
+            self._sender.wake()
+            if has_filled:
+                partitioner.on_batch_filled(state.partition_count)
+                # A caller that never waits would keep the sender from running.
+                await asyncio.sleep(0)
+        return delivery
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers | Iterable[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Write one record and return where it is; raises what the delivery raises."""
+        return await (
+            await self.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+        )
+
+    async def send_encoded(self, partition: tuple[str, int], encoded: EncodedRecords) -> Delivery:
+        """Take a batch that is encoded already; return the delivery of its first record.
+
+        For what builds batches from columns. It is sent as it is, with this producer's
+        numbers: ``compression`` and ``batch_size_bytes`` do not count. A batch that is too
+        large for the topic fails. Waits and raises as ``send`` does.
+        """
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()
+        topic, number = partition
+        state = self._topics.get(topic)
+        if state is None or state.metadata_version != self._cluster.version:
+            state = await self._prepare(topic)
+        if not 0 <= number < state.partition_count:
+            state = await self._prepare_partition(topic, number)
+        if encoded.size_bytes - HEADER_SIZE > self._record_size_bytes_max:
+            raise MessageTooLarge(
+                f"the batch is {encoded.size_bytes} bytes, more than request_size_bytes_max or "
+                f"buffer_memory_bytes allows ({self._record_size_bytes_max + HEADER_SIZE})"
+            )
+        if not self._accumulator.has_room(encoded.size_bytes):
+            await self._wait_for_room(encoded.size_bytes)
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()  # It may have ended while we waited.
+        delivery = self._accumulator.append_encoded(
+            state.partitions[number], encoded, self._clock_s()
+        )
+        assert self._sender is not None
+        self._sender.wake()
+        return delivery
+
+    def transaction(self) -> Transaction:
+        """Return a context in which everything sent is committed together, or not at all.
+
+        ::
+
+            async with producer.transaction() as transaction:
+                await producer.send("invoices", value)
+                await transaction.send_offsets(consumer.positions(), consumer.group_metadata())
+
+        It commits when the block ends, once every record is acknowledged, and aborts on an
+        exception, which passes on. ``TransactionAborted`` says that another attempt may
+        succeed, ``ProducerFenced`` that none will. One transaction at a time. Raises
+        ``InvalidRequest`` without a ``transactional_id``.
+        """
+        if self._transactions is None:
+            raise InvalidRequest("transactions need a transactional_id")
+        return Transaction(self._transactions, self.start)
+
+    async def complete(self, prepared: PreparedTransaction, *, is_commit: bool = True) -> None:
+        """Commit or abort what another producer has prepared; certain on return, idempotent.
+
+        A transaction that is not completed within its ``transaction_timeout_ms`` is aborted.
+        Raises ``TransactionAborted`` if it is to be committed and was aborted.
+        """
+        self._check_open()
+        async with self._starting:
+            await self._cluster.start(auto_create_topics=True)
+        await complete(self._cluster, self._options, prepared, is_commit=is_commit)
+
+    def note_refused(self, error: TidelogError) -> None:
+        """Keep the open transaction from committing without a record not taken. For the faces."""
+        if self._transactions is not None and self._transactions.is_open:
+            self._transactions.fail(error)
+
+    async def flush(self) -> None:
+        """Send what is buffered now and return when all of it is acknowledged or failed.
+
+        Does not raise for records that failed: their deliveries do.
+        """
+        await self._accumulator.flush(self._wake_sender)
+
+    async def partitions_for(self, topic: str) -> int:
+        """Return how many partitions the topic has."""
+        return (await self._prepare(topic)).partition_count
+
+    async def close(self, *, timeout_s: float | None = None) -> None:
+        """Flush, for ``timeout_s`` at most (None: as long as deliveries may take), and end.
+
+        An open transaction is aborted instead. Records that are not acknowledged by then
+        fail with ``ClientClosed``. Idempotent.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._transactions is not None:
+                    await self._transactions.close()
+                await self.flush()
+        except TimeoutError:
+            pass
+        finally:
+            if self._sender_task is not None:
+                self._sender_task.cancel()
+                await asyncio.gather(self._sender_task, return_exceptions=True)
+            self._accumulator.fail_all(ClientClosed("the producer was closed"))
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Flush and close."""
+        await self.close()
+
+    # --- inside ---
+
+    def _wake_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the producer is closed")
+
+    async def _prepare(self, topic: str) -> _TopicState:
+        """Return the topic's state, in step with the metadata."""
+        self._check_open()
+        if self._sender_task is None:
+            await self.start()
+        info = self._cluster.topic(topic)
+        if info is None or info.error or not info.partitions:
+            info = await self._cluster.wait_for_topic(
+                topic, timeout_s=self._options.max_block_ms / 1000
+            )
+        return self._note(info)
+
+    async def _prepare_partition(self, topic: str, partition: int) -> _TopicState:
+        """Return the topic's state once it has the partition: it may be newer than what we know."""
+        if partition < 0:
+            raise InvalidRequest(f"a partition is a number from 0 on, not {partition}")
+        info = self._cluster.topic(topic)
+        assert info is not None, "prepared"
+        return self._note(
+            await self._cluster.wait_for_partition(
+                info, partition, timeout_s=self._options.max_block_ms / 1000
+            )
+        )
+
+    def _note(self, info: TopicInfo) -> _TopicState:
+        """Bring the topic's state in step with the metadata, and return it."""
+        topic = info.name
+        state = self._topics.get(topic)
+        if state is None:
+            state = self._topics[topic] = _TopicState(self._make_partitioner(topic))
+        if state.partition_count != info.partition_count:
+            state.partitions = tuple(TopicPartition(topic, number) for number in info.partitions)
+            state.partition_count = info.partition_count
+        state.metadata_version = self._cluster.version
+        return state
+
+    def _size(self, key: bytes | None, value: bytes | None, headers: Headers) -> int:
+        """Return what the record takes at most, once everything about it is checked."""
+        if type(key) not in _BYTES or type(value) not in _BYTES:
+            raise _not_bytes(key, value)
+        if headers:
+            size_bytes = record_size_bytes_max(key, value, headers)
+        else:
+            size_bytes = _RECORD_OVERHEAD_BYTES
+            if key is not None:
+                size_bytes += len(key)
+            if value is not None:
+                size_bytes += len(value)
+        if size_bytes > self._record_size_bytes_max:
+            raise MessageTooLarge(
+                f"a record of {size_bytes} bytes; {self._record_size_bytes_max} are allowed "
+                "by request_size_bytes_max and buffer_memory_bytes"
+            )
+        return size_bytes
+
+    async def _wait_for_room(self, size_bytes: int) -> None:
+        assert self._sender is not None
+        self._sender.wake()
+        await self._accumulator.wait_for_room(
+            size_bytes, timeout_s=self._options.max_block_ms / 1000
+        )
+        self._check_open()
+
+
+_BYTES = (bytes, type(None))
+
+
+def _not_bytes(key: object, value: object) -> InvalidRequest:
+    wrong = [
+        f"{name} is {type(given).__name__}"
+        for name, given in (("key", key), ("value", value))
+        if type(given) not in _BYTES
+    ]
+    return InvalidRequest(f"key and value must be bytes or None; {', '.join(wrong)}")
+
+
+def _check_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
+    checked = tuple((name, content) for name, content in headers)
+    for name, content in checked:
+        if type(name) is not str or type(content) not in _BYTES:
+            raise InvalidRequest(
+                "headers must be pairs of str and bytes or None; "
+                f"got {type(name).__name__} and {type(content).__name__}"
+            )
+    return checked
