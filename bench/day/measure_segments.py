@@ -9,22 +9,28 @@ from concurrent.futures import ThreadPoolExecutor
 from tidelog_core.config import NodeConfig, TopicConfig
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import SealedSegment
-from tidelog_core.metadata.records import (
-    SegmentMeta,
-    SegmentState,
-)
+from tidelog_core.metadata.leadership import Leadership, advance_log_start, leadership_of
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.tier.index_build import SegmentSource
 from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import SegmentKey, segment_keys
+from tidelog_core.tier.lifecycle import (
+    delete_objects,
+    drop_segments,
+    finish_copy,
+    marked_for_deletion,
+    read_segments,
+    start_copy,
+    start_deletions,
+)
 from tidelog_functions.cluster_reader import ClusterReader
 from tidelog_functions.invocation import TimeLimit
 from tidelog_functions.retention.handler import apply_retention
 from tidelog_functions.scrub.handler import scrub
 from tidelog_functions.scrub.settings import parse_scrub_settings
 from tidelog_node.tier.protocol import UploadRequest, UploadResult
-from tidelog_node.tier.segment_catalog import Leadership, SegmentCatalog
 from tidelog_node.tier.upload import upload_segment
 
 from bench.day.measure_world import (
@@ -49,12 +55,12 @@ class Segments:
 
     async def run(self) -> None:
         """Measure a segment's life."""
-        catalog, leadership = SegmentCatalog(self._world.store), await self._leadership()
+        store, leadership = self._world.store, leadership_of(await self._world.partition())
         for number in range(SEGMENTS):
-            await self._copy(catalog, leadership, number)
+            await self._copy(leadership, number)
         await self._world.note(
             f"list {SEGMENTS} segments",
-            lambda: catalog.segments_of(self._world.topic.topic_id, leadership.partition),
+            lambda: read_segments(store, leadership.topic_id, leadership.partition),
         )
         segment = self._segment(0, await asyncio.to_thread(self._sealed, 0))
         # The first of them has expired a moment ago.
@@ -69,37 +75,25 @@ class Segments:
         await self._world.note(
             "a function finds nothing due", lambda: self._apply_retention(segment)
         )
-        await self._node_retention(catalog, leadership)
+        await self._node_retention(leadership)
         await self._world.note(f"scrub {CHANGED_TOGETHER} partitions", self._scrub)
 
-    async def _node_retention(self, catalog: SegmentCatalog, leadership: Leadership) -> None:
-        second = (await catalog.segments_of(self._world.topic.topic_id, leadership.partition))[0]
+    async def _node_retention(self, leadership: Leadership) -> None:
+        store = self._world.store
+        second = (await read_segments(store, leadership.topic_id, leadership.partition))[0]
         await self._world.note(
             "a node advances a log start",
-            lambda: catalog.advance_log_start(leadership, second.end_offset),
+            lambda: advance_log_start(store, leadership, second.end_offset),
         )
         await self._world.note(
             "a node begins a deletion",
-            lambda: catalog.start_deletion(leadership, second, deletable_ms=NOW_MS),
+            lambda: start_deletions(store, [second], deletable_ms=NOW_MS),
         )
-        doomed = dataclasses.replace(
-            second,
-            state=SegmentState.DELETE_STARTED,
-            deletable_ms=NOW_MS,
-            version=second.version + 1,
-        )
-        keys = segment_keys(CLUSTER, TOPIC, doomed)
-        await self._world.objects.delete([keys.log, keys.index])
-        await self._world.note("a node drops a segment", lambda: catalog.drop([doomed]))
-
-    async def _leadership(self) -> Leadership:
-        partition = await self._world.partition()
-        return Leadership(
-            self._world.topic.topic_id,
-            0,
-            broker_id=partition.leader,
-            leader_epoch=partition.leader_epoch,
-        )
+        marked = marked_for_deletion(second, deletable_ms=NOW_MS)
+        marked = dataclasses.replace(marked, version=second.version + 1)
+        keys = segment_keys(CLUSTER, TOPIC, marked)
+        await delete_objects(self._world.objects.delete, (keys.log, keys.index))
+        await self._world.note("a node drops a segment", lambda: drop_segments(store, [marked]))
 
     def _segment(self, number: int, sealed: SealedSegment) -> SegmentMeta:
         base = OFFSET_FIRST + number * RECORDS_PER_SEGMENT
@@ -119,14 +113,14 @@ class Segments:
             created_ms=NOW_MS,
         )
 
-    async def _copy(self, catalog: SegmentCatalog, leadership: Leadership, number: int) -> None:
+    async def _copy(self, leadership: Leadership, number: int) -> None:
         """Do what the copier does for one segment."""
         sealed = await asyncio.to_thread(self._sealed, number)
         segment = self._segment(number, sealed)
         started, results = [segment], []
 
         async def start() -> None:
-            started[0] = await catalog.start_copy(leadership, segment)
+            started[0] = await start_copy(self._world.store, leadership, segment)
 
         async def upload() -> None:
             results.append(await self._upload(started[0], sealed))
@@ -138,7 +132,9 @@ class Segments:
             index_size_bytes=results[0].index_size_bytes,
             chained_hash=results[0].chained_hash.hex(),
         )
-        await self._world.note("finish a copy", lambda: catalog.finish_copy(leadership, described))
+        await self._world.note(
+            "finish a copy", lambda: finish_copy(self._world.store, leadership, described)
+        )
 
     async def _upload(self, meta: SegmentMeta, sealed: SealedSegment) -> UploadResult:
         source = SegmentSource(

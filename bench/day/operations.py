@@ -68,7 +68,7 @@ COSTS: Mapping[str, Cost] = {
     "list 20 segments": Cost(read_units={"segment": 3}),
     "a function expires a segment": Cost(
         write_units={"partition": 2, "#cluster": 2, "#changelog": 4, "segment": 1},
-        read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 1, "segment": 3},
+        read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 2, "segment": 3},
         transactions=1,
         logged_commits=1,
         requests={"PUT": 1, "DELETE": 1},
@@ -76,7 +76,7 @@ COSTS: Mapping[str, Cost] = {
     "a function deletes a segment": Cost(
         write_units={"segment": 1},
         read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 1, "segment": 3},
-        requests={"DELETE": 1},
+        requests={"DELETE": 2},
     ),
     "a function finds nothing due": Cost(
         read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 1, "segment": 3}
@@ -87,9 +87,7 @@ COSTS: Mapping[str, Cost] = {
         transactions=1,
         logged_commits=1,
     ),
-    "a node begins a deletion": Cost(
-        write_units={"segment": 2, "partition": 2}, read_units={"partition": 1}, transactions=1
-    ),
+    "a node begins a deletion": Cost(write_units={"segment": 1}),
     "a node drops a segment": Cost(write_units={"segment": 1}),
     "scrub 25 partitions": Cost(
         read_units={

@@ -337,7 +337,7 @@ class _Simulation:
         alive = int(self._alive.sum())
         hour.load.add(table_load.changes_load(alive, moves / self._step_s, 1.0), self._step_s)
         hour.requests["PUT of log starts"] += moves
-        hour.requests["DELETE (free)"] += deleted + moves
+        hour.requests["DELETE (free)"] += 2 * deleted + moves
         if now % scenario.function_schedule_s < self._step_s:
             hour.function_calls += 1
             hour.load.add(

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Record, build_batch
-from tidelog_core.retention.deletion import AT_ONCE, below_log_start, start_deletions
 from tidelog_core.rewriting.erase import erase_from_tier
+from tidelog_core.tier.lifecycle import AT_ONCE, below_log_start, start_deletions
 from tidelog_spark import reading
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.planning import DataLost, Slice, Split

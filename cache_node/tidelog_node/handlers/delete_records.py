@@ -10,7 +10,6 @@ Source: KIP-107.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -24,14 +23,11 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
     PolicyViolation,
     TidelogError,
-    UnknownTopicOrPartition,
-    VersionConflict,
 )
-from tidelog_core.metadata.records import Partition, partition_key, put
+from tidelog_core.metadata.leadership import Leadership, advance_log_start
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 
-from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -41,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 API_KEY = 21
 TO_HIGH_WATERMARK = -1
-CONFLICT_RETRIES_MAX = 10
 
 
 class DeleteRecordsHandler:
@@ -121,32 +116,7 @@ class DeleteRecordsHandler:
                 partition, offset, start=log.log_start_offset, end=log.high_watermark
             )
         if offset > log.log_start_offset:
-            await self._store_start(replica, offset)
+            leadership = Leadership(replica.topic_id, partition.partition, replica.leader_epoch)
+            await advance_log_start(self._store, leadership, offset)
             log.advance_log_start_offset(offset)
         return log.log_start_offset
-
-    async def _store_start(self, replica: Replica, offset: int) -> None:
-        """Write the new start unless the store has it or a later one. Durable on return.
-
-        Raises ``NotLeaderOrFollower`` where another leader has been elected: its log may end
-        before the offset, and would lose all that is appended up to there.
-        """
-        leader_epoch = replica.leader_epoch
-        key = partition_key(replica.topic_id, replica.partition.partition)
-        for attempt in range(CONFLICT_RETRIES_MAX):
-            item = await self._store.get(key)
-            if item is None:
-                raise UnknownTopicOrPartition(f"{replica.partition} was deleted")
-            stored = Partition.from_item(item)
-            if stored.leader_epoch != leader_epoch:
-                raise NotLeaderOrFollower(f"{replica.partition} has another leader")
-            if stored.log_start_offset >= offset:
-                return
-            moved = dataclasses.replace(stored, log_start_offset=offset)
-            try:
-                await self._store.commit([put(moved)])
-            except VersionConflict:
-                if attempt == CONFLICT_RETRIES_MAX - 1:
-                    raise
-                continue
-            return

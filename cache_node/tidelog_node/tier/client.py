@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,9 +174,9 @@ class TierClient:
         """Store a segment's two objects; durable on return. May be repeated with the same keys."""
         return upload_result_from_fields(await self._call(request))
 
-    async def delete(self, keys: tuple[str, ...]) -> None:
+    async def delete(self, keys: Sequence[str]) -> None:
         """Delete the objects that are there."""
-        await self._call(DeleteRequest(keys))
+        await self._call(DeleteRequest(tuple(keys)))
 
     async def forget(self, keys: tuple[str, ...]) -> None:
         """Remove from the cache what is of these objects."""

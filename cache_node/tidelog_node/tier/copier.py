@@ -4,7 +4,7 @@ For each segment, in order of offset: COPY_STARTED in the metadata, the log obje
 index object, COPY_FINISHED; then the local log may evict it. A crash between any two
 steps leaves a COPY_STARTED item, which names the objects there may be: the next leader
 deletes them and the item, and copies again under another segment id. A copy that
-failed while this node lives is continued under the same id.
+failed while this node lives is continued under the same id (``tidelog_core.tier.lifecycle``).
 
 Only what is flushed, replicated and free of open transactions is copied: were the tier
 ahead of what survives a power cut, offsets could come to stand for other records.
@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import UUID, uuid4
 
 from tidelog_core.clock import steady_clock_ms
@@ -26,15 +27,17 @@ from tidelog_core.errors import (
     NotLeaderOrFollower,
     StorageError,
     TidelogError,
+    UnknownTopicOrPartition,
     VersionConflict,
 )
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.leadership import require_leadership
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
+from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.retention.clock_rule import Witness
-from tidelog_core.retention.deletion import AT_ONCE
 from tidelog_core.retention.selection import (
     eviction_end_offset,
     expiry_ms,
@@ -49,6 +52,15 @@ from tidelog_core.tier.keys import (
     log_start_key,
     segment_keys,
     topic_manifest_key,
+)
+from tidelog_core.tier.lifecycle import (
+    AT_ONCE,
+    end_deletions,
+    finish_copy,
+    forsake,
+    select_deletable,
+    start_copy,
+    start_deletions,
 )
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest, log_start_object
 from tidelog_core.tier.planning import select_copies, select_leftovers
@@ -80,6 +92,7 @@ class Copier:
     def __init__(
         self,
         *,
+        store: MetadataStore,
         catalog: SegmentCatalog,
         client: TierClient,
         view: ClusterView,
@@ -89,6 +102,7 @@ class Copier:
         has_own_clock: bool,
     ) -> None:
         """``has_own_clock`` says that the bucket's clock is not this machine's."""
+        self._store = store
         self._catalog = catalog
         self._client = client
         self._view = view
@@ -114,17 +128,19 @@ class Copier:
         led.deleting.clear()
         now_ms = self._clock_ms()
         for leftover in select_leftovers(tier.unfinished, under_way=under_way, now_ms=now_ms):
-            if leftover.state is SegmentState.DELETE_STARTED:
+            if leftover.state is SegmentState.COPY_STARTED:
+                logger.info("cleaning up a segment", extra={"segment": str(leftover.segment_id)})
+                given_up = await start_deletions(
+                    self._store, [leftover], deletable_ms=AT_ONCE, leadership=leadership
+                )
+                await self.delete(led, select_deletable(given_up, now_ms=now_ms))
+            else:
                 led.deleting[leftover.segment_id] = leftover  # retention ends it in its time
-                continue
-            logger.info("cleaning up a segment", extra={"segment": str(leftover.segment_id)})
-            # Nobody was ever pointed at it.
-            await self.delete(led, await self.start_deletion(led, leftover, AT_ONCE))
         log = led.replica.log
         tiered_end = tier.finished.tiered_end(log.log_start_offset)
         if tiered_end > log.log_end_offset:
             # What another leader has added says nothing of this log.
-            await self._catalog.require_leads(leadership)
+            await require_leadership(self._store, leadership)
             # Its next records would get offsets that stand for others in the tier.
             log.take_offline()
             raise StorageError(
@@ -207,23 +223,11 @@ class Copier:
             now_ms=self._clock_ms(),
         )
 
-    async def start_deletion(
-        self, led: LedPartition, segment: SegmentMeta, deletable_ms: int
-    ) -> SegmentMeta:
-        """Take the segment from its readers; return it as it is stored. Can be repeated."""
-        doomed = await self._catalog.start_deletion(
-            led.leadership, segment, deletable_ms=deletable_ms
-        )
-        led.remote.remove(doomed)
-        led.deleting[doomed.segment_id] = doomed
-        return doomed
-
-    async def delete(self, led: LedPartition, doomed: SegmentMeta) -> None:
-        """Delete the objects of a segment whose time has come, and its item. Can be repeated."""
-        keys = self._keys(led, doomed)
-        await self._client.delete((keys.log, keys.index))
-        await self._catalog.drop([doomed])
-        led.deleting.pop(doomed.segment_id, None)
+    async def delete(self, led: LedPartition, due: Sequence[SegmentMeta]) -> None:
+        """Delete segments whose time has come. Can be repeated."""
+        await end_deletions(self._store, self._client.delete, due, keys_of=partial(self._keys, led))
+        for segment in due:
+            led.deleting.pop(segment.segment_id, None)
 
     async def _next(self, led: LedPartition, log: UnifiedLog) -> SealedSegment | None:
         tiered_end = (await led.remote.segments()).tiered_end(log.log_start_offset)
@@ -234,8 +238,8 @@ class Copier:
 
     async def _copy_segment(self, led: LedPartition, sealed: SealedSegment) -> None:
         if led.under_way is not None and led.under_way[0] != sealed:
-            abandoned, led.under_way = led.under_way[1], None
-            await self.delete(led, await self.start_deletion(led, abandoned, AT_ONCE))
+            led.reset()
+            await self.take_over(led)  # What is under way is a leftover like any other now.
         led.replica.log.make_whole(sealed)
         await self.write_manifests(led)
         if led.under_way is None:
@@ -245,7 +249,7 @@ class Copier:
             led.under_way = (sealed, meta)
         started = led.under_way[1]
         if started.version == 0:
-            started = await self._catalog.start_copy(led.leadership, started)
+            started = await start_copy(self._store, led.leadership, started)
             led.under_way = (sealed, started)
         source = await self._source(led, sealed, started)
         keys = self._keys(led, started)
@@ -262,8 +266,8 @@ class Copier:
             max_timestamp_ms=result.max_timestamp_ms,
         )
         try:
-            finished = await self._catalog.finish_copy(led.leadership, copied)
-        except (NotLeaderOrFollower, VersionConflict):
+            finished = await finish_copy(self._store, led.leadership, copied)
+        except (NotLeaderOrFollower, UnknownTopicOrPartition, VersionConflict):
             await self._remove_given_up(started, keys)
             raise
         led.under_way = None
@@ -284,8 +288,7 @@ class Copier:
         leader's to clean up. What cannot be removed now is left to the scrub.
         """
         with contextlib.suppress(TidelogError):
-            if not await self._catalog.has(started):
-                await self._client.delete((keys.log, keys.index))
+            if await forsake(self._store, self._client.delete, started, keys):
                 logger.info(
                     "copy that was given up is removed",
                     extra={"segment": str(started.segment_id)},

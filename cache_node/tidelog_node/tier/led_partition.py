@@ -10,12 +10,12 @@ from uuid import UUID
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import SealedSegment
+from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.committed_ends import LedReplica
 from tidelog_node.tier.remote_log import RemoteLog
-from tidelog_node.tier.segment_catalog import Leadership
 
 NOT_LOOKED_AT = -1
 

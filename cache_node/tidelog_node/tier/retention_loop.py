@@ -11,7 +11,7 @@ find nothing to do. Objects of deleted topics go the same way, by the live node 
 topic's id picks: the bucket is told at once that the topic was deleted.
 
 The retention function does the same steps where it is deployed, and may do any of them
-first: ``tidelog_core.retention.deletion`` says why that is safe. Only the leader knows what
+first: ``tidelog_core.tier.lifecycle`` says why that is safe. Only the leader knows what
 is not tiered yet, and rolls an active segment that is too old, so it always does its part;
 a step that the function has done it finds done. A log start that someone else has
 advanced reaches the local log with the next image (``adopt_log_start``).
@@ -32,10 +32,10 @@ from tidelog_core.config import UNLIMITED, TopicConfig
 from tidelog_core.errors import TidelogError, VersionConflict
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.leadership import advance_log_start
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
-from tidelog_core.retention.deletion import next_deletable_ms, select_deletable
 from tidelog_core.retention.selection import (
     Limits,
     RetainedSegment,
@@ -46,13 +46,13 @@ from tidelog_core.retention.selection import (
     total_limits,
 )
 from tidelog_core.tier.keys import deletion_key, topic_prefix
+from tidelog_core.tier.lifecycle import next_deletable_ms, select_deletable, start_deletions
 from tidelog_core.tier.manifest import deletion_object
 
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
 from tidelog_node.tier.led_partition import LedPartition, TieredReplica
-from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,6 @@ class Retention:
     def __init__(
         self,
         *,
-        catalog: SegmentCatalog,
         copier: Copier,
         client: TierClient,
         inspector: BatchInspector,
@@ -82,7 +81,6 @@ class Retention:
         may_expire: Callable[[], bool],
         deleted_topic_delay_ms: int = TopicConfig().file_delete_delay_ms,
     ) -> None:
-        self._catalog = catalog
         self._copier = copier
         self._client = client
         self._inspector = inspector
@@ -108,12 +106,12 @@ class Retention:
         self._copier.evict(led)
         # DeleteRecords may move the log on meanwhile: no more goes now than the bucket is told.
         start = min(stored, log.log_start_offset)
-        doomed = (await led.remote.segments()).below(start)
-        if not doomed and stored <= max(led.told_log_start, self._restored_log_start(led)):
+        expired = (await led.remote.segments()).below(start)
+        if not expired and stored <= max(led.told_log_start, self._restored_log_start(led)):
             return await self._delete(led, ())
-        if doomed or self._client.may_answer:
+        if expired or self._client.may_answer:
             await self._copier.tell_log_start(led, stored)
-            return await self._delete(led, doomed)
+            return await self._delete(led, expired)
         wait_s = await self._delete(led, ())
         return TELL_RETRY_SECONDS if wait_s is None else min(wait_s, TELL_RETRY_SECONDS)
 
@@ -206,7 +204,7 @@ class Retention:
         known = self._view.image.partition(led.replica.partition)
         stored = 0 if known is None else known.log_start_offset
         if start > stored:  # Also where the local log is ahead of the store.
-            stored = await self._catalog.advance_log_start(led.leadership, start)
+            stored = await advance_log_start(self._store, led.leadership, start)
         log.advance_log_start_offset(min(stored, log.high_watermark))
         return stored
 
@@ -245,21 +243,18 @@ class Retention:
             return False  # More has come while the newest was looked for.
         return self._clock_ms() - led.newest[1] > limits.retention_ms
 
-    async def _delete(self, led: LedPartition, doomed: Sequence[SegmentMeta]) -> float | None:
-        """Begin with what is doomed, end what is due; return when the next one is, in seconds."""
+    async def _delete(self, led: LedPartition, expired: Sequence[SegmentMeta]) -> float | None:
+        """Begin with what is expired, end what is due; return when the next one is, in seconds."""
         if not self._may_expire():
-            return CLOCK_RETRY_SECONDS if doomed or led.deleting else None
+            return CLOCK_RETRY_SECONDS if expired or led.deleting else None
         deletable_ms = self._clock_ms() + led.replica.config.file_delete_delay_ms
-        for segment in doomed:
-            try:
-                await self._copier.start_deletion(led, segment, deletable_ms)
-            except VersionConflict:
-                # A function has begun with it, and ends it; there may be more.
-                led.remote.invalidate()
-                break
-        for segment in select_deletable(tuple(led.deleting.values()), now_ms=self._clock_ms()):
-            await self._copier.delete(led, segment)
-            self.deleted_count += 1
+        started = await start_deletions(self._store, expired, deletable_ms=deletable_ms)
+        led.deleting.update((segment.segment_id, segment) for segment in started)
+        for segment in expired:
+            led.remote.remove(segment)
+        due = select_deletable(led.deleting.values(), now_ms=self._clock_ms())
+        await self._copier.delete(led, due)
+        self.deleted_count += len(due)
         next_ms = next_deletable_ms(led.deleting.values())
         return None if next_ms is None else max(0, next_ms - self._clock_ms()) / 1000
 

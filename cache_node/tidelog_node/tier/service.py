@@ -42,6 +42,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.values import LogRead
 from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
@@ -65,7 +66,7 @@ from tidelog_node.tier.led_partition import (
 from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteRead, RemoteReader
 from tidelog_node.tier.retention_loop import Retention, adopt_log_start
 from tidelog_node.tier.retention_times import DELAY_SHARE, RetentionTimes
-from tidelog_node.tier.segment_catalog import Leadership, SegmentCatalog
+from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ class TierService:
             config.remote_cache_bytes // config.remote_chunk_bytes // AHEAD_CACHE_SHARE,
         )
         self._copier = Copier(
+            store=store,
             catalog=self._catalog,
             client=self.client,
             view=view,
@@ -135,7 +137,6 @@ class TierService:
             has_own_clock=parse_object_location(objects_url).has_own_clock,
         )
         self._retention = Retention(
-            catalog=self._catalog,
             copier=self._copier,
             client=self.client,
             inspector=inspector,
@@ -384,7 +385,7 @@ class TierService:
         led = self._known_led(replica)
         if led is None:
             key = (replica.topic_id, replica.partition.partition)
-            leadership = Leadership(*key, self._broker_id, replica.leader_epoch)
+            leadership = Leadership(*key, replica.leader_epoch)
             remote = self._remote_log(replica)
             led = self._led[key] = LedPartition(replica, leadership, remote)
         return led

@@ -27,7 +27,7 @@ from tidelog_core.metadata.local_erasures import local_erasure_key
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
 from tidelog_core.metadata.store import ANY_VERSION, COMMIT_WRITES_MAX, MetadataStore, Write
-from tidelog_core.retention.deletion import (
+from tidelog_core.tier.lifecycle import (
     AT_ONCE,
     drop_segments,
     read_segments,
@@ -57,12 +57,12 @@ async def clean_deleted_topic(
     the store raise: ``VersionConflict`` where someone else is at it just now.
     """
     await remove_partitions(store, tombstone.topic_id)
-    doomed: list[SegmentMeta] = []
+    marked: list[SegmentMeta] = []
     for partition in range(tombstone.partition_count):
         segments = await read_segments(store, tombstone.topic_id, partition)
-        doomed += await start_deletions(store, segments, deletable_ms=AT_ONCE)
+        marked += await start_deletions(store, segments, deletable_ms=AT_ONCE)
     await delete_objects()
-    await drop_segments(store, doomed)
+    await drop_segments(store, marked)
     others = [
         key(tombstone.topic_id, number)
         for number in range(tombstone.partition_count)

@@ -16,10 +16,10 @@ from uuid import UUID
 from tidelog_core.compaction.rewrite import Rewrite
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.records.batch import Record
-from tidelog_core.retention.deletion import read_segments
 from tidelog_core.rewriting.groups import SegmentGroup, group_segments
 from tidelog_core.rewriting.partition_tier import GroupOutcome, PartitionTier, SegmentFacts
 from tidelog_core.rewriting.swap import SegmentSwaps
+from tidelog_core.tier.lifecycle import read_segments
 
 ROUNDS_MAX = 100  # with each that is lost retention has taken a segment
 

@@ -28,7 +28,6 @@ from tidelog_core.metadata.key_erasures import ReplicaErasure
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Item, MetadataStore
-from tidelog_core.retention.deletion import read_segments
 from tidelog_core.rewriting.erase import (
     ErasedSegment,
     TierErasure,
@@ -45,6 +44,7 @@ from tidelog_core.rewriting.replica_erasure import (
 )
 from tidelog_core.rewriting.swap import PartitionClaimed
 from tidelog_core.tier.keys import erasure_receipt_key
+from tidelog_core.tier.lifecycle import read_segments
 
 T = TypeVar("T")
 

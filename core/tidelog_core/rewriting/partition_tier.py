@@ -29,7 +29,6 @@ from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, 
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import BatchHeader, Buffer
-from tidelog_core.retention.deletion import read_segments
 from tidelog_core.rewriting.aborted import TransactionalSpans
 from tidelog_core.rewriting.groups import SegmentGroup
 from tidelog_core.rewriting.segment_files import downloaded, stretch_batches
@@ -38,6 +37,7 @@ from tidelog_core.tier.index_build import RewriteFacts, SegmentSource, build_ind
 from tidelog_core.tier.index_file import IndexFile, ReplacedSegment
 from tidelog_core.tier.integrity import replaced_segment
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
+from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.planning import finished_segments
 from tidelog_core.tier.stretches import Stretch
 from tidelog_core.tier.time_search import parse_index_of

@@ -15,7 +15,7 @@ Every step is conditional, so any number of processes may be at it, and die:
   read. Who comes late loses, and removes its own objects.
 - Retention, a deleted topic and an older claim's clean-up change a segment's item: 4 then loses
   whole. After 4 the old segments are what retention left would be, and are ended by whoever
-  applies retention (``tidelog_core.retention.deletion``), or by the next claim's holder.
+  applies retention (``tidelog_core.tier.lifecycle``), or by the next claim's holder.
 - A new leader and the copier add segments, and never change a finished one. What they chain to
   a segment that was replaced meanwhile continues the new one, which names it.
 - A crash before 4 leaves a COPY_STARTED item: the next holder deletes both objects and the item,
@@ -42,15 +42,16 @@ from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
 from tidelog_core.metadata.rewrite_claims import RELEASED_MS, RewriteClaim, rewrite_claim_key
 from tidelog_core.metadata.store import ABSENT, COMMIT_WRITES_MAX, Check, MetadataStore, Write
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.retention.deletion import (
+from tidelog_core.tier.keys import SegmentKeys
+from tidelog_core.tier.lifecycle import (
     AT_ONCE,
-    as_doomed,
-    drop_segments,
+    end_deletions,
+    finished,
+    marked_for_deletion,
     read_segments,
     select_deletable,
     start_deletions,
 )
-from tidelog_core.tier.keys import SegmentKeys
 
 CLAIM_MS = 900_000  # renewed with every step; longer than reading one segment takes
 OLD_SEGMENTS_MAX = COMMIT_WRITES_MAX - 2  # besides the new segment and the claim
@@ -144,7 +145,7 @@ class SegmentSwaps:
         ]
         for meta in left:
             await self.abandon(meta)
-        await self._delete(select_deletable(metas, now_ms=self._clock_ms()))
+        await self._end_deletions(metas)
 
     async def renew(self) -> None:
         """Keep the claim, where a third of its time is over. Raises ``PartitionClaimed``."""
@@ -193,14 +194,11 @@ class SegmentSwaps:
         """
         assert len(old) <= OLD_SEGMENTS_MAX
         deletable_ms = self._clock_ms() + delete_delay_ms
-        doomed = [as_doomed(segment, deletable_ms=deletable_ms) for segment in old]
-        finished = dataclasses.replace(
-            new,
-            state=SegmentState.COPY_FINISHED,
-            # By which retention judges records without a timestamp.
-            created_ms=max(segment.created_ms for segment in old),
-        )
-        writes = [records.put(segment, is_logged=False) for segment in (finished, *doomed)]
+        marked = [marked_for_deletion(segment, deletable_ms=deletable_ms) for segment in old]
+        # By which retention judges records without a timestamp.
+        created_ms = max(segment.created_ms for segment in old)
+        whole = dataclasses.replace(finished(new), created_ms=created_ms)
+        writes = [records.put(segment, is_logged=False) for segment in (whole, *marked)]
         try:
             await self._commit(writes, is_logged=True)
         except VersionConflict:
@@ -222,10 +220,10 @@ class SegmentSwaps:
     async def abandon(self, segment: SegmentMeta) -> None:
         """Remove a new segment that will not be swapped in, as far as its item is as it was."""
         try:
-            doomed = await start_deletions(self._store, [segment], deletable_ms=AT_ONCE)
-            await self._delete(doomed)
+            given_up = await start_deletions(self._store, [segment], deletable_ms=AT_ONCE)
         except VersionConflict:
-            return  # Someone else cleans it up.
+            return  # It has been swapped in after all.
+        await self._end_deletions(given_up)
 
     async def release(self) -> None:
         """Let others have the claim at once."""
@@ -234,13 +232,9 @@ class SegmentSwaps:
         except PartitionClaimed:
             return
 
-    async def _delete(self, doomed: Sequence[SegmentMeta]) -> None:
-        for at in range(0, len(doomed), COMMIT_WRITES_MAX):
-            some = doomed[at : at + COMMIT_WRITES_MAX]
-            keys = [self._keys_of(segment) for segment in some]
-            # The indexes first: what only the bucket is asked for never seems to be whole.
-            await self._objects.delete([key.index for key in keys] + [key.log for key in keys])
-            await drop_segments(self._store, some)
+    async def _end_deletions(self, segments: Sequence[SegmentMeta]) -> None:
+        due = select_deletable(segments, now_ms=self._clock_ms())
+        await end_deletions(self._store, self._objects.delete, due, keys_of=self._keys_of)
 
     async def _commit(
         self,

@@ -1,6 +1,6 @@
 """Retention of one partition by what the metadata says, and of what is left of a topic.
 
-The steps and why others may do them too: ``tidelog_core.retention.deletion``. Nothing
+The steps and why others may do them too: ``tidelog_core.tier.lifecycle``. Nothing
 is remembered between two calls, so a call that is doubled, late or cut short differs from
 any other only in how much it finds to do.
 
@@ -16,34 +16,37 @@ and no deletion is begun or ended: both go by the clock.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import (
     InvalidObjectKey,
+    NotLeaderOrFollower,
     ObjectExists,
     OutcomeUnknown,
+    UnknownTopicOrPartition,
     VersionConflict,
 )
 from tidelog_core.metadata import records
+from tidelog_core.metadata.leadership import advance_log_start, leadership_of
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
-from tidelog_core.retention.deletion import (
+from tidelog_core.retention.selection import log_start_after_tier_retention, total_limits
+from tidelog_core.tier.keys import deletion_key, log_start_key, segment_keys, topic_prefix
+from tidelog_core.tier.lifecycle import (
     below_log_start,
-    drop_segments,
+    end_deletions,
     next_deletable_ms,
     read_segments,
     select_deletable,
     start_deletions,
 )
-from tidelog_core.retention.selection import log_start_after_tier_retention, total_limits
-from tidelog_core.tier.keys import deletion_key, log_start_key, segment_keys, topic_prefix
 from tidelog_core.tier.manifest import deletion_object, log_start_object
 from tidelog_core.tier.tiered_segments import TieredSegments
 
@@ -52,6 +55,8 @@ from tidelog_functions.invocation import TimeLimit
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 10  # with each lost one, someone else has done a step
+# Someone else did a step, or leads, or nobody knows whether our step is done.
+LOOK_AGAIN = (VersionConflict, OutcomeUnknown, NotLeaderOrFollower, UnknownTopicOrPartition)
 SEGMENTS_AT_ONCE = COMMIT_WRITES_MAX
 OBJECTS_AT_ONCE = 1000  # Source: S3's DeleteObjects.
 
@@ -98,8 +103,7 @@ class PartitionRetention:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 return await self._apply(topic, partition)
-            except (VersionConflict, OutcomeUnknown):
-                # Someone else did a step, or nobody knows whether ours is done: look again.
+            except LOOK_AGAIN:
                 if attempt == ATTEMPTS_MAX:
                     raise
         raise AssertionError("unreachable")
@@ -150,17 +154,16 @@ class PartitionRetention:
             now_ms=self.clock_ms(),
         )
         if start > partition.log_start_offset:
-            moved = dataclasses.replace(partition, log_start_offset=start)
-            await self.store.commit([records.put(moved)])
+            start = await advance_log_start(self.store, leadership_of(partition), start)
         if not self.may_expire():
             return Done(log_start_advanced_count=int(start > partition.log_start_offset))
         # Not before the commit above has ended: the delay is for those who read until then.
         deletable_ms = self.clock_ms() + config.file_delete_delay_ms
-        doomed = below_log_start(metas, start)
-        if doomed:
+        expired = below_log_start(metas, start)
+        if expired:
             await self._tell_log_start(topic, number, start, before=partition.log_start_offset)
-        started = await start_deletions(self.store, doomed, deletable_ms=deletable_ms)
-        gone = {segment.segment_id for segment in doomed}
+        started = await start_deletions(self.store, expired, deletable_ms=deletable_ms)
+        gone = {segment.segment_id for segment in expired}
         metas = [meta for meta in metas if meta.segment_id not in gone] + started
         deleted = select_deletable(metas, now_ms=self.clock_ms())
         await self._delete(topic, deleted)
@@ -191,10 +194,8 @@ class PartitionRetention:
         for at in range(0, len(segments), SEGMENTS_AT_ONCE):
             self.limit.require()
             some = segments[at : at + SEGMENTS_AT_ONCE]
-            keys = [segment_keys(self.cluster_id, topic.name, segment) for segment in some]
-            # The indexes first: what only the bucket is asked for never seems to be whole.
-            await self.objects.delete([key.index for key in keys] + [key.log for key in keys])
-            await drop_segments(self.store, some)
+            keys_of = partial(segment_keys, self.cluster_id, topic.name)
+            await end_deletions(self.store, self.objects.delete, some, keys_of=keys_of)
 
     async def _delete_prefix(self, prefix: str) -> None:
         assert prefix.endswith("/")

@@ -31,7 +31,6 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
-from tidelog_core.retention.deletion import read_segments
 from tidelog_core.retention.orphans import (
     Candidate,
     TopicState,
@@ -53,6 +52,7 @@ from tidelog_core.tier.keys import (
     partition_prefix,
     segment_keys,
 )
+from tidelog_core.tier.lifecycle import delete_objects, read_segments
 
 from tidelog_functions.cluster_reader import Topics
 from tidelog_functions.invocation import OutOfTime, TimeLimit
@@ -319,7 +319,7 @@ class Sweep:
                 extra={"key": found.key, "size_bytes": found.size_bytes},
             )
         if orphans and not self._settings.is_dry_run:
-            await self._objects.delete([found.key for found in orphans])
+            await delete_objects(self._objects.delete, [found.key for found in orphans])
 
     async def _report_missing(
         self, topic: Topic, metas: Sequence[SegmentMeta], objects: Sequence[ObjectMeta]

@@ -12,6 +12,7 @@ from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import request as list_request
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import OutcomeUnknown
 from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.wire_messages import build
 from tidelog_node.replica import Replica
@@ -375,6 +376,27 @@ def test_a_deposed_leader_deletes_nothing(tmp_path: Path) -> None:
         await node.store.commit([put(elected)])
         refused = await delete_records(node, 3)
         assert refused.error_code is ErrorCode.not_leader_or_follower
+        assert await stored_start(node) == 1
+
+    on_a_node(tmp_path, body)
+
+
+def test_records_are_deleted_also_where_the_store_loses_its_answer(tmp_path: Path) -> None:
+    async def body(node: LedNode) -> None:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+        for follower in (2, 3):
+            node.read(1, replica_id=follower)
+        commit, answers = node.store.commit, [OutcomeUnknown("the answer was lost")]
+
+        async def answer_later(*arguments: Any, **named: Any) -> None:
+            await commit(*arguments, **named)
+            if answers:
+                raise answers.pop()
+
+        node.store.commit = answer_later  # type: ignore[method-assign]
+        deleted = await delete_records(node, 1)
+        assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.none, 1)
         assert await stored_start(node) == 1
 
     on_a_node(tmp_path, body)

@@ -18,7 +18,7 @@ from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.records.batch import decode_records, iter_headers
 from tidelog_core.restoration.plan import plan_restoration
 from tidelog_core.restoration.survey import list_clusters, survey
-from tidelog_core.retention.deletion import read_segments
+from tidelog_core.tier.lifecycle import read_segments
 
 from tests.node.tier.tier_node import TOPIC, TierNode, running_node
 

@@ -22,10 +22,9 @@ from tidelog_core.errors import (
 from tidelog_core.log.values import OffsetNotLocal
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.records.batch import iter_headers
-from tidelog_core.retention.deletion import start_deletions
+from tidelog_core.tier.lifecycle import drop_segments, start_deletions
 from tidelog_node.replica import Replica
 from tidelog_node.tier.remote_log import OPEN_CHUNKS_MAX
-from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
 from tests.node.tier.tier_node import (
@@ -362,14 +361,13 @@ def test_a_segment_that_someone_else_removed_is_out_of_range(tmp_path: Path) -> 
             assert first.slice is not None
             # Someone else removes the segment, as retention in a function does.
             (meta,) = await node.finished(replica)
-            catalog = SegmentCatalog(node.store)
-            doomed = await start_deletions(node.store, [meta], deletable_ms=0)
+            marked = await start_deletions(node.store, [meta], deletable_ms=0)
             for path in [
                 *node.objects_folder.rglob("*.log"),
                 *(tmp_path / "cache").glob("*.log.*"),
             ]:
                 path.unlink()
-            await catalog.drop(doomed)
+            await drop_segments(node.store, marked)
             with pytest.raises(OffsetOutOfRange):
                 await node.tier.read(replica.topic_id, replica.partition, 100, max_bytes=1)
 

@@ -28,8 +28,8 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Check, ItemKey, Write
-from tidelog_core.retention.deletion import start_deletions
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
+from tidelog_core.tier.lifecycle import start_deletions
 from tidelog_node.flushing import Flusher
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.replica import Replica

@@ -1,0 +1,85 @@
+"""The fence of what is decided from a partition's log: the leader epoch.
+
+A leader decides from its own log, a function from the segments that it has read. Another leader's
+log may be another one, so a decision holds in the leader epoch in which it was made. A commit
+that follows from it expects the version of the partition's item at which that epoch was
+read; if only something else has changed in the item, such as the ISR, it is tried again.
+
+The epoch is all that counts. Each change of leader begins an epoch, and so does each start of a
+node that led before: an epoch has one leader and one log. The leader's id says nothing more. The
+item's version says less, if it is read just before the commit and long after the decision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.errors import (
+    NotLeaderOrFollower,
+    OutcomeUnknown,
+    UnknownTopicOrPartition,
+    VersionConflict,
+)
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import MetadataStore
+
+ATTEMPTS_MAX = 10  # with each that is lost, someone else has changed the partition's item
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A partition in one leader epoch."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition} in leader epoch {self.leader_epoch}"
+
+
+def leadership_of(partition: Partition) -> Leadership:
+    """Return the leadership that the partition's item tells of."""
+    return Leadership(partition.topic_id, partition.partition, partition.leader_epoch)
+
+
+async def require_leadership(store: MetadataStore, leadership: Leadership) -> Partition:
+    """Return the partition as it is stored, for its version to be part of a commit.
+
+    Raises ``UnknownTopicOrPartition`` where it was deleted, ``NotLeaderOrFollower`` where it is
+    in another leader epoch by now.
+    """
+    key = records.partition_key(leadership.topic_id, leadership.partition)
+    item = await store.get(key)
+    if item is None:
+        raise UnknownTopicOrPartition(f"there is no partition {key.key}: it was deleted")
+    partition = Partition.from_item(item)
+    if partition.leader_epoch != leadership.leader_epoch:
+        raise NotLeaderOrFollower(f"{leadership} is over, it is in {partition.leader_epoch} now")
+    return partition
+
+
+async def advance_log_start(store: MetadataStore, leadership: Leadership, offset: int) -> int:
+    """Store the log start offset, unless the store has it or a later one; return what it has.
+
+    Durable on return. The offset is at most the leader's high watermark, or the end of what is
+    tiered: in another epoch the leader's log may end before it, and would lose what is appended
+    up to there. The log start never goes back, so an outcome that is not known is found out
+    by reading. Raises as ``require_leadership`` and what the store raises.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        partition = await require_leadership(store, leadership)
+        if partition.log_start_offset >= offset:
+            return partition.log_start_offset
+        moved = dataclasses.replace(partition, log_start_offset=offset)
+        try:
+            await store.commit([records.put(moved)])
+        except (VersionConflict, OutcomeUnknown):
+            if attempt == ATTEMPTS_MAX:
+                raise
+        else:
+            break
+    return offset

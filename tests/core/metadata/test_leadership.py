@@ -1,0 +1,132 @@
+"""What is decided in a leader epoch holds in that epoch, whatever else changes in the item."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+import pytest
+from tidelog_core.errors import NotLeaderOrFollower, OutcomeUnknown, UnknownTopicOrPartition
+from tidelog_core.metadata import records
+from tidelog_core.metadata.leadership import advance_log_start, leadership_of, require_leadership
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import Check, Write
+
+from tests.node.coordinator.memory_store import MemoryMetadataStore
+
+
+def partition(**fields: object) -> Partition:
+    values: dict[str, object] = {
+        "topic_id": UUID(int=7),
+        "partition": 3,
+        "replicas": (1, 2),
+        "leader": 1,
+        "leader_epoch": 5,
+        "isr": (1, 2),
+        "log_start_offset": 10,
+    }
+    return Partition(**{**values, **fields})  # type: ignore[arg-type]
+
+
+LEADERSHIP = leadership_of(partition())
+
+
+class Interrupted(MemoryMetadataStore):
+    """Does something else before the next commit."""
+
+    def __init__(self) -> None:
+        super().__init__(latency=0)
+        self.before: Callable[[], Awaitable[None]] | None = None
+
+    async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        before, self.before = self.before, None
+        if before is not None:
+            await before()
+        await super().commit(writes, checks=checks)
+
+    async def change(self, **fields: object) -> None:
+        item = await self.get(LEADERSHIP_KEY)
+        assert item is not None
+        changed = dataclasses.replace(Partition.from_item(item), **fields)  # type: ignore[arg-type]
+        await self.commit([records.put(changed)])
+
+    async def log_start(self) -> int:
+        item = await self.get(LEADERSHIP_KEY)
+        assert item is not None
+        return Partition.from_item(item).log_start_offset
+
+
+LEADERSHIP_KEY = partition().item_id
+
+
+def on_a_store(body: Callable[[Interrupted], Awaitable[None]]) -> None:
+    async def run() -> None:
+        store = Interrupted()
+        await store.commit([records.put(partition())])
+        await body(store)
+
+    asyncio.run(run())
+
+
+def test_the_log_start_moves_forward_only() -> None:
+    async def body(store: Interrupted) -> None:
+        assert await advance_log_start(store, LEADERSHIP, 20) == 20
+        assert await advance_log_start(store, LEADERSHIP, 15) == 20
+        assert await store.log_start() == 20
+
+    on_a_store(body)
+
+
+def test_an_isr_that_changes_meanwhile_keeps_no_log_start_back() -> None:
+    async def body(store: Interrupted) -> None:
+        store.before = lambda: store.change(isr=(1,))
+        assert await advance_log_start(store, LEADERSHIP, 20) == 20
+        assert await store.log_start() == 20
+
+    on_a_store(body)
+
+
+def test_a_log_start_that_others_have_moved_further_meanwhile_is_the_one_returned() -> None:
+    async def body(store: Interrupted) -> None:
+        store.before = lambda: store.change(log_start_offset=25)
+        assert await advance_log_start(store, LEADERSHIP, 20) == 25
+        assert await store.log_start() == 25
+
+    on_a_store(body)
+
+
+def test_a_leader_elected_meanwhile_has_its_log_start_to_itself() -> None:
+    """Also where the same broker leads: its log may be another one."""
+
+    async def body(store: Interrupted) -> None:
+        store.before = lambda: store.change(leader_epoch=6)
+        with pytest.raises(NotLeaderOrFollower):
+            await advance_log_start(store, LEADERSHIP, 20)
+        assert await store.log_start() == 10
+
+    on_a_store(body)
+
+
+def test_a_log_start_whose_outcome_is_not_known_is_found_out() -> None:
+    async def body(store: Interrupted) -> None:
+        answers: list[Exception] = [OutcomeUnknown("lost")]
+        store.on_commit = lambda _: answers.pop() if answers else None
+        assert await advance_log_start(store, LEADERSHIP, 20) == 20
+        assert await store.log_start() == 20
+
+    on_a_store(body)
+
+
+def test_nobody_leads_what_was_deleted() -> None:
+    async def body(store: Interrupted) -> None:
+        item = await store.get(LEADERSHIP_KEY)
+        assert item is not None
+        await store.commit([Write(item.id, None, item.version)])
+        with pytest.raises(UnknownTopicOrPartition):
+            await require_leadership(store, LEADERSHIP)
+        with pytest.raises(UnknownTopicOrPartition):
+            await advance_log_start(store, LEADERSHIP, 20)
+
+    on_a_store(body)
