@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tidelog_core.log.paths import TEMPORARY_SUFFIX
 
 _VERSION_LINE = b"1\n"
 _CRC_PREFIX = b"crc32c "
+_LAST_LINE = re.compile(rb"crc32c [0-9a-f]{8}\n")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Failures to write that say nothing bad of the disk, and pass.
@@ -67,6 +69,25 @@ def decode_rows(content: bytes) -> list[list[int]]:
         raise CorruptCheckpoint("the CRC does not match")
     lines = body[len(_VERSION_LINE) :].splitlines()
     return [[int(number) for number in line.split()] for line in lines]
+
+
+def decode_leading_rows(content: bytes) -> tuple[list[list[int]], bool]:
+    """Return the rows of checkpoint files one behind the other, and whether all are right.
+
+    Those up to the first that is not right are believed. Raises ``CorruptCheckpoint`` where that
+    is the first of all.
+    """
+    rows: list[list[int]] = []
+    start = 0
+    for end in _LAST_LINE.finditer(content):
+        try:
+            rows += decode_rows(content[start : end.end()])
+        except CorruptCheckpoint:
+            break
+        start = end.end()
+    if not start:
+        raise CorruptCheckpoint("the first checkpoint is cut short or damaged")
+    return rows, start == len(content)
 
 
 def write_file(path: Path, content: bytes | bytearray, *, is_durable: bool = True) -> None:

@@ -14,7 +14,6 @@ from tidelog_core.log.paths import (
     LEADER_EPOCH_FILE,
     OFFSET_INDEX_SUFFIX,
     RECOVERY_POINT_FILE,
-    SEGMENT_FILE,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -71,7 +70,7 @@ class Durability:
         local, epochs = self._local, self._epochs
         local.check_online()
         target = local.end_offset if up_to is None else min(up_to, local.end_offset)
-        is_dirty = local.seals_are_dirty or epochs.is_dirty
+        is_dirty = local.seal_file.is_dirty or epochs.is_dirty
         if self._pending is not None or (target <= self.recovery_point and not is_dirty):
             return None
         target = max(target, self.recovery_point)
@@ -81,14 +80,13 @@ class Durability:
         checkpoints: list[tuple[Path, list[tuple[int, ...]]]] = []
         if epochs.is_dirty:
             checkpoints.append((directory / LEADER_EPOCH_FILE, list(epochs.entries)))
-        if local.seals_are_dirty:
-            checkpoints.append((directory / SEGMENT_FILE, list(local.seals())))
-        epochs.is_dirty = local.seals_are_dirty = False
+        epochs.is_dirty = False
         self._pending = PendingFlush(
             recovery_point=target,
             recovery_point_file=directory / RECOVERY_POINT_FILE,
             descriptors=descriptors,
             checkpoints=checkpoints,
+            seals=local.begin_seal_write(),
             directories=[directory] if self._is_parent_synced else [directory, directory.parent],
         )
         return self._pending
@@ -144,7 +142,9 @@ class Durability:
         if pending is not None:
             pending.cancel()
             # Its checkpoints may or may not be there; the next flush writes them again.
-            self._epochs.is_dirty = self._local.seals_are_dirty = True
+            self._epochs.is_dirty = True
+            if pending.seals is not None:
+                self._local.seal_file.give_up(pending.seals)
 
     def set_recovery_point(self, offset: int) -> None:
         """Move the recovery point, durably on return. Raises ``OSError``.

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 
 from tidelog_core.log.checkpoint import OUT_OF_ROOM, Rows, sync_directory, write_checkpoint
+from tidelog_core.log.seal_file import SealWrite
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class PendingFlush:
     recovery_point_file: Path
     descriptors: list[int]  # of the files to fsync, in order
     checkpoints: Sequence[tuple[Path, Rows]]
+    seals: SealWrite | None  # None: there is nothing to say of sealed segments
     directories: Sequence[Path]  # to fsync
     _lock: Lock = field(default_factory=Lock)
     _is_cancelled: bool = False
@@ -53,6 +55,8 @@ class PendingFlush:
     def _write_checkpoints(self) -> None:
         for path, rows in self.checkpoints:
             write_checkpoint(path, rows, is_durable=False)
+        if self.seals is not None:
+            self.seals.run()
         for directory in self.directories:
             sync_directory(directory)
         write_checkpoint(self.recovery_point_file, [[self.recovery_point]])

@@ -22,10 +22,12 @@ from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SEGMENT_FILE,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_path,
 )
+from tidelog_core.log.seal_file import SealFile, SealWrite
 from tidelog_core.log.segment import LogSegment, NewBatch
 from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
 from tidelog_core.log.values import AbortedTransaction
@@ -50,7 +52,7 @@ class LocalLog:
         "cut_count",
         "directory",
         "partition",
-        "seals_are_dirty",
+        "seal_file",
         "segments",
     )
 
@@ -71,7 +73,7 @@ class LocalLog:
         self.config = config
         self.clock_ms = clock_ms
         self.segments: list[LogSegment] = []  # never empty once the log is open
-        self.seals_are_dirty = False  # whether the sealed-segments file lacks a change
+        self.seal_file = SealFile(directory / SEGMENT_FILE)
         self.cut_count = 0  # how often the end was cut: a sealed segment may have changed then
         self._rebuild = rebuild
         self._open_files = open_files
@@ -219,11 +221,11 @@ class LocalLog:
             return active
         segment = self.new_segment(active.end_offset)
         with self.storage_errors("roll", is_append=True):
-            active.write_indexes()
+            seal = active.write_indexes()
             segment.create()
         active.seal_writes()
         active.release()
-        self.seals_are_dirty = True
+        self.seal_file.add(seal)
         self.segments.append(segment)
         return segment
 
@@ -300,6 +302,12 @@ class LocalLog:
         """Return the seal records of all segments that have one."""
         return [segment.seal for segment in self.segments if segment.seal is not None]
 
+    def begin_seal_write(self) -> SealWrite | None:
+        """Return the write that the seal file needs, if it needs any."""
+        if not self.seal_file.is_dirty:
+            return None
+        return self.seal_file.begin_write(len(self.segments), self.seals)
+
     def remove_first(self, count: int) -> int:
         """Remove the first segments, oldest first. Returns the bytes freed.
 
@@ -313,6 +321,7 @@ class LocalLog:
         if count == 0:
             return
         removed, self.segments[-count:] = self.segments[-count:], []
+        self.seal_file.change()
         self._remove(reversed(removed))
         with self.storage_errors("truncation"):
             sync_directory(self.directory)
@@ -325,7 +334,7 @@ class LocalLog:
             if old in self._open_sealed:
                 self._open_sealed.remove(old)
             old.close()
-        self.seals_are_dirty = True
+        self.seal_file.change()
 
     def first_timestamp_ms(self, segment: LogSegment) -> int | None:
         """Return the timestamp of a segment's first batch without keeping its file open."""
@@ -357,7 +366,6 @@ class LocalLog:
             segment.close()
             with self.storage_errors("removal of a segment"):
                 remove_segment_files(self.directory, segment.base_offset)
-            self.seals_are_dirty = True
         return freed_bytes
 
     def close(self) -> None:

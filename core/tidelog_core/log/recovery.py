@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog_core.config import TopicConfig
@@ -65,6 +65,7 @@ from tidelog_core.log.producer_snapshots import (
     write_snapshot,
 )
 from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.seal_file import read_seals
 from tidelog_core.log.segment import BatchSpan, LogSegment
 from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
 from tidelog_core.log.values import CorruptLog
@@ -96,22 +97,29 @@ class Checkpoints:
     recovery_point: int | None  # None: unknown, everything must be read
     epochs: list[list[int]] | None  # None: unknown, the batches must be asked
     seals: list[SealRecord]  # two for a segment that was being replaced, see ``cleaned``
+    seals_are_whole: bool  # whether rows may be appended to their file
     clean_end: list[int] | None  # log end offset, active base offset, active size
     cleaned_up_to: int
+    _seals_at: dict[int, list[SealRecord]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Sort the records by segment."""
+        for seal in self.seals:
+            self._seals_at.setdefault(seal.base_offset, []).append(seal)
 
     def seal_of(self, segment: LogSegment) -> SealRecord | None:
         """Return the record that fits the segment's extent, if exactly one does."""
         extent = (segment.base_offset, segment.end_offset, segment.size_bytes)
-        fitting = [seal for seal in self.seals if seal[:3] == extent]
+        fitting = [seal for seal in self.seals_at(segment.base_offset) if seal[:3] == extent]
         return fitting[0] if len(fitting) == 1 else None
 
     def sizes_of(self, segment: LogSegment) -> list[tuple[int, int]]:
         """Return the end offsets and sizes that the segment was ever sealed with."""
         return [seal[1:3] for seal in self.seals_at(segment.base_offset)]
 
-    def seals_at(self, base_offset: int) -> list[SealRecord]:
+    def seals_at(self, base_offset: int) -> Sequence[SealRecord]:
         """Return the records of a segment, whatever they say of it."""
-        return [seal for seal in self.seals if seal.base_offset == base_offset]
+        return self._seals_at.get(base_offset, ())
 
 
 def open_log(
@@ -185,6 +193,7 @@ class _Opening:
         self.is_clean = is_clean
         self.expiration_ms = expiration_ms
         self.now_ms = local.clock_ms()
+        local.seal_file.opened(checkpoints.seals, is_whole=checkpoints.seals_are_whole)
         self.epochs = LeaderEpochs((epoch, start) for epoch, start in checkpoints.epochs or ())
         self.recovery_point = checkpoints.recovery_point or 0
 
@@ -310,7 +319,7 @@ class _Opening:
             if following is not None:
                 segment.write_indexes()
                 segment.release()
-                local.seals_are_dirty = True
+                local.seal_file.change()
         if local.end_offset < self.recovery_point:
             raise self._lost(local.active, local.active.size_bytes)
         return producers
@@ -463,7 +472,7 @@ def rebuild_indexes(local: LocalLog, segment: LogSegment, *, expiration_ms: int)
     indexes = segment.indexes
     if segment is not local.active:
         segment.write_indexes()
-        local.seals_are_dirty = True
+        local.seal_file.change()
     return indexes
 
 
@@ -490,13 +499,14 @@ def read_checkpoints(directory: Path) -> Checkpoints:
     point = _rows(directory / RECOVERY_POINT_FILE)
     clean = _rows(directory / CLEAN_SHUTDOWN_FILE)
     cleaned = _rows(directory / CLEANER_OFFSET_FILE) or [[0]]
-    seals = [SealRecord(*row) for row in _rows(directory / SEGMENT_FILE) or []]
+    seals, seals_are_whole = read_seals(directory / SEGMENT_FILE)
     return Checkpoints(
         log_start_offset=start[0][0] if start else 0,
         local_start_offset=start[0][1] if start else None if start_file.exists() else 0,
         recovery_point=point[0][0] if point else None,
         epochs=_rows(directory / LEADER_EPOCH_FILE),
         seals=seals,
+        seals_are_whole=seals_are_whole,
         clean_end=clean[0] if clean else None,
         cleaned_up_to=cleaned[0][0],
     )

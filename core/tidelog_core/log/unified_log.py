@@ -888,8 +888,7 @@ class UnifiedLog:
         self._cleaning.settle()
         with local.storage_errors("closing"):
             if active.size_bytes and active.seal is None:
-                active.write_indexes()
-                local.seals_are_dirty = True
+                local.seal_file.add(active.write_indexes())
             if not snapshot_path(local.directory, local.end_offset).exists():
                 write_snapshot(local.directory, self._producers)
         self.flush()
