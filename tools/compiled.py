@@ -54,7 +54,7 @@ MODULES = (
         for name in ("fetch", "fetch_reading", "owed_answers", "produce", "served_fetch")
     ),
     f"{_NODE}/replication/role.py",
-    *(f"{_NODE}/wire/{name}.py" for name in ("fetch", "primitives", "produce")),
+    *(f"{_NODE}/wire/{name}.py" for name in ("fetch", "fetch_answer", "primitives", "produce")),
 )
 PACKAGES = (_CORE, _NODE)
 OVERLAY = ROOT / ".cache" / "compiled"

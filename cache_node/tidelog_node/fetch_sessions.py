@@ -79,12 +79,8 @@ from tidelog_core.fetch_epochs import INITIAL_EPOCH, NO_SESSION, epoch_after
 from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.replica import Replica, ReplicaWaiter
-from tidelog_node.wire.fetch import (
-    FetchPartition,
-    FetchResult,
-    FetchTopic,
-    ForgottenTopic,
-)
+from tidelog_node.wire.fetch import FetchPartition, FetchTopic, ForgottenTopic
+from tidelog_node.wire.fetch_answer import FetchResult
 
 EVICTABLE_AFTER_MS = 120_000.0  # Kafka's min.incremental.fetch.session.eviction.ms
 RACK_SIZE_BYTES_MAX = 256  # of a consumer that has a session; that of an AWS zone has 8

@@ -19,14 +19,12 @@ from kio.serial import entity_reader, entity_writer
 from tidelog_core.model import FileSlice, ReadableFile
 from tidelog_node.wire.fetch import (
     FLEXIBLE_FROM,
-    SENDFILE_BYTES_MIN,
     TOPIC_ID_FROM,
     VERSION_MAX,
     VERSION_MIN,
-    FetchResult,
-    encode_fetch,
     parse_fetch,
 )
+from tidelog_node.wire.fetch_answer import SENDFILE_BYTES_MIN, FetchResult, encode_fetch
 from tidelog_node.wire.primitives import PARSE_ERRORS
 from tidelog_node.wire.produce import Endpoint
 

@@ -42,11 +42,8 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TierReader, read_all
 from tidelog_node.wire import fetch
-from tidelog_node.wire.fetch import (
-    FetchRequest,
-    encode_fetch,
-    parse_fetch,
-)
+from tidelog_node.wire.fetch import FetchRequest, parse_fetch
+from tidelog_node.wire.fetch_answer import encode_fetch
 
 
 class FetchHandler:

@@ -30,7 +30,8 @@ from tidelog_node.replica import Replica, require_epoch
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TieredRead, TierReader
 from tidelog_node.wire import fetch
-from tidelog_node.wire.fetch import FetchPartition, FetchRequest, FetchResult
+from tidelog_node.wire.fetch import FetchPartition, FetchRequest
+from tidelog_node.wire.fetch_answer import FetchResult
 
 logger = logging.getLogger(__name__)
 

@@ -31,10 +31,10 @@ from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TierReader
 from tidelog_node.wire import fetch
-from tidelog_node.wire.fetch import FetchRequest, FetchResult, encode_fetch
+from tidelog_node.wire.fetch import FetchRequest
+from tidelog_node.wire.fetch_answer import LEADERS_FROM, FetchResult, encode_fetch
 from tidelog_node.wire.produce import Endpoint
 
-LEADERS_FROM = 16
 _LEADER_ERRORS = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 _Topics = list[tuple[bytes, list[FetchResult]]]

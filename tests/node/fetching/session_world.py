@@ -38,7 +38,8 @@ from tidelog_node.owed_reply import Reply
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
-from tidelog_node.wire.fetch import FetchPartition, FetchRequest, FetchResult
+from tidelog_node.wire.fetch import FetchPartition, FetchRequest
+from tidelog_node.wire.fetch_answer import FetchResult
 
 from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.wire_client import a_batch

@@ -16,7 +16,8 @@ from tidelog_node.follower.wire import (
     encode_follower_fetch,
     parse_follower_fetch,
 )
-from tidelog_node.wire.fetch import FetchResult, encode_fetch, parse_fetch
+from tidelog_node.wire.fetch import parse_fetch
+from tidelog_node.wire.fetch_answer import FetchResult, encode_fetch
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
 LIMITS = FollowerLimits(

@@ -1,0 +1,231 @@
+"""Fetch responses, versions 4 to 18; records leave as slices of log files.
+
+A response is a list of segments in the order they go out: encoded bytes, and file
+slices that the connection sends with ``sendfile`` without reading them.
+
+    response  throttle ms:32, 7+ error:16, session id:32,
+              [topic, [partition:32, error:16, high watermark:64, last stable offset:64,
+              5+ log start offset:64, [aborted producer id:64, first offset:64],
+              11+ preferred replica:32, records, 12+ tag 0: diverging epoch, tag 1: leader]],
+              16+ tag 0: endpoints of those leaders
+
+Source: FetchResponse.json; KIP-74, KIP-227, KIP-320, KIP-482, KIP-516, KIP-595, KIP-951.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidelog_core.fetch_epochs import NO_SESSION
+from tidelog_core.model import FileSlice
+
+from tidelog_node.owed_reply import Reply
+from tidelog_node.wire.fetch import FLEXIBLE_FROM, SESSIONS_FROM, write_topic_head
+from tidelog_node.wire.primitives import INT32, write_uvarint
+from tidelog_node.wire.produce import Endpoint, write_endpoints_tag
+
+# Below this many bytes one pread and a gathered send beat a sendfile call of their own.
+SENDFILE_BYTES_MIN = 65_536
+LEADERS_FROM = 16
+
+_RESULT_V4 = struct.Struct(">ihqq")
+_RESULT_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_EPOCH_OFFSET = struct.Struct(">iq")
+_LEADER = struct.Struct(">ii")
+_SIZE_CORRELATION = struct.Struct(">ii")
+_TOP = struct.Struct(">ihi")  # throttle, error, session id
+# A result with no more than what it begins with, as nearly all are of a request that names many.
+_EMPTY_V11 = struct.Struct(">ihqqqiii")  # aborted transactions, preferred replica, records
+_EMPTY_V12 = struct.Struct(">ihqqqBiBB")  # and tagged fields
+_NULL_ARRAY = b"\xff\xff\xff\xff"
+
+
+class FetchResult(NamedTuple):
+    """What one partition answers."""
+
+    partition: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: FileSlice | None = None  # ``None`` is «no records»
+    aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset)
+    diverging: tuple[int, int] | None = None  # (epoch, end offset)
+    leader_id: int = -1  # -1 leaves the current leader out
+    leader_epoch: int = -1
+    preferred_replica: int = -1  # where the consumer had better read; -1: here
+
+
+def _is_empty(result: FetchResult) -> bool:
+    """Whether a result has no more than what it begins with."""
+    return (
+        result[5] is None
+        and result[6] is None
+        and result[7] is None
+        and result[8] < 0
+        and result[10] < 0
+    )
+
+
+class FetchAnswer:
+    """A response in the making: its segments, in the order in which they go out.
+
+    The caller writes what stands between partitions: counts, topics and their ends.
+    """
+
+    __slots__ = ("_closed_size_bytes", "_is_flexible", "_out", "_segments", "_version")
+
+    def __init__(self, version: int, *, error_code: int = 0, session_id: int = NO_SESSION) -> None:
+        self._version = version
+        self._is_flexible = version >= FLEXIBLE_FROM
+        self._out = bytearray(9 if self._is_flexible else 8)  # size and correlation id are last
+        if version >= SESSIONS_FROM:
+            self._out += _TOP.pack(0, error_code, session_id)
+        else:
+            self._out += b"\x00\x00\x00\x00"
+        self._segments: list[bytes | bytearray | FileSlice] = [self._out]
+        self._closed_size_bytes = 0  # of the segments before the one that grows
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Append bytes as they are."""
+        self._out += data
+
+    def write_topic_count(self, count: int) -> None:
+        """Append how many topics follow."""
+        if self._is_flexible:
+            write_uvarint(self._out, count + 1)
+        else:
+            self._out += INT32.pack(count)
+
+    def write_topic(self, name: bytes, results: Sequence[FetchResult]) -> None:
+        """Append a whole topic. Raises ``OSError``."""
+        write_topic_head(self._out, self._version, name, len(results))
+        for result in results:
+            self.write_result(result)
+        if self._is_flexible:
+            self._out.append(0)
+
+    def write_result(self, result: FetchResult) -> None:
+        """Append a partition. Records below ``SENDFILE_BYTES_MIN`` are read. Raises ``OSError``."""
+        version, out = self._version, self._out
+        if version >= 11 and _is_empty(result):
+            index, code, high_watermark, stable, start = result[:5]
+            if self._is_flexible:
+                out += _EMPTY_V12.pack(index, code, high_watermark, stable, start, 0, -1, 1, 0)
+            else:
+                out += _EMPTY_V11.pack(index, code, high_watermark, stable, start, -1, -1, 0)
+        elif self._is_flexible:
+            self._write_flexible(result)
+        else:
+            self._write_plain(result)
+
+    def _write_plain(self, result: FetchResult) -> None:
+        version, out = self._version, self._out
+        if version >= 5:
+            out += _RESULT_V5.pack(*result[:5])
+        else:
+            out += _RESULT_V4.pack(*result[:4])
+        if result.aborted is None:
+            out += _NULL_ARRAY
+        else:
+            out += INT32.pack(len(result.aborted))
+            for producer_id, first_offset in result.aborted:
+                out += _ABORTED.pack(producer_id, first_offset)
+        if version >= 11:
+            out += INT32.pack(result.preferred_replica)
+        records = result.records
+        if records is None:
+            out += b"\x00\x00\x00\x00"
+        else:
+            out += INT32.pack(records.size_bytes)
+            self._send(records)
+
+    def _write_flexible(self, result: FetchResult) -> None:
+        out = self._out
+        out += _RESULT_V5.pack(*result[:5])
+        if result.aborted is None:
+            out.append(0)
+        else:
+            write_uvarint(out, len(result.aborted) + 1)
+            for producer_id, first_offset in result.aborted:
+                out += _ABORTED.pack(producer_id, first_offset)
+                out.append(0)
+        out += INT32.pack(result.preferred_replica)
+        records = result.records
+        if records is None:
+            out.append(1)
+        else:
+            write_uvarint(out, records.size_bytes + 1)
+            self._send(records)
+        _write_partition_tags(self._out, result)
+
+    def _send(self, records: FileSlice) -> None:
+        self._segments.append(slice_segment(records))
+        self._closed_size_bytes += len(self._out) + records.size_bytes
+        self._out = bytearray()
+        self._segments.append(self._out)
+
+    def finish(self, correlation_id: int, endpoints: Sequence[Endpoint] = ()) -> Reply:
+        """Return the whole response, its size and header included."""
+        if self._is_flexible:
+            if self._version >= LEADERS_FROM and endpoints:
+                write_endpoints_tag(self._out, endpoints)
+            else:
+                self._out.append(0)
+        segments = self._segments
+        size_bytes = self._closed_size_bytes + len(self._out)
+        if not self._out:
+            segments.pop()  # nothing followed the last slice
+        head = segments[0]
+        assert isinstance(head, bytearray)
+        _SIZE_CORRELATION.pack_into(head, 0, size_bytes - 4, correlation_id)
+        return segments
+
+
+def encode_fetch(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[bytes, Sequence[FetchResult]]],
+    *,
+    error_code: int = 0,
+    session_id: int = NO_SESSION,
+    endpoints: Sequence[Endpoint] = (),
+) -> Reply:
+    """Return the whole response in segments, its size and header included.
+
+    Slices below ``SENDFILE_BYTES_MIN`` are read here and now.
+    """
+    answer = FetchAnswer(version, error_code=error_code, session_id=session_id)
+    answer.write_topic_count(len(topics))
+    for name, results in topics:
+        answer.write_topic(name, results)
+    return answer.finish(correlation_id, endpoints)
+
+
+def _write_partition_tags(out: bytearray, result: FetchResult) -> None:
+    if result.diverging is None and result.leader_id < 0:
+        out.append(0)
+        return
+    out.append((result.diverging is not None) + (result.leader_id >= 0))
+    if result.diverging is not None:
+        out += b"\x00\x0d"  # tag 0, 13 bytes
+        out += _EPOCH_OFFSET.pack(*result.diverging)
+        out.append(0)
+    if result.leader_id >= 0:
+        out += b"\x01\x09"  # tag 1, 9 bytes
+        out += _LEADER.pack(result.leader_id, result.leader_epoch)
+        out.append(0)
+
+
+def slice_segment(records: FileSlice) -> bytes | FileSlice:
+    """Return what to send for the slice: its bytes if they are few. Raises ``OSError``."""
+    if records.size_bytes >= SENDFILE_BYTES_MIN:
+        return records
+    data = os.pread(records.file.fileno(), records.size_bytes, records.position)
+    if len(data) != records.size_bytes:
+        raise OSError(f"{records.file.path} ends before byte {records.position + len(data)}")
+    return data
