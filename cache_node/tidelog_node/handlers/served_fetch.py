@@ -372,9 +372,10 @@ class SessionFetch(ServedFetch):
                 and request.replica_id in leader.partition.isr
                 and offset >= replica.log.log_end_offset
             )
+        # Beyond the end the offset may be refused, once there is room for more records.
         if request.isolation_level == READ_COMMITTED:
-            return offset >= result.last_stable_offset
-        return offset >= result.high_watermark
+            return offset == result.last_stable_offset
+        return offset == result.high_watermark
 
     def reply(self, reading: Reading) -> Reply:
         """Return the results with news, and note that the client knows them."""

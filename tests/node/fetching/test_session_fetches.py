@@ -81,6 +81,25 @@ def test_a_followers_fetch_looks_at_what_was_appended_or_committed(tmp_path: Pat
     asyncio.run(scenario())
 
 
+def test_an_offset_beyond_the_end_is_refused_once_others_leave_room_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with fetch_world(tmp_path) as world:
+            await world.create_topic("t", replicas=(1,), partitions=2)
+            client = SessionClient(world, by_id=True)
+            for index, offset in ((0, 0), (1, 5)):
+                client.want(world.key("t", index, by_id=True), offset)
+            for _ in range(3):
+                append(world.replica("t"))
+            for _ in range(2):
+                await client.fetch(max_bytes=1)
+            for _ in range(3):
+                await client.fetch()
+            key = world.key("t", 1, by_id=True)
+            assert client.errors == {key: int(ErrorCode.offset_out_of_range)}
+
+    asyncio.run(scenario())
+
+
 def test_a_node_that_may_not_serve_says_so_for_every_partition(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with fetch_world(tmp_path) as world:
