@@ -479,6 +479,7 @@ class ReplicaManager:
             clock_ms=self.clock_ms,
             may_serve=self._may_serve,
             wake_readers=replica.wake_readers,
+            tell_waiters=replica.tell_waiters,
             wants_write=lambda: self.on_wants_write(replica),
         )
 

@@ -38,7 +38,9 @@ class ReplicaRole:
     __slots__ = (
         "_clock_ms",
         "_may_serve",
+        "_said_serving",
         "_state",
+        "_tell_waiters",
         "_uncommitted_bytes",
         "_wake_readers",
         "_wants_write",
@@ -51,14 +53,20 @@ class ReplicaRole:
         clock_ms: Callable[[], float],
         may_serve: Callable[[], bool],
         wake_readers: Callable[[int], None],
+        tell_waiters: Callable[[], None],
         wants_write: Callable[[], None],
     ) -> None:
-        """``wants_write`` is called when the partition's item may have to be written."""
+        """``wake_readers`` tells of committed bytes, ``tell_waiters`` of what else changes.
+
+        ``wants_write`` is called when the partition's item may have to be written.
+        """
         self._state: PartitionState[AckWaiter] = PartitionState(broker_id)
         self._clock_ms = clock_ms
         self._may_serve = may_serve
         self._wake_readers = wake_readers
+        self._tell_waiters = tell_waiters
         self._wants_write = wants_write
+        self._said_serving = True  # that the leader may answer, as those who wait were told last
         self._uncommitted_bytes = 0  # appended, and readers have not been told
 
     @property
@@ -167,6 +175,9 @@ class ReplicaRole:
             if log.high_watermark == log.log_end_offset:
                 self._uncommitted_bytes = 0
             self._wake_readers(size_bytes)
+        if leader.is_serving != self._said_serving:
+            self._said_serving = leader.is_serving
+            self._tell_waiters()  # They are answered otherwise now.
         self.release()
 
     def release(self) -> None:
