@@ -44,17 +44,27 @@ MODULES = (
     *(
         f"{_NODE}/{name}.py"
         for name in (
-            *("connection", "dispatch", "fetch_sessions"),
+            *("connection", "dispatch", "fetch_lists", "fetch_sessions"),
             *("owed_reply", "replica", "replicas"),
         )
     ),
     *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "wire")),
     *(
         f"{_NODE}/handlers/{name}.py"
-        for name in ("fetch", "fetch_reading", "owed_answers", "produce", "served_fetch")
+        for name in (
+            "fetch",
+            "fetch_reading",
+            "listed_fetch",
+            "owed_answers",
+            "produce",
+            "served_fetch",
+        )
     ),
     f"{_NODE}/replication/role.py",
-    *(f"{_NODE}/wire/{name}.py" for name in ("fetch", "fetch_answer", "primitives", "produce")),
+    *(
+        f"{_NODE}/wire/{name}.py"
+        for name in ("fetch", "fetch_answer", "fetch_list", "primitives", "produce")
+    ),
 )
 PACKAGES = (_CORE, _NODE)
 OVERLAY = ROOT / ".cache" / "compiled"

@@ -1,4 +1,7 @@
-"""One consumer of very many partitions, which it names in every fetch: it has no session."""
+"""One consumer of very many partitions, which it names in every fetch: it has no session.
+
+It does so as librdkafka does: each fetch begins with the next partition of its ring.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class PolledPartitions:
 
             def once() -> None:
                 nonlocal at
-                body = _fetch_body(self._sizes, {hot: at})
+                body = _fetch_body(self._sizes, {hot: at}, first=at % sum(self._sizes.values()))
                 consumer.send(frame(*FETCH, 1, body, tags=b""))
                 produced(producer, produce, hot)
                 answer = consumer.receive()
@@ -56,18 +59,22 @@ class PolledPartitions:
             return repeat(once, count)
 
 
-def _fetch_body(sizes: dict[str, int], offsets: dict[str, int]) -> bytes:
+def _fetch_body(sizes: dict[str, int], offsets: dict[str, int], *, first: int) -> bytes:
     """Return the body of a Fetch request of version 11 that names all partitions.
 
-    Offsets are 0 but for the first partition of those topics that ``offsets`` has.
+    It begins with the one at ``first``. Offsets are 0 but for the first partition of those topics
+    that ``offsets`` has.
     """
+    ring = [(name, n) for name, size in sizes.items() for n in range(size)]
+    topics: list[tuple[str, list[bytes]]] = []
+    for name, n in ring[first:] + ring[:first]:
+        if not topics or topics[-1][0] != name:
+            topics.append((name, []))
+        offset = 0 if n else offsets.get(name, 0)
+        topics[-1][1].append(struct.pack(">iiqqi", n, -1, offset, -1, _PARTITION_BYTES_MAX))
     parts = [struct.pack(">iiiibii", -1, POLL_MS, 1, _SIZE_BYTES_MAX, 0, 0, -1)]
-    parts.append(struct.pack(">i", len(sizes)))
-    for name, size in sizes.items():
-        parts.append(struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", size))
-        first = offsets.get(name, 0)
-        parts += [
-            struct.pack(">iiqqi", n, -1, 0 if n else first, -1, _PARTITION_BYTES_MAX)
-            for n in range(size)
-        ]
+    parts.append(struct.pack(">i", len(topics)))
+    for name, entries in topics:
+        parts.append(struct.pack(">h", len(name)) + name.encode())
+        parts.append(struct.pack(">i", len(entries)) + b"".join(entries))
     return b"".join([*parts, struct.pack(">ih", 0, 0)])

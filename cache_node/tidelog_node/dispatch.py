@@ -54,6 +54,11 @@ HotParser = Callable[[memoryview, int, int, int], Any]
 
 Raises ``PARSE_ERRORS`` and ``TooManyElements``. What it returns has an ``element_count``.
 """
+HotRecall = Callable[[memoryview, int, int, Peer], Any]
+"""Takes the frame, where its body starts, the API version and the peer.
+
+Returns what the parser would, or ``None`` where the frame has to be parsed.
+"""
 HotCall = Callable[..., "Reply | OwedReply | asyncio.Future[Reply] | None"]
 """Takes what the parser made, the API version, the correlation id and, if it wants it, the peer."""
 
@@ -65,7 +70,8 @@ class HotRoute:
     ``advertised_min_version`` may be lower: what clients want to see before they use
     features that newer versions have. A request of a route that ``names_replica`` has a
     ``replica_id``, which is negative for a client. ``weigh`` tells the elements that a parsed
-    request makes its handler go through, where they may be more than it has.
+    request makes its handler go through, where they may be more than it has. ``recall`` spares
+    the parser a request that is much like the last one of its connection.
     """
 
     api_key: int
@@ -78,6 +84,7 @@ class HotRoute:
     wants_peer: bool = False
     names_replica: bool = False
     weigh: Callable[[Any], int] | None = None
+    recall: HotRecall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +152,11 @@ class Dispatch:
             if version >= hot.flexible_from:
                 # Nearly always there are none.
                 position = skip_tagged_fields(frame, position) if frame[position] else position + 1
-            request = hot.parse(frame, position, version, self._partitions_max)
+            request = None
+            if hot.recall is not None:
+                request = hot.recall(frame, position, version, peer)
+            if request is None:
+                request = hot.parse(frame, position, version, self._partitions_max)
         except PARSE_ERRORS as error:
             raise CloseConnection(f"malformed request: {error!r}") from error
         except TooManyElements as problem:

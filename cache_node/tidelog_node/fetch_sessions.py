@@ -306,6 +306,7 @@ class FetchSessions:
         self._by_all: list[_Worth] = []
         self._by_followers: list[_Worth] = []
         self.partition_count = 0
+        self._last_unnamed_id = SESSION_ID_MAX  # of a session that no request can name
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -332,11 +333,7 @@ class FetchSessions:
         """
         if is_follower and replica_id in self._of_followers:
             self.close(self._of_followers[replica_id])
-        if not is_follower and size > self._session_partitions_max:
-            return None
-        if len(self._sessions) >= self._slots_max and not self._evict(is_follower, size, now_ms):
-            return None
-        if not self._make_room(size, is_follower, size, now_ms):
+        if not self._has_place(size, is_follower, now_ms):
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -355,6 +352,19 @@ class FetchSessions:
             self._of_followers[replica_id] = session
         self._file(session)
         return session
+
+    def enter(self, session: FetchSession, size: int, now_ms: float) -> bool:
+        """Take in a client's session that no request can name; return whether there is room.
+
+        ``touch`` counts its partitions once they are added.
+        """
+        if not self._has_place(size, False, now_ms):
+            return False
+        self._last_unnamed_id += 1
+        session.session_id = self._last_unnamed_id
+        self._sessions[session.session_id] = session
+        self._file(session)
+        return True
 
     def may_grow(self, session: FetchSession, topics: Sequence[FetchTopic], now_ms: float) -> bool:
         """Return whether the session may take what a request names; may evict others."""
@@ -394,6 +404,14 @@ class FetchSessions:
         session.end()
 
     # -- room
+
+    def _has_place(self, size: int, is_follower: bool, now_ms: float) -> bool:
+        """Return whether there may be another session of this size; may evict others."""
+        if not is_follower and size > self._session_partitions_max:
+            return False
+        if len(self._sessions) >= self._slots_max and not self._evict(is_follower, size, now_ms):
+            return False
+        return self._make_room(size, is_follower, size, now_ms)
 
     def _evict(self, is_follower: bool, size: int, now_ms: float) -> bool:
         """End a session that is worth less than a new one. Source: Kafka's ``tryEvict``."""

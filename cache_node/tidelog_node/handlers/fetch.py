@@ -7,7 +7,8 @@ request's at once, in a task of their own, so that the loop serves everyone else
 that nobody has used since the node has started are opened on another thread first.
 
 How a request is read and answered is ``served_fetch``'s. A request is of a session from its arrival
-on: this is where a session takes in what its request names.
+on: this is where a session takes in what its request names. A full request whose list its
+connection repeats is served from what is kept of it (``fetch_lists``).
 
 Source: KIP-74 (size limits), KIP-227 (sessions).
 """
@@ -22,7 +23,9 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
+from tidelog_node.connection import Peer
 from tidelog_node.dispatch import HotRoute
+from tidelog_node.fetch_lists import FetchLists, FullList, RecalledFetch
 from tidelog_node.fetch_sessions import FetchSession, may_keep
 from tidelog_node.handlers.fetch_reading import (
     NO_REPLICAS,
@@ -30,6 +33,7 @@ from tidelog_node.handlers.fetch_reading import (
     ClosestReplica,
     Reading,
 )
+from tidelog_node.handlers.listed_fetch import ListedFetch
 from tidelog_node.handlers.served_fetch import (
     FetchServing,
     FullFetch,
@@ -42,7 +46,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TierReader, read_all
 from tidelog_node.wire import fetch
-from tidelog_node.wire.fetch import FetchRequest, parse_fetch
+from tidelog_node.wire.fetch import FetchRequest, FetchTopic, parse_fetch
 from tidelog_node.wire.fetch_answer import encode_fetch
 
 
@@ -71,6 +75,7 @@ class FetchHandler:
         )
         self._reader = self.serving.reader
         self.sessions = self.serving.sessions
+        self.lists = FetchLists(self.sessions)
         self._polls: set[_LongPoll] = set()
         self._tasks: set[asyncio.Task[Reply]] = set()
 
@@ -85,7 +90,9 @@ class FetchHandler:
             handle=self.handle,
             advertised_min_version=fetch.VERSION_MIN,
             names_replica=True,
+            wants_peer=True,
             weigh=self.weigh,
+            recall=self.lists.recall,
         )
 
     async def close(self) -> None:
@@ -98,6 +105,10 @@ class FetchHandler:
 
     def weigh(self, request: FetchRequest) -> int:
         """Return how many partitions and topics the request makes the node look at."""
+        if isinstance(request, RecalledFetch):
+            listed = request.listed
+            assert listed is not None
+            return len(listed.dirty if self.serving.can_serve() else listed.listed)
         session = None
         if request.session_epoch > 0:
             session = self.sessions.find(request.session_id)
@@ -108,16 +119,26 @@ class FetchHandler:
         return request.element_count + len(session.dirty)
 
     def handle(
-        self, request: FetchRequest, version: int, correlation_id: int
+        self,
+        request: FetchRequest,
+        version: int,
+        correlation_id: int,
+        peer: Peer | None = None,
     ) -> Reply | OwedReply | asyncio.Future[Reply]:
-        """Return the answer, or what will have it."""
+        """Return the answer, or what will have it. ``peer`` is the connection, if it is one."""
         serving, epoch = self.serving, request.session_epoch
+        topics = request.topics
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 self._close_session(request)
-            served: ServedFetch = FullFetch(
-                serving, request, version, correlation_id, opens_session=epoch == INITIAL_EPOCH
-            )
+            listed = self._list_of(request, version, peer)
+            if listed is not None:
+                topics = [(partition.topic, [partition.wanted]) for partition in listed.dirty]
+                served: ServedFetch = ListedFetch(serving, request, version, correlation_id, listed)
+            else:
+                served = FullFetch(
+                    serving, request, version, correlation_id, opens_session=epoch == INITIAL_EPOCH
+                )
         else:
             session = self._session_of(request, version)
             if not isinstance(session, FetchSession):
@@ -126,12 +147,23 @@ class FetchHandler:
                 served = FullFetch(serving, request, version, correlation_id, opens_session=False)
             else:
                 served = SessionFetch(serving, request, version, correlation_id, session)
-        unopened = self._unopened(request, version)
+        unopened = self._unopened(topics, request, version)
         if unopened:
             return self._start(self._answer_opened(unopened, served))
         return self._answer(served)
 
-    # -- sessions
+    # -- sessions and lists
+
+    def _list_of(self, request: FetchRequest, version: int, peer: Peer | None) -> FullList | None:
+        """Return the kept list that a request without session is served from, if there is one."""
+        if peer is None or request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
+            return None
+        now_ms = self.serving.now_ms()
+        if not isinstance(request, RecalledFetch):
+            return self.lists.keep(request, version, peer, now_ms)
+        assert request.listed is not None
+        self.sessions.touch(request.listed, now_ms)
+        return request.listed
 
     def _session_of(self, request: FetchRequest, version: int) -> FetchSession | int:
         """Return the session as its next request makes it, or the error that it meets.
@@ -203,14 +235,16 @@ class FetchHandler:
 
     # -- answering
 
-    def _unopened(self, request: FetchRequest, version: int) -> list[Replica]:
+    def _unopened(
+        self, topics: list[FetchTopic], request: FetchRequest, version: int
+    ) -> list[Replica]:
         """Return the replicas that a consumer names and whose logs are not open."""
         if request.replica_id >= 0:
             return []  # What has other replicas is open.
         led_by = self._reader.led(has_ids=version >= fetch.TOPIC_ID_FROM)
         return [
             replica
-            for name, partitions in request.topics
+            for name, partitions in topics
             if (led := led_by.get(name)) is not None
             for wanted in partitions
             if (replica := led.get(wanted.partition)) is not None and replica.opened_log is None

@@ -105,24 +105,11 @@ class FetchServing:
         version, correlation_id = served.version, served.correlation_id
         if not has_errors or version < LEADERS_FROM:
             return encode_fetch(version, correlation_id, topics, session_id=session_id)
-        leaders = self._replicas.leaders
         endpoints: dict[int, Endpoint] = {}
-        hinted: _Topics = []
-        for name, results in topics:
-            found = []
-            for result in results:
-                leader = None
-                if result.error_code in _LEADER_ERRORS:
-                    leader = leaders.find(name, result.partition, is_id=True)
-                if leader is None:
-                    found.append(result)
-                    continue
-                if leader.endpoint is not None:
-                    endpoints[leader.leader_id] = leader.endpoint
-                found.append(
-                    result._replace(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
-                )
-            hinted.append((name, found))
+        hinted: _Topics = [
+            (name, [self.with_leader(name, result, endpoints) for result in results])
+            for name, results in topics
+        ]
         return encode_fetch(
             version,
             correlation_id,
@@ -130,6 +117,22 @@ class FetchServing:
             session_id=session_id,
             endpoints=list(endpoints.values()),
         )
+
+    def with_leader(
+        self, name: bytes, result: FetchResult, endpoints: dict[int, Endpoint]
+    ) -> FetchResult:
+        """Return the result with the partition's leader, if another node is that.
+
+        Its endpoint is added to ``endpoints``. For versions from ``LEADERS_FROM`` on.
+        """
+        if result.error_code not in _LEADER_ERRORS:
+            return result
+        leader = self._replicas.leaders.find(name, result.partition, is_id=True)
+        if leader is None:
+            return result
+        if leader.endpoint is not None:
+            endpoints[leader.leader_id] = leader.endpoint
+        return result._replace(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
 
 
 class ServedFetch:

@@ -88,16 +88,11 @@ class FetchRequest:
     forgotten: list[ForgottenTopic] = field(default_factory=list)
 
 
-class FetchHead(NamedTuple):
-    """What a request begins with, up to its topics."""
+FetchHead = tuple[int, int, int, int, int, int, int]
+"""Replica id, max wait ms, min bytes, max bytes, isolation level, session id, session epoch.
 
-    replica_id: int  # -1 from version 15 on: there it is a tagged field
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    isolation_level: int
-    session_id: int
-    session_epoch: int
+The replica id is -1 from version 15 on. A plain tuple, since every request makes one.
+"""
 
 
 def parse_fetch_head(frame: memoryview, position: int, version: int) -> tuple[FetchHead, int]:
@@ -115,10 +110,8 @@ def parse_fetch_head(frame: memoryview, position: int, version: int) -> tuple[Fe
     if version >= SESSIONS_FROM:
         session_id, session_epoch = _SESSION.unpack_from(frame, position)
         position += 8
-    head = FetchHead(
-        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch
-    )
-    return head, position
+    head = (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level)
+    return (*head, session_id, session_epoch), position
 
 
 def parse_fetch(
@@ -129,7 +122,8 @@ def parse_fetch(
     Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` for more topics and partitions.
     """
     head, position = parse_fetch_head(frame, position, version)
-    replica_id, replica_epoch = head.replica_id, -1
+    replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch = head
+    replica_epoch = -1
     if version >= FLEXIBLE_FROM:
         topics, forgotten, rack, position, left = _parse_flexible_topics(
             frame, position, version, elements_max
@@ -142,12 +136,12 @@ def parse_fetch(
         topics, forgotten, rack, left = _parse_plain_topics(frame, position, version, elements_max)
     return FetchRequest(
         replica_id,
-        head.max_wait_ms,
-        head.min_bytes,
-        head.max_bytes,
-        head.isolation_level,
-        head.session_id,
-        head.session_epoch,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        epoch,
         topics,
         rack,
         replica_epoch,
@@ -279,7 +273,38 @@ def write_topic_head(out: bytearray, version: int, name: bytes, partition_count:
         write_compact_nullable_string(out, name)
     else:
         write_string(out, name)
+    write_count(out, version, partition_count)
+
+
+def write_count(out: bytearray, version: int, count: int) -> None:
+    """Append how many elements of an array follow."""
     if version >= FLEXIBLE_FROM:
-        write_uvarint(out, partition_count + 1)
+        write_uvarint(out, count + 1)
     else:
-        out += INT32.pack(partition_count)
+        out += INT32.pack(count)
+
+
+def encode_entry(version: int, wanted: FetchPartition) -> bytes:
+    """Return a partition of a request, without tagged fields."""
+    index, leader_epoch, offset, last_epoch, start, bytes_max = wanted
+    if version >= FLEXIBLE_FROM:
+        return _UNTAGGED_V12.pack(index, leader_epoch, offset, last_epoch, start, bytes_max)
+    if version >= 9:
+        return _PARTITION_V9.pack(index, leader_epoch, offset, start, bytes_max)
+    if version >= 5:
+        return _PARTITION_V5.pack(index, offset, start, bytes_max)
+    return _PARTITION_V4.pack(index, offset, bytes_max)
+
+
+def parse_entry(version: int, data: bytes) -> FetchPartition:
+    """Return the partition of a request, without tagged fields, that these bytes are."""
+    if version >= FLEXIBLE_FROM:
+        return FetchPartition(*_UNTAGGED_V12.unpack(data))
+    if version >= 9:
+        index, leader_epoch, offset, start, bytes_max = _PARTITION_V9.unpack(data)
+        return FetchPartition(index, leader_epoch, offset, -1, start, bytes_max)
+    if version >= 5:
+        index, offset, start, bytes_max = _PARTITION_V5.unpack(data)
+        return FetchPartition(index, -1, offset, -1, start, bytes_max)
+    index, offset, bytes_max = _PARTITION_V4.unpack(data)
+    return FetchPartition(index, -1, offset, -1, -1, bytes_max)

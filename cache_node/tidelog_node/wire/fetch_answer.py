@@ -23,7 +23,12 @@ from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.model import FileSlice
 
 from tidelog_node.owed_reply import Reply
-from tidelog_node.wire.fetch import FLEXIBLE_FROM, SESSIONS_FROM, write_topic_head
+from tidelog_node.wire.fetch import (
+    FLEXIBLE_FROM,
+    SESSIONS_FROM,
+    write_count,
+    write_topic_head,
+)
 from tidelog_node.wire.primitives import INT32, write_uvarint
 from tidelog_node.wire.produce import Endpoint, write_endpoints_tag
 
@@ -90,16 +95,22 @@ class FetchAnswer:
         self._segments: list[bytes | bytearray | FileSlice] = [self._out]
         self._closed_size_bytes = 0  # of the segments before the one that grows
 
+    @property
+    def size_bytes(self) -> int:
+        """How much has been written, the files' bytes included."""
+        return self._closed_size_bytes + len(self._out)
+
+    def written_since(self, size_bytes: int) -> bytes:
+        """Return what has been written since it had this size; no records are in it."""
+        return bytes(self._out[size_bytes - self._closed_size_bytes :])
+
     def write(self, data: bytes | bytearray) -> None:
         """Append bytes as they are."""
         self._out += data
 
     def write_topic_count(self, count: int) -> None:
         """Append how many topics follow."""
-        if self._is_flexible:
-            write_uvarint(self._out, count + 1)
-        else:
-            self._out += INT32.pack(count)
+        write_count(self._out, self._version, count)
 
     def write_topic(self, name: bytes, results: Sequence[FetchResult]) -> None:
         """Append a whole topic. Raises ``OSError``."""
@@ -177,7 +188,7 @@ class FetchAnswer:
             else:
                 self._out.append(0)
         segments = self._segments
-        size_bytes = self._closed_size_bytes + len(self._out)
+        size_bytes = self.size_bytes
         if not self._out:
             segments.pop()  # nothing followed the last slice
         head = segments[0]
@@ -204,6 +215,14 @@ def encode_fetch(
     for name, results in topics:
         answer.write_topic(name, results)
     return answer.finish(correlation_id, endpoints)
+
+
+def encode_result(version: int, result: FetchResult) -> bytes:
+    """Return a partition of a response, one without records."""
+    answer = FetchAnswer(version)
+    size_bytes = answer.size_bytes
+    answer.write_result(result)
+    return answer.written_since(size_bytes)
 
 
 def _write_partition_tags(out: bytearray, result: FetchResult) -> None:

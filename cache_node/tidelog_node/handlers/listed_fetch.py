@@ -1,0 +1,106 @@
+"""A Fetch of all partitions of a kept list, which looks at those that may have news."""
+
+from __future__ import annotations
+
+from tidelog_core.fetch_epochs import NO_SESSION
+
+from tidelog_node.fetch_lists import FullList, ListedPartition
+from tidelog_node.handlers.fetch_reading import NO_REPLICAS, READ_COMMITTED, Reading
+from tidelog_node.handlers.served_fetch import FetchServing, ServedFetch
+from tidelog_node.owed_reply import Reply
+from tidelog_node.replica import ReplicaWaiter
+from tidelog_node.wire.fetch import FetchRequest
+from tidelog_node.wire.fetch_answer import LEADERS_FROM, FetchAnswer, FetchResult
+from tidelog_node.wire.fetch_list import write_list
+from tidelog_node.wire.produce import Endpoint
+
+
+class ListedFetch(ServedFetch):
+    """A consumer's request, of which the list has taken what it names."""
+
+    def __init__(
+        self,
+        serving: FetchServing,
+        request: FetchRequest,
+        version: int,
+        correlation_id: int,
+        listed: FullList,
+    ) -> None:
+        super().__init__(serving, request, version, correlation_id)
+        self._listed = listed
+        listed.is_busy = True
+        self._found: list[FetchResult] = []  # by the last look
+        self._visited: list[ListedPartition] = []  # of which they are
+
+    def read(self, *, is_new: bool) -> Reading:
+        """Look at the partitions that may have news, and settle those that have none."""
+        serving, request, listed = self.serving, self.request, self._listed
+        reader = serving.reader
+        if listed.is_ended or not serving.can_serve():
+            listed.mark_all()  # No replica has told, or none will.
+        reading = serving.begin(request, self.version, is_new=is_new, contact=None)
+        led_by = reader.led(has_ids=reading.has_ids)
+        found: list[FetchResult] = []
+        visited: list[ListedPartition] = []
+        for partition in listed.dirty_in_order():
+            name, wanted = partition.topic, partition.wanted
+            replica = led_by.get(name, NO_REPLICAS).get(wanted.partition)
+            if replica is None:
+                replica = reader.followed(name, wanted.partition, request, self.version)
+            result = reader.read(reading, name, wanted, replica, found)
+            if replica is None:
+                partition.unwatch()
+            else:
+                partition.watch(replica)
+                if self._is_at_end(partition, result) and not reading.is_of_tier(wanted):
+                    listed.settle_as(partition, result)
+                    continue
+            found.append(result)
+            visited.append(partition)
+        self._found, self._visited = found, visited
+        if listed.is_ended:
+            reading.must_answer = True  # Nothing tells of appends.
+        return reading
+
+    def read_on(self) -> Reading:
+        """Read again: nothing is left over by a look."""
+        return self.read(is_new=False)
+
+    def _is_at_end(self, partition: ListedPartition, result: FetchResult) -> bool:
+        """Whether this is what the client is answered as long as nothing happens."""
+        end = result.high_watermark
+        if self.request.isolation_level == READ_COMMITTED:
+            end = result.last_stable_offset
+        return (
+            partition.wanted.offset == end
+            and result.error_code == 0
+            and result.records is None
+            and result.diverging is None
+            and result.preferred_replica < 0
+        )
+
+    def reply(self, reading: Reading) -> Reply:
+        """Return every partition's result: what was found now, and what is kept."""
+        listed, serving = self._listed, self.serving
+        listed.is_busy = False
+        endpoints: dict[int, Endpoint] = {}
+        are_hinted = reading.must_answer and self.version >= LEADERS_FROM
+        results: list[tuple[int, FetchResult]] = []
+        for partition, found in zip(self._visited, self._found, strict=True):
+            result = found
+            if are_hinted:
+                result = serving.with_leader(partition.topic, found, endpoints)
+            results.append((partition.place, result))
+        answer = FetchAnswer(self.version, session_id=NO_SESSION)
+        write_list(answer, listed.layout, listed.answers, listed.first, results)
+        return answer.finish(self.correlation_id, list(endpoints.values()))
+
+    def begin_waiting(self, poll: ReplicaWaiter) -> None:
+        """Have ``poll`` told of what happens to any partition: all watch their replicas."""
+        self._listed.poll = poll
+
+    def end_waiting(self, poll: ReplicaWaiter) -> None:
+        """Have it told no more."""
+        if self._listed.poll is poll:
+            self._listed.poll = None
+        self._listed.is_busy = False
