@@ -51,7 +51,7 @@ Key = TypeVar("Key", bound=Hashable)
 Wanted = TypeVar("Wanted")
 
 
-class SessionFetch(NamedTuple, Generic[Key, Wanted]):
+class FetchPlan(NamedTuple, Generic[Key, Wanted]):
     """What to say in one fetch. No dataclass: mypyc makes none that is generic."""
 
     session_id: int
@@ -149,7 +149,7 @@ class FetcherSession(Generic[Key, Wanted]):
 
     # -- fetches and their answers
 
-    def next_fetch(self) -> SessionFetch[Key, Wanted] | None:
+    def next_fetch(self) -> FetchPlan[Key, Wanted] | None:
         """Return what to say next, ``None`` where nothing is wanted.
 
         Nothing may be under way before a full fetch. Also ``None`` where only that can say what
@@ -164,13 +164,13 @@ class FetcherSession(Generic[Key, Wanted]):
         self._under_way_count += 1
         return self._next_full() if self._epoch == INITIAL_EPOCH else self._next_incremental()
 
-    def last_fetch(self) -> SessionFetch[Key, Wanted] | None:
+    def last_fetch(self) -> FetchPlan[Key, Wanted] | None:
         """Return what ends the node's session, ``None`` where there is none."""
         session_id, self._id = self._id, NO_SESSION
         self.restart()
         if session_id == NO_SESSION:
             return None
-        return SessionFetch(session_id, FINAL_EPOCH, [], [], False)
+        return FetchPlan(session_id, FINAL_EPOCH, [], [], False)
 
     def on_answer(self, error: ErrorCode, session_id: int, answered: Collection[Key]) -> bool:
         """Take the answer to the oldest fetch under way; return whether it may be used.
@@ -217,7 +217,7 @@ class FetcherSession(Generic[Key, Wanted]):
         self._moved.clear()
         self._to_forget.clear()
 
-    def _next_full(self) -> SessionFetch[Key, Wanted]:
+    def _next_full(self) -> FetchPlan[Key, Wanted]:
         assert self._under_way_count == 1, "a full fetch comes alone"
         named_max = self._named_max if self._is_declined else self._new_max
         named = list(islice(self._wanted.items(), named_max))
@@ -236,9 +236,9 @@ class FetcherSession(Generic[Key, Wanted]):
         must_grow = self._is_declined and not is_whole
         may_ask = not must_grow or self._clock_s() >= self._grows_from
         epoch = INITIAL_EPOCH if may_ask else FINAL_EPOCH
-        return SessionFetch(self._id, epoch, named, [], self._is_declined)
+        return FetchPlan(self._id, epoch, named, [], self._is_declined)
 
-    def _next_incremental(self) -> SessionFetch[Key, Wanted]:
+    def _next_incremental(self) -> FetchPlan[Key, Wanted]:
         epoch = self._epoch
         self._epoch = epoch_after(epoch)
         forgotten = list(self._to_forget)
@@ -261,4 +261,4 @@ class FetcherSession(Generic[Key, Wanted]):
         for key, wanted in moved:
             del self._moved[key]
             self._told[key] = wanted
-        return SessionFetch(self._id, epoch, moved + new, forgotten, not self.has_news)
+        return FetchPlan(self._id, epoch, moved + new, forgotten, not self.has_news)

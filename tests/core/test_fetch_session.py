@@ -10,11 +10,11 @@ from tidelog_core.fetch_epochs import EPOCH_MAX, FINAL_EPOCH
 from tidelog_core.fetch_session import (
     GROWTH_RETRY_SECONDS,
     FetcherSession,
-    SessionFetch,
+    FetchPlan,
 )
 
 NONE = ErrorCode.none
-Fetch = SessionFetch[str, int]
+Fetch = FetchPlan[str, int]
 Answer = tuple[ErrorCode, int, list[str]]
 """Error, session id, the partitions answered."""
 
@@ -119,7 +119,7 @@ def test_the_first_fetch_names_all_and_asks_for_a_session_without_waiting() -> N
     session.want("a", 1)
     session.want("b", 2)
     fetch = session.next_fetch()
-    assert fetch == SessionFetch(0, 0, [("a", 1), ("b", 2)], [], may_wait=False)
+    assert fetch == FetchPlan(0, 0, [("a", 1), ("b", 2)], [], may_wait=False)
     assert not session.is_established
     assert session.on_answer(NONE, 7, ["b", "a"])
     assert session.is_established
@@ -127,13 +127,13 @@ def test_the_first_fetch_names_all_and_asks_for_a_session_without_waiting() -> N
 
 def test_later_fetches_name_what_has_changed() -> None:
     session, _ = established("a", "b", "c")
-    assert session.next_fetch() == SessionFetch(1, 1, [], [], may_wait=True)
+    assert session.next_fetch() == FetchPlan(1, 1, [], [], may_wait=True)
     assert session.on_answer(NONE, 1, ["b"])
     session.want("b", 5)
     session.want("d", 9)
     session.forget("c")
     session.want("a", 0)  # as before
-    assert session.next_fetch() == SessionFetch(1, 2, [("b", 5), ("d", 9)], ["c"], may_wait=True)
+    assert session.next_fetch() == FetchPlan(1, 2, [("b", 5), ("d", 9)], ["c"], may_wait=True)
     assert [session.told(key) for key in "abcd"] == [0, 5, None, 9]
 
 
@@ -155,9 +155,9 @@ def test_what_is_forgotten_and_wanted_again_begins_as_new() -> None:
     session, node = established("a", "b")
     session.forget("a")
     session.want("a", 0)
-    assert exchange(session, node) == SessionFetch(1, 1, [], ["a"], may_wait=False)
+    assert exchange(session, node) == FetchPlan(1, 1, [], ["a"], may_wait=False)
     assert session.has_news
-    assert exchange(session, node) == SessionFetch(1, 2, [("a", 0)], [], may_wait=True)
+    assert exchange(session, node) == FetchPlan(1, 2, [("a", 0)], [], may_wait=True)
 
 
 def test_what_is_forgotten_wanted_and_forgotten_again_is_only_forgotten() -> None:
@@ -165,7 +165,7 @@ def test_what_is_forgotten_wanted_and_forgotten_again_is_only_forgotten() -> Non
     session.forget("a")
     session.want("a", 0)
     session.forget("a")
-    assert exchange(session, node) == SessionFetch(1, 1, [], ["a"], may_wait=True)
+    assert exchange(session, node) == FetchPlan(1, 1, [], ["a"], may_wait=True)
     assert not session.has_news
 
 
@@ -192,7 +192,7 @@ def test_all_that_are_to_be_forgotten_are_at_once() -> None:
     for key in keys[:5]:
         session.forget(key)
     session.want("new", 1)
-    assert exchange(session, node) == SessionFetch(1, 1, [("new", 1)], keys[:5], may_wait=True)
+    assert exchange(session, node) == FetchPlan(1, 1, [("new", 1)], keys[:5], may_wait=True)
 
 
 def test_more_to_forget_than_a_fetch_may_name_begins_another_session() -> None:
@@ -206,7 +206,7 @@ def test_more_to_forget_than_a_fetch_may_name_begins_another_session() -> None:
     assert session.next_fetch() is None  # A full fetch comes alone.
     assert session.on_answer(*node.answer(under_way))
     fetch = exchange(session, node)
-    assert fetch == SessionFetch(1, 0, [("p5", 0), ("p6", 0)], [], may_wait=False)
+    assert fetch == FetchPlan(1, 0, [("p5", 0), ("p6", 0)], [], may_wait=False)
     assert list(node.sessions) == [2]
 
 
@@ -257,13 +257,13 @@ def test_a_node_without_sessions_is_told_everything_each_time() -> None:
     assert [key for key, _ in exchange(session, node).named] == ["a", "b"]
     for _ in range(2):
         fetch = exchange(session, node)
-        assert fetch == SessionFetch(0, 0, [("a", 0), ("b", 0), ("c", 0)], [], may_wait=True)
+        assert fetch == FetchPlan(0, 0, [("a", 0), ("b", 0), ("c", 0)], [], may_wait=True)
         assert not session.is_established
     session.want("b", 1)
     assert exchange(session, node).named == [("a", 0), ("c", 0), ("b", 1)]
     node.slots = 1
     exchange(session, node)
-    assert exchange(session, node) == SessionFetch(1, 1, [], [], may_wait=True)
+    assert exchange(session, node) == FetchPlan(1, 1, [], [], may_wait=True)
 
 
 def test_a_node_that_lets_no_session_grow_is_told_everything_at_once() -> None:
@@ -272,11 +272,11 @@ def test_a_node_that_lets_no_session_grow_is_told_everything_at_once() -> None:
     for key in "abc":
         session.want(key, 0)
     exchange(session, node)
-    assert session.next_fetch() == SessionFetch(1, 1, [("c", 0)], [], may_wait=True)
+    assert session.next_fetch() == FetchPlan(1, 1, [("c", 0)], [], may_wait=True)
     assert not session.on_answer(ErrorCode.fetch_session_id_not_found, 0, [])
     node.slots = 0
     fetch = exchange(session, node)
-    assert fetch == SessionFetch(0, 0, [("a", 0), ("b", 0), ("c", 0)], [], may_wait=True)
+    assert fetch == FetchPlan(0, 0, [("a", 0), ("b", 0), ("c", 0)], [], may_wait=True)
 
 
 def test_a_session_that_cannot_grow_to_all_is_not_asked_for_before_there_may_be_room() -> None:
@@ -304,9 +304,9 @@ def test_a_session_that_cannot_grow_to_all_is_not_asked_for_before_there_may_be_
 def test_the_last_fetch_ends_the_session() -> None:
     session, _ = established("a")
     session.next_fetch()
-    assert session.last_fetch() == SessionFetch(1, FINAL_EPOCH, [], [], may_wait=False)
+    assert session.last_fetch() == FetchPlan(1, FINAL_EPOCH, [], [], may_wait=False)
     assert session.last_fetch() is None
-    assert session.next_fetch() == SessionFetch(0, 0, [("a", 0)], [], may_wait=False)
+    assert session.next_fetch() == FetchPlan(0, 0, [("a", 0)], [], may_wait=False)
 
 
 def test_too_many_partitions_for_a_node_without_sessions_have_their_turns() -> None:
@@ -336,7 +336,7 @@ def test_an_error_of_the_session_makes_the_next_fetch_full(
     session.next_fetch()
     assert not session.on_answer(error, 0, [])
     assert session.told("b") is None
-    expected = SessionFetch(session_id, 0, [("b", 0), ("a", 1)], [], may_wait=False)
+    expected = FetchPlan(session_id, 0, [("b", 0), ("a", 1)], [], may_wait=False)
     assert session.next_fetch() == expected
 
 
@@ -344,7 +344,7 @@ def test_a_lost_answer_makes_the_next_fetch_full_and_closes_the_old_session() ->
     session, node = established("a")
     session.next_fetch()
     session.restart()
-    assert exchange(session, node) == SessionFetch(1, 0, [("a", 0)], [], may_wait=False)
+    assert exchange(session, node) == FetchPlan(1, 0, [("a", 0)], [], may_wait=False)
     assert list(node.sessions) == [2]
 
 
@@ -379,7 +379,7 @@ def test_a_node_that_closes_the_session_with_a_good_answer_gets_a_full_fetch() -
     session.next_fetch()
     assert session.on_answer(NONE, 0, ["a"])
     assert session.told("a") == 0
-    assert session.next_fetch() == SessionFetch(0, 0, [("a", 0)], [], may_wait=False)
+    assert session.next_fetch() == FetchPlan(0, 0, [("a", 0)], [], may_wait=False)
 
 
 def test_a_second_fetch_may_follow_while_one_is_under_way() -> None:
@@ -389,7 +389,7 @@ def test_a_second_fetch_may_follow_while_one_is_under_way() -> None:
     session.forget("a")
     second = session.next_fetch()
     assert first is not None
-    assert second == SessionFetch(1, 2, [("c", 0)], ["a"], may_wait=True)
+    assert second == FetchPlan(1, 2, [("c", 0)], ["a"], may_wait=True)
     node.answer(first)
     assert session.on_answer(NONE, 1, ["a"])  # forgotten by now, which is no reason to doubt it
     assert session.on_answer(*node.answer(second))
@@ -445,7 +445,7 @@ def test_fetcher_and_node_agree_whatever_is_lost_or_mixed_up(seed: int) -> None:
             return
         if fault < 0.15 and node.sessions:  # another fetcher uses this one's id
             stolen = random.choice(list(node.sessions))
-            node.answer(SessionFetch(stolen, node.sessions[stolen].epoch, [], [], may_wait=True))
+            node.answer(FetchPlan(stolen, node.sessions[stolen].epoch, [], [], may_wait=True))
         if fault < 0.2:
             node.evict()
         error, session_id, answered = node.answer(fetch)

@@ -35,7 +35,7 @@ from uuid import UUID
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, StorageError, TidelogError
-from tidelog_core.fetch_session import SESSION_ERRORS, FetcherSession, SessionFetch
+from tidelog_core.fetch_session import SESSION_ERRORS, FetcherSession, FetchPlan
 from tidelog_core.log.values import UnexpectedAppendOffset
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
@@ -543,7 +543,7 @@ class LeaderFetcher:
 
 
 def _named_by_topic(
-    fetch: SessionFetch[PartitionKey, ReplicaFetch],
+    fetch: FetchPlan[PartitionKey, ReplicaFetch],
 ) -> dict[bytes, list[WantedPartition]]:
     topics: dict[bytes, list[WantedPartition]] = {}
     for (topic_id, index), wanted in fetch.named:
