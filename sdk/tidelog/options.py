@@ -43,13 +43,13 @@ class ClientOptions:
 
     bootstrap: tuple[Address, ...]
     client_id: str
-    request_timeout_ms: int  # an answer must come within
-    metadata_max_age_ms: int  # leaders and partition counts are looked up again after
-    retry_backoff_ms: int  # first wait before a failed request is tried again
-    retry_backoff_max_ms: int
-    reconnect_backoff_ms: int  # first wait before a node that failed is connected to again
-    reconnect_backoff_max_ms: int
-    ssl: ssl_module.SSLContext | None  # None: plain TCP
+    request_timeout_ms: int = 30_000  # an answer must come within
+    metadata_max_age_ms: int = 300_000  # leaders and partition counts are looked up again after
+    retry_backoff_ms: int = 100  # first wait before a failed request is tried again
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50  # first wait before a node that failed is connected to again
+    reconnect_backoff_max_ms: int = 1_000
+    ssl: ssl_module.SSLContext | None = None  # None: plain TCP
 
     def problems(self) -> list[str]:
         """Return what is wrong, one sentence each."""

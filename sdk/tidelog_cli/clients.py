@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from tidelog.admin import Admin
-from tidelog.cluster import Cluster
-from tidelog.options import ClientOptions, check, parse_bootstrap
+if TYPE_CHECKING:
+    from tidelog.admin import Admin
+    from tidelog.client_factory import ClientFactory
+    from tidelog.cluster import Cluster
 
 CLIENT_ID = "tidelog-cli"
 REQUEST_TIMEOUT_MS = 15_000
+RECORDS_TIMEOUT_MS = 30_000  # of one request of those that write or read records
 ADMIN_TIMEOUT_MS = 30_000
+
+
+def client_factory(
+    bootstrap: str, *, request_timeout_ms: int = REQUEST_TIMEOUT_MS
+) -> ClientFactory:
+    """Return what makes the clients of a command."""
+    from tidelog.client_factory import ClientFactory
+
+    return ClientFactory(bootstrap, client_id=CLIENT_ID, request_timeout_ms=request_timeout_ms)
 
 
 @asynccontextmanager
 async def opened_cluster(bootstrap: str) -> AsyncIterator[Cluster]:
     """Connect to the cluster. Raises ``InvalidConfig``, ``ConnectionFailed``."""
-    options = ClientOptions(
-        bootstrap=parse_bootstrap(bootstrap),
-        client_id=CLIENT_ID,
-        request_timeout_ms=REQUEST_TIMEOUT_MS,
-        metadata_max_age_ms=300_000,
-        retry_backoff_ms=100,
-        retry_backoff_max_ms=1_000,
-        reconnect_backoff_ms=50,
-        reconnect_backoff_max_ms=1_000,
-        ssl=None,
-    )
-    check(options)
-    cluster = Cluster(options)
+    cluster = client_factory(bootstrap).cluster()
     await cluster.start()
     try:
         yield cluster
@@ -39,9 +39,6 @@ async def opened_cluster(bootstrap: str) -> AsyncIterator[Cluster]:
 
 def opened_admin(bootstrap: str) -> Admin:
     """Return an admin for one command, to be entered with ``async with``."""
-    return Admin(
-        bootstrap,
-        client_id=CLIENT_ID,
-        timeout_ms=ADMIN_TIMEOUT_MS,
-        request_timeout_ms=REQUEST_TIMEOUT_MS,
-    )
+    from tidelog.admin import Admin
+
+    return client_factory(bootstrap).make(Admin, timeout_ms=ADMIN_TIMEOUT_MS)

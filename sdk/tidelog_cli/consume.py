@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory, opened_cluster
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap
 from tidelog_cli.output import Advance, note, progress
@@ -157,16 +158,13 @@ async def _started(reading: _Reading) -> AsyncIterator[Consumer]:
     """Yield a consumer that reads what it should from where it should."""
     from tidelog.consumer import Consumer
 
-    from tidelog_cli.clients import CLIENT_ID, opened_cluster
-
     async with opened_cluster(reading.bootstrap) as cluster:
         partitions = await _partitions(cluster, reading)
         offsets = {}
         if reading.group is None:
             offsets = await _start_offsets(cluster, partitions, reading)
-    consumer = Consumer(
-        reading.bootstrap,
-        client_id=CLIENT_ID,
+    consumer = client_factory(reading.bootstrap, request_timeout_ms=RECORDS_TIMEOUT_MS).make(
+        Consumer,
         group_id=reading.group,
         auto_offset_reset="earliest" if reading.start.kind == EARLIEST else "latest",
         isolation_level="read_committed" if reading.is_committed_only else "read_uncommitted",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog_cli.output import Advance, note, print_json, progress
@@ -116,11 +117,8 @@ async def _produce(
 ) -> int:
     from tidelog.producer import Producer
 
-    from tidelog_cli.clients import CLIENT_ID
-
-    producer = Producer(
-        bootstrap,
-        client_id=CLIENT_ID,
+    producer = client_factory(bootstrap, request_timeout_ms=RECORDS_TIMEOUT_MS).make(
+        Producer,
         acks=acks,
         compression=cast("CompressionName", compression),
         linger_ms=LINGER_MS,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidelog_cli.clients import opened_cluster
 from tidelog_cli.options import Json
 from tidelog_cli.output import note, print_json, print_table
 from tidelog_cli.stores import (
@@ -231,8 +232,6 @@ async def _local_ranges(
 ) -> dict[TopicPartition, tuple[int, int]]:
     from tidelog.errors import TidelogError
     from tidelog.offsets import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
-
-    from tidelog_cli.clients import opened_cluster
 
     timeout_s = 10.0
     async with opened_cluster(",".join(addresses)) as cluster:

@@ -14,20 +14,18 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v17.request import FetchPartition, FetchRequest, FetchTopic
-from tidelog.cluster import Cluster, Lane
+from tidelog.cluster import Lane
 from tidelog.errors import RequestTimedOut, TidelogError, error_for
 from tidelog.offsets import LATEST_TIMESTAMP, list_offsets
-from tidelog.options import ClientOptions, parse_bootstrap
 from tidelog.wire.requests import FETCH_BY_ID
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
+from tidelog_spark.clients import client_factory
 from tidelog_spark.options import NodeOptions
 
 FETCH_SIZE_BYTES_MAX = 8 * 1024 * 1024
 FETCH_WAIT_MS = 500  # of a node that has nothing from the offset on yet
-RETRY_BACKOFF_MS = 100
-RETRY_BACKOFF_MS_MAX = 1000
 METADATA_AGE_MS_MAX = 60_000
 
 
@@ -50,19 +48,7 @@ class Nodes:
     def __init__(self, options: NodeOptions, *, is_read_committed: bool) -> None:
         self._is_read_committed = is_read_committed
         self._timeout_s = options.request_timeout_ms / 1000
-        self._cluster = Cluster(
-            ClientOptions(
-                bootstrap=parse_bootstrap(options.bootstrap_servers),
-                client_id=options.client_id,
-                request_timeout_ms=options.request_timeout_ms,
-                metadata_max_age_ms=METADATA_AGE_MS_MAX,
-                retry_backoff_ms=RETRY_BACKOFF_MS,
-                retry_backoff_max_ms=RETRY_BACKOFF_MS_MAX,
-                reconnect_backoff_ms=RETRY_BACKOFF_MS,
-                reconnect_backoff_max_ms=RETRY_BACKOFF_MS_MAX,
-                ssl=None,
-            )
-        )
+        self._cluster = client_factory(options).cluster(metadata_max_age_ms=METADATA_AGE_MS_MAX)
 
     async def start(self) -> None:
         """Reach a node. Raises ``ConnectionFailed`` where none answers in time."""

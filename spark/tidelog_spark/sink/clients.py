@@ -7,6 +7,7 @@ import re
 from tidelog import Admin, Producer
 from tidelog.errors import ErrorCode, TidelogError
 
+from tidelog_spark.clients import client_factory
 from tidelog_spark.sink.options import SinkOptions
 
 PREFIX = "tidelog-spark"
@@ -41,27 +42,21 @@ class SinkNames:
 
 def open_producer(options: SinkOptions, *, transactional_id: str | None = None) -> Producer:
     """Return a producer, not started."""
-    return Producer(
-        options.bootstrap_servers,
-        client_id=options.client_id,
+    return client_factory(options).make(
+        Producer,
         transactional_id=transactional_id,
         transaction_timeout_ms=options.transaction_timeout_ms,
         request_size_bytes_max=options.batches.record_size_bytes_max,
         buffer_memory_bytes=options.buffer_memory_bytes,
         max_block_ms=options.max_block_ms,
-        request_timeout_ms=options.request_timeout_ms,
         delivery_timeout_ms=max(options.delivery_timeout_ms, options.request_timeout_ms + 5),
     )
 
 
 def open_admin(options: SinkOptions, *, timeout_ms: int | None = None) -> Admin:
     """Return an admin, not started."""
-    return Admin(
-        options.bootstrap_servers,
-        client_id=options.client_id,
-        timeout_ms=options.max_block_ms if timeout_ms is None else timeout_ms,
-        request_timeout_ms=options.request_timeout_ms,
-    )
+    timeout_ms = options.max_block_ms if timeout_ms is None else timeout_ms
+    return client_factory(options).make(Admin, timeout_ms=timeout_ms)
 
 
 async def fence_off(options: SinkOptions, transactional_id: str) -> None:
