@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
     from tidelog.client_factory import ClientFactory
     from tidelog.cluster import Cluster
+
+T = TypeVar("T")
 
 CLIENT_ID = "tidelog-cli"
 REQUEST_TIMEOUT_MS = 15_000
@@ -37,8 +40,12 @@ async def opened_cluster(bootstrap: str) -> AsyncIterator[Cluster]:
         await cluster.close()
 
 
-def opened_admin(bootstrap: str) -> Admin:
-    """Return an admin for one command, to be entered with ``async with``."""
+def administer(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """Return what ``work`` returns when it is given an admin, open for as long as it runs."""
     from tidelog.admin import Admin
 
-    return client_factory(bootstrap).make(Admin, timeout_ms=ADMIN_TIMEOUT_MS)
+    async def run() -> T:
+        async with client_factory(bootstrap).make(Admin, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
+            return await work(admin)
+
+    return asyncio.run(run())

@@ -12,6 +12,7 @@ from uuid import uuid4
 import typer
 
 from tidelog_cli.failures import FAILED, UsageError
+from tidelog_cli.options import require_choice
 from tidelog_cli.output import note, print_json
 from tidelog_cli.stores import (
     DataDir,
@@ -64,17 +65,16 @@ def erase(
 
 def parse_key(text: str, key_format: str) -> bytes:
     """Return the key's bytes. Raises ``UsageError``."""
+    require_choice("--key-format", key_format, KEY_FORMATS)
     try:
         match key_format:
-            case "text":
-                return text.encode()
             case "hex":
                 return bytes.fromhex(text)
             case "base64":
                 return b64decode(text, validate=True)
     except (ValueError, binascii.Error):
         raise UsageError(f"--key {text!r} is not {key_format}") from None
-    raise UsageError(f"--key-format must be one of {', '.join(KEY_FORMATS)}")
+    return text.encode()
 
 
 async def _erase(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
-from tidelog_cli.output import print_json, print_table
-from tidelog_cli.topics import ConfigPairs, DeletedConfigs, parse_configs
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_settings
+from tidelog_cli.output import print_documents, print_table
+from tidelog_cli.topics import ConfigPairs, DeletedConfigs
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -27,23 +27,10 @@ def configs(
     A group has settings whether it is there or not.
     """
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            return [await _described(admin, group) for group in groups]
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        return [await _described(admin, group) for group in groups]
 
-    documents = asyncio.run(run())
-    if json:
-        print_json(documents)
-        return
-    for number, document in enumerate(documents):
-        if number:
-            print()
-        print(f"group {document['group']}")
-        rows = [
-            (name, value, "this group" if name in document["configs"] else "all groups")
-            for name, value in document["in_force"].items()
-        ]
-        print_table(("setting", "value", "set for"), rows)
+    print_documents(administer(bootstrap, run), _show, is_json=json)
 
 
 def alter(
@@ -54,15 +41,14 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change the settings of GROUP, which need not be there yet."""
-    changed, deleted = parse_configs(config or []), delete_config or []
+    changed, deleted = parse_settings("--config", config or ()), delete_config or []
     if not changed and not deleted:
         raise UsageError("nothing to change: give --config or --delete-config")
 
-    async def run() -> None:
-        async with _admin(bootstrap) as admin:
-            await admin.alter_configs("group", group, set=changed, delete=deleted)
+    async def run(admin: Admin) -> None:
+        await admin.alter_configs("group", group, set=changed, delete=deleted)
 
-    asyncio.run(run())
+    administer(bootstrap, run)
     print(f"group {group} altered")
 
 
@@ -77,7 +63,10 @@ async def _described(admin: Admin, group: str) -> dict[str, Any]:
     }
 
 
-def _admin(bootstrap: str) -> Admin:
-    from tidelog_cli.clients import opened_admin
-
-    return opened_admin(bootstrap)
+def _show(document: dict[str, Any]) -> None:
+    print(f"group {document['group']}")
+    rows = [
+        (name, value, "this group" if name in document["configs"] else "all groups")
+        for name, value in document["in_force"].items()
+    ]
+    print_table(("setting", "value", "set for"), rows)

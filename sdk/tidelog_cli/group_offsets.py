@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidelog_cli.clients import administer
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.groups import SHARE
 from tidelog_cli.offset_targets import Target, new_offset, parse_time
@@ -77,11 +77,10 @@ def reset_offsets(
         raise UsageError("give either --topic or --all-topics")
     wanted = [parse_topic(text) for text in topic or ()]
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            return await _reset(admin, group, wanted, chosen[0], is_executed=is_executed)
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        return await _reset(admin, group, wanted, chosen[0], is_executed=is_executed)
 
-    rows = asyncio.run(run())
+    rows = administer(bootstrap, run)
     if json:
         print_json({"group": group, "executed": is_executed, "partitions": rows})
     else:
@@ -110,18 +109,17 @@ def delete_offsets(
     """
     wanted = [parse_topic(text) for text in topic]
 
-    async def run() -> None:
-        async with _admin(bootstrap) as admin:
-            found = (await admin.describe_groups([group]))[group]
-            if found.type != SHARE:
-                selected = await _select(admin, group, wanted, {})
-                await admin.delete_group_offsets(group, selected)
-            elif any(numbers for _, numbers in wanted):
-                raise UsageError("a share group forgets whole topics, not partitions")
-            else:
-                await admin.delete_share_group_offsets(group, [name for name, _ in wanted])
+    async def run(admin: Admin) -> None:
+        found = (await admin.describe_groups([group]))[group]
+        if found.type != SHARE:
+            selected = await _select(admin, group, wanted, {})
+            await admin.delete_group_offsets(group, selected)
+        elif any(numbers for _, numbers in wanted):
+            raise UsageError("a share group forgets whole topics, not partitions")
+        else:
+            await admin.delete_share_group_offsets(group, [name for name, _ in wanted])
 
-    asyncio.run(run())
+    administer(bootstrap, run)
     for name in topic:
         print(f"group {group} has forgotten {name}")
 
@@ -257,9 +255,3 @@ async def _existing(admin: Admin, partitions: list[TopicPartition]) -> list[Topi
 
 def _lag(committed: int | None, end: int | None) -> int | None:
     return None if committed is None or end is None else max(0, end - committed)
-
-
-def _admin(bootstrap: str) -> Admin:
-    from tidelog_cli.clients import opened_admin
-
-    return opened_admin(bootstrap)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidelog_cli.clients import administer
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
-from tidelog_cli.output import print_json, print_table
+from tidelog_cli.output import print_documents, print_rows, print_table
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -56,24 +56,19 @@ def list_(
 ) -> None:
     """List the groups."""
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            return [
-                {
-                    "group": g.group_id,
-                    "state": g.state,
-                    "type": g.type,
-                    "protocol_type": g.protocol_type,
-                }
-                for g in await admin.list_groups(states=state or (), types=type_ or ())
-            ]
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        return [
+            {
+                "group": g.group_id,
+                "state": g.state,
+                "type": g.type,
+                "protocol_type": g.protocol_type,
+            }
+            for g in await admin.list_groups(states=state or (), types=type_ or ())
+        ]
 
-    rows = asyncio.run(run())
-    if json:
-        print_json(rows)
-    else:
-        columns = ("group", "state", "type", "protocol type")
-        print_table(columns, [tuple(row.values()) for row in rows])
+    columns = ("group", "state", "type", "protocol type")
+    print_rows(administer(bootstrap, run), columns, is_json=json)
 
 
 def describe(
@@ -90,28 +85,12 @@ def describe(
     stands at its first record that is not done; what is done behind it counts as lag.
     """
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            names = groups or [listed.group_id for listed in await admin.list_groups()]
-            described = await admin.describe_groups(names)
-            return [await _describe(admin, group) for group in described.values()]
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        names = groups or [listed.group_id for listed in await admin.list_groups()]
+        described = await admin.describe_groups(names)
+        return [await _describe(admin, group) for group in described.values()]
 
-    documents = asyncio.run(run())
-    if json:
-        print_json(documents)
-        return
-    for number, document in enumerate(documents):
-        if number:
-            print()
-        members = len(document["members"])
-        print(
-            f"group {document['group']}, {document['state']}, {members} "
-            f"member{'s' * (members != 1)}, node {document['coordinator']}, lag {document['lag']}"
-            f"{_seconds(document['lag_seconds'])}"
-        )
-        columns = SHARE_COLUMNS if document["type"] == SHARE else COLUMNS
-        rows = document["partitions"]
-        print_table(tuple(columns), [[row[field] for field in columns.values()] for row in rows])
+    print_documents(administer(bootstrap, run), _show, is_json=json)
 
 
 def delete(
@@ -124,16 +103,15 @@ def delete(
 ) -> None:
     """Delete groups without members, and where they stand. Does not ask."""
 
-    async def run() -> list[str]:
-        async with _admin(bootstrap) as admin:
-            wanted = groups
-            if if_exists:
-                known = {listed.group_id for listed in await admin.list_groups()}
-                wanted = [name for name in groups if name in known]
-            await admin.delete_groups(wanted)
-            return wanted
+    async def run(admin: Admin) -> list[str]:
+        wanted = groups
+        if if_exists:
+            known = {listed.group_id for listed in await admin.list_groups()}
+            wanted = [name for name in groups if name in known]
+        await admin.delete_groups(wanted)
+        return wanted
 
-    for name in asyncio.run(run()):
+    for name in administer(bootstrap, run):
         print(f"group {name} deleted")
 
 
@@ -214,11 +192,17 @@ def _shared(
     }
 
 
+def _show(document: dict[str, Any]) -> None:
+    members = len(document["members"])
+    print(
+        f"group {document['group']}, {document['state']}, {members} "
+        f"member{'s' * (members != 1)}, node {document['coordinator']}, lag {document['lag']}"
+        f"{_seconds(document['lag_seconds'])}"
+    )
+    columns = SHARE_COLUMNS if document["type"] == SHARE else COLUMNS
+    rows = document["partitions"]
+    print_table(tuple(columns), [[row[field] for field in columns.values()] for row in rows])
+
+
 def _seconds(lag_seconds: float | None) -> str:
     return "" if lag_seconds is None else f", {lag_seconds:.1f} s behind"
-
-
-def _admin(bootstrap: str) -> Admin:
-    from tidelog_cli.clients import opened_admin
-
-    return opened_admin(bootstrap)

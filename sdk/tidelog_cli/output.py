@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+D = TypeVar("D")
 
 UNKNOWN = "-"
 
@@ -21,6 +23,27 @@ Advance = Callable[[int], None]
 def print_json(document: object) -> None:
     """Print one JSON document."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, is_json: bool
+) -> None:
+    """Print the rows as JSON, or a table of each one's first values under the columns' names."""
+    if is_json:
+        print_json(rows)
+    else:
+        print_table(columns, [list(row.values())[: len(columns)] for row in rows])
+
+
+def print_documents(documents: Sequence[D], show: Callable[[D], None], *, is_json: bool) -> None:
+    """Print the documents as JSON, or have each shown, with an empty line between two."""
+    if is_json:
+        print_json(documents)
+        return
+    for number, document in enumerate(documents):
+        if number:
+            print()
+        show(document)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog_cli.failures import UsageError
+from tidelog_cli.options import parse_pair
 
 if TYPE_CHECKING:
     from tidelog.consuming.records import ConsumerRecord
@@ -81,9 +82,7 @@ def parse_format(text: str) -> RecordFormat:
 
 def parse_header(text: str) -> tuple[str, bytes]:
     """Return the header that ``NAME=VALUE`` spells. Raises ``UsageError``."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"--header {text!r} must be NAME=VALUE")
+    name, value = parse_pair("--header", text)
     return name, value.encode()
 
 

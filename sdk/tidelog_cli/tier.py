@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tidelog_cli.clients import opened_cluster
-from tidelog_cli.options import Json
+from tidelog_cli.options import Json, OnlyTopics
 from tidelog_cli.output import note, print_json, print_table
 from tidelog_cli.stores import (
     DataDir,
@@ -48,9 +46,7 @@ class PartitionStatus:
 
 
 def status(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these; all by default.")
-    ] = None,
+    topics: OnlyTopics = None,
     *,
     data_dir: DataDir = None,
     metadata: Metadata = None,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
-from tidelog_cli.output import print_json, print_table
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_settings
+from tidelog_cli.output import print_documents, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -44,33 +45,32 @@ def create(
     json: Json = False,
 ) -> None:
     """Create TOPIC."""
-    configs = parse_configs(config or [])
+    configs = parse_settings("--config", config or ())
 
-    async def run() -> dict[str, Any]:
+    async def run(admin: Admin) -> dict[str, Any]:
         from tidelog.errors import TopicAlreadyExists
 
-        async with _admin(bootstrap) as admin:
-            is_new = True
-            try:
-                await admin.create_topic(
-                    topic,
-                    partition_count=partitions or -1,
-                    replication_factor=replication_factor or -1,
-                    configs=configs,
-                )
-            except TopicAlreadyExists:
-                if not if_not_exists:
-                    raise
-                is_new = False
-            found = (await admin.describe_topics([topic]))[topic]
-            return {
-                "topic": topic,
-                "topic_id": str(found.topic_id),
-                "partitions": len(found.partitions),
-                "created": is_new,
-            }
+        is_new = True
+        try:
+            await admin.create_topic(
+                topic,
+                partition_count=partitions or -1,
+                replication_factor=replication_factor or -1,
+                configs=configs,
+            )
+        except TopicAlreadyExists:
+            if not if_not_exists:
+                raise
+            is_new = False
+        found = (await admin.describe_topics([topic]))[topic]
+        return {
+            "topic": topic,
+            "topic_id": str(found.topic_id),
+            "partitions": len(found.partitions),
+            "created": is_new,
+        }
 
-    created = asyncio.run(run())
+    created = administer(bootstrap, run)
     if json:
         print_json(created)
     elif created["created"]:
@@ -89,24 +89,18 @@ def list_(
 ) -> None:
     """List the topics."""
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            return [
-                {
-                    "topic": found.name,
-                    "partitions": found.partition_count,
-                    "topic_id": str(found.topic_id),
-                    "internal": found.is_internal,
-                }
-                for found in await admin.list_topics(include_internal=internal)
-            ]
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        return [
+            {
+                "topic": found.name,
+                "partitions": found.partition_count,
+                "topic_id": str(found.topic_id),
+                "internal": found.is_internal,
+            }
+            for found in await admin.list_topics(include_internal=internal)
+        ]
 
-    rows = asyncio.run(run())
-    if json:
-        print_json(rows)
-    else:
-        columns = ("topic", "partitions", "topic id")
-        print_table(columns, [(r["topic"], r["partitions"], r["topic_id"]) for r in rows])
+    print_rows(administer(bootstrap, run), ("topic", "partitions", "topic id"), is_json=json)
 
 
 def describe(
@@ -120,36 +114,11 @@ def describe(
     Offsets are those of the first record and behind the last one that consumers may read.
     """
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            found = await admin.describe_topics(topics)
-            return [await _describe(admin, description) for description in found.values()]
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        found = await admin.describe_topics(topics)
+        return [await _describe(admin, description) for description in found.values()]
 
-    documents = asyncio.run(run())
-    if json:
-        print_json(documents)
-        return
-    for number, document in enumerate(documents):
-        if number:
-            print()
-        configs = " ".join(f"{name}={value}" for name, value in document["configs"].items())
-        print(f"topic {document['topic']}, id {document['topic_id']}")
-        print(f"settings: {configs or 'all by default'}")
-        print_table(
-            ("partition", "leader", "epoch", "replicas", "in sync", "start", "end"),
-            [
-                (
-                    row["partition"],
-                    row["leader"],
-                    row["leader_epoch"],
-                    ",".join(map(str, row["replicas"])),
-                    ",".join(map(str, row["isr"])),
-                    row["start_offset"],
-                    row["end_offset"],
-                )
-                for row in document["partitions"]
-            ],
-        )
+    print_documents(administer(bootstrap, run), _show, is_json=json)
 
 
 def alter(
@@ -163,18 +132,17 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change the settings of TOPIC, or give it more partitions."""
-    configs, deleted = parse_configs(config or []), delete_config or []
+    configs, deleted = parse_settings("--config", config or ()), delete_config or []
     if not configs and not deleted and partitions is None:
         raise UsageError("nothing to change: give --partitions, --config or --delete-config")
 
-    async def run() -> None:
-        async with _admin(bootstrap) as admin:
-            if configs or deleted:
-                await admin.alter_configs("topic", topic, set=configs, delete=deleted)
-            if partitions is not None:
-                await admin.create_partitions({topic: partitions})
+    async def run(admin: Admin) -> None:
+        if configs or deleted:
+            await admin.alter_configs("topic", topic, set=configs, delete=deleted)
+        if partitions is not None:
+            await admin.create_partitions({topic: partitions})
 
-    asyncio.run(run())
+    administer(bootstrap, run)
     print(f"topic {topic} altered")
 
 
@@ -188,29 +156,17 @@ def delete(
 ) -> None:
     """Delete topics with all of their records, the tiered ones included. Does not ask."""
 
-    async def run() -> list[str]:
-        async with _admin(bootstrap) as admin:
-            wanted = topics
-            if if_exists:
-                known = {found.name for found in await admin.list_topics(include_internal=True)}
-                wanted = [name for name in topics if name in known]
-            if wanted:
-                await admin.delete_topics(wanted)
-            return wanted
+    async def run(admin: Admin) -> list[str]:
+        wanted = topics
+        if if_exists:
+            known = {found.name for found in await admin.list_topics(include_internal=True)}
+            wanted = [name for name in topics if name in known]
+        if wanted:
+            await admin.delete_topics(wanted)
+        return wanted
 
-    for name in asyncio.run(run()):
+    for name in administer(bootstrap, run):
         print(f"topic {name} deleted")
-
-
-def parse_configs(pairs: list[str]) -> dict[str, str]:
-    """Return the settings given as ``NAME=VALUE``; the nodes check the values."""
-    configs: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"--config {pair!r} must be NAME=VALUE")
-        configs[name.strip()] = value.strip()
-    return configs
 
 
 async def _describe(admin: Admin, topic: TopicDescription) -> dict[str, Any]:
@@ -246,10 +202,26 @@ async def _describe(admin: Admin, topic: TopicDescription) -> dict[str, Any]:
     }
 
 
-def _admin(bootstrap: str) -> Admin:
-    from tidelog_cli.clients import opened_admin
-
-    return opened_admin(bootstrap)
+def _show(document: dict[str, Any]) -> None:
+    configs = " ".join(f"{name}={value}" for name, value in document["configs"].items())
+    print(f"topic {document['topic']}, id {document['topic_id']}")
+    print(f"settings: {configs or 'all by default'}")
+    rows = document["partitions"]
+    print_table(
+        ("partition", "leader", "epoch", "replicas", "in sync", "start", "end"),
+        [
+            (
+                row["partition"],
+                row["leader"],
+                row["leader_epoch"],
+                ",".join(map(str, row["replicas"])),
+                ",".join(map(str, row["isr"])),
+                row["start_offset"],
+                row["end_offset"],
+            )
+            for row in rows
+        ],
+    )
 
 
 def _count(number: int, noun: str) -> str:

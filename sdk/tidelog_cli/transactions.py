@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
 from tidelog_cli.group_offsets import parse_topic
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
-from tidelog_cli.output import note, print_json, print_table
+from tidelog_cli.output import note, print_documents, print_rows, print_table
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -34,23 +34,18 @@ def list_(
 ) -> None:
     """List the transactional ids and the state of each one's last transaction."""
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            return [
-                {
-                    "transactional_id": t.transactional_id,
-                    "state": t.state,
-                    "producer_id": t.producer_id,
-                }
-                for t in await admin.list_transactions(states=state or (), id_pattern=pattern)
-            ]
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        return [
+            {
+                "transactional_id": t.transactional_id,
+                "state": t.state,
+                "producer_id": t.producer_id,
+            }
+            for t in await admin.list_transactions(states=state or (), id_pattern=pattern)
+        ]
 
-    rows = asyncio.run(run())
-    if json:
-        print_json(rows)
-    else:
-        columns = ("transactional id", "state", "producer id")
-        print_table(columns, [list(row.values()) for row in rows])
+    columns = ("transactional id", "state", "producer id")
+    print_rows(administer(bootstrap, run), columns, is_json=json)
 
 
 def describe(
@@ -63,29 +58,11 @@ def describe(
 ) -> None:
     """Show the last transaction of each id: since when it is open, and where it writes."""
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            described = await admin.describe_transactions(transactional_ids)
-            return [_document(each) for each in described.values()]
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        described = await admin.describe_transactions(transactional_ids)
+        return [_document(each) for each in described.values()]
 
-    documents = asyncio.run(run())
-    if json:
-        print_json(documents)
-        return
-    for number, document in enumerate(documents):
-        if number:
-            print()
-        open_for = document["open_for_ms"]
-        since = "" if open_for is None else f", open for {open_for / 1000:.1f} s"
-        print(
-            f"{document['transactional_id']}, {document['state']}{since}, "
-            f"times out after {document['timeout_ms'] / 1000:g} s, "
-            f"producer {document['producer_id']} epoch {document['producer_epoch']}, "
-            f"node {document['coordinator']}"
-        )
-        rows = [(row["topic"], row["partition"]) for row in document["partitions"]]
-        if rows:
-            print_table(("topic", "partition"), rows)
+    print_documents(administer(bootstrap, run), _show, is_json=json)
 
 
 def hanging(
@@ -107,42 +84,30 @@ def hanging(
     """Find transactions that are open in a partition and that no coordinator will end."""
     wanted = [parse_topic(text) for text in topics]
 
-    async def run() -> list[dict[str, Any]]:
-        async with _admin(bootstrap) as admin:
-            described = await admin.describe_topics([topic for topic, _ in wanted])
-            partitions = [
-                (topic, number)
-                for topic, numbers in wanted
-                for number in numbers or [p.partition for p in described[topic].partitions]
-            ]
-            found = await admin.find_hanging_transactions(
-                partitions, silent_for_ms=round(silent_for * 1000)
-            )
-            return [
-                {
-                    "topic": each.partition.topic,
-                    "partition": each.partition.partition,
-                    "start_offset": each.producer.transaction_start_offset,
-                    "producer_id": each.producer.producer_id,
-                    "producer_epoch": each.producer.producer_epoch,
-                    "last_timestamp_ms": each.producer.last_timestamp_ms,
-                }
-                for each in found
-            ]
-
-    rows = asyncio.run(run())
-    if json:
-        print_json(rows)
-    else:
-        columns = (
-            "topic",
-            "partition",
-            "start offset",
-            "producer id",
-            "epoch",
-            "last timestamp",
+    async def run(admin: Admin) -> list[dict[str, Any]]:
+        described = await admin.describe_topics([topic for topic, _ in wanted])
+        partitions = [
+            (topic, number)
+            for topic, numbers in wanted
+            for number in numbers or [p.partition for p in described[topic].partitions]
+        ]
+        found = await admin.find_hanging_transactions(
+            partitions, silent_for_ms=round(silent_for * 1000)
         )
-        print_table(columns, [list(row.values()) for row in rows])
+        return [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "start_offset": each.producer.transaction_start_offset,
+                "producer_id": each.producer.producer_id,
+                "producer_epoch": each.producer.producer_epoch,
+                "last_timestamp_ms": each.producer.last_timestamp_ms,
+            }
+            for each in found
+        ]
+
+    columns = ("topic", "partition", "start offset", "producer id", "epoch", "last timestamp")
+    print_rows(administer(bootstrap, run), columns, is_json=json)
 
 
 def abort(
@@ -158,11 +123,10 @@ def abort(
     if len(numbers) != 1:
         raise UsageError(f"{partition!r} must name one partition, as TOPIC:P")
 
-    async def run() -> None:
-        async with _admin(bootstrap) as admin:
-            await admin.abort_transaction((topic, numbers[0]), start_offset=start_offset)
+    async def run(admin: Admin) -> None:
+        await admin.abort_transaction((topic, numbers[0]), start_offset=start_offset)
 
-    asyncio.run(run())
+    administer(bootstrap, run)
     note(f"aborted the transaction at offset {start_offset} of {topic}-{numbers[0]}")
 
 
@@ -182,7 +146,15 @@ def _document(described: TransactionDescription) -> dict[str, Any]:
     }
 
 
-def _admin(bootstrap: str) -> Admin:
-    from tidelog_cli.clients import opened_admin
-
-    return opened_admin(bootstrap)
+def _show(document: dict[str, Any]) -> None:
+    open_for = document["open_for_ms"]
+    since = "" if open_for is None else f", open for {open_for / 1000:.1f} s"
+    print(
+        f"{document['transactional_id']}, {document['state']}{since}, "
+        f"times out after {document['timeout_ms'] / 1000:g} s, "
+        f"producer {document['producer_id']} epoch {document['producer_epoch']}, "
+        f"node {document['coordinator']}"
+    )
+    rows = [(row["topic"], row["partition"]) for row in document["partitions"]]
+    if rows:
+        print_table(("topic", "partition"), rows)

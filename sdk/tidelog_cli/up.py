@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from tidelog_cli.failures import CommandFailed, UsageError
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.options import parse_settings, require_choice
 from tidelog_cli.output import note
 
 # What the node consists of; all but the first come with the extra ``node``.
@@ -59,15 +60,16 @@ def up(
     one brings the same cluster back. A node that ends by itself is started again; one
     that cannot start ends the others: exit status 1.
     """
-    if log_level.upper() not in LOG_LEVELS:
-        raise UsageError(f"--log-level {log_level!r} must be one of {', '.join(LOG_LEVELS)}")
-    overrides = parse_settings(setting or [])
-    _require_node()
-    _check_data_dir(data_dir, nodes)
-    _require_free_ports(host, range(port, min(port + nodes, 65_536)))
+    from tidelog_core.config import NodeConfig, parse_config
     from tidelog_core.log_format import configure_logging
     from tidelog_node.supervisor import ClusterSettings, run_cluster
 
+    require_choice("--log-level", log_level.upper(), LOG_LEVELS)
+    overrides = parse_settings("--set", setting or ())
+    parse_config(NodeConfig, overrides)  # Raises InvalidConfig, before any node has started.
+    _require_node()
+    _check_data_dir(data_dir, nodes)
+    _require_free_ports(host, range(port, min(port + nodes, 65_536)))
     configure_logging("cluster", log_level.upper())
     settings = ClusterSettings(
         data_dir=data_dir,
@@ -82,20 +84,6 @@ def up(
     status = run_cluster(settings, announce=_announce)
     if status:
         raise CommandFailed("a node could not start, so the cluster was stopped; its log is above")
-
-
-def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """Return the node settings given as ``NAME=VALUE``, checked. Raises ``InvalidConfig``."""
-    from tidelog_core.config import NodeConfig, parse_config
-
-    for pair in pairs:
-        if "=" not in pair:
-            raise UsageError(f"--set {pair!r} must be NAME=VALUE")
-    overrides = {
-        name.strip(): value.strip() for name, _, value in (p.partition("=") for p in pairs)
-    }
-    parse_config(NodeConfig, overrides)
-    return overrides
 
 
 def _announce(line: str) -> None:

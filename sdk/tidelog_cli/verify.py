@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog_cli.failures import FAILED, LEFT_OVER, UsageError
-from tidelog_cli.options import Json
+from tidelog_cli.options import Json, OnlyTopics
 from tidelog_cli.output import note, print_json, progress, show_reading
 from tidelog_cli.stores import (
     ClusterId,
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 def verify(
     context: typer.Context,
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these; all by default.")
-    ] = None,
+    topics: OnlyTopics = None,
     *,
     data_dir: DataDir = None,
     metadata: Metadata = None,

@@ -8,24 +8,21 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from pyspark.sql import SparkSession
 from tidelog_spark.jobs.audit_report import write_report
 from tidelog_spark.jobs.auditing import AuditReport, AuditRequest, audit
 from tidelog_spark.jobs.producers import EXPIRATION_MS
 
 from tidelog_cli.failures import FAILED, UsageError
-from tidelog_cli.options import Json
+from tidelog_cli.options import Json, OnlyTopics, require_choice
 from tidelog_cli.output import note, print_json, print_table, show_reading
-from tidelog_cli.spark_jobs.command_line import run_job
+from tidelog_cli.spark_jobs.command_line import run_job, spark_session
 from tidelog_cli.stores import ClusterId, DataDir, Metadata, Objects, locate_stores
 
 REPORT_FORMATS = ("parquet", "json")
 
 
 def audit_command(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these; all by default.")
-    ] = None,
+    topics: OnlyTopics = None,
     *,
     data_dir: DataDir = None,
     metadata: Metadata = None,
@@ -69,30 +66,26 @@ def audit_command(
 
     Exit status: 0 all is well, 1 something is not.
     """
-    if report_format not in REPORT_FORMATS:
-        raise UsageError(f"--report-format must be one of {', '.join(REPORT_FORMATS)}")
+    require_choice("--report-format", report_format, REPORT_FORMATS)
     if from_ is None and cluster_id is not None:
         raise UsageError("--cluster-id goes with --from")
     if from_ is None:
         locations = locate_stores(data_dir, metadata, objects)
-        metadata, from_ = locations.metadata, locations.objects
+        metadata, bucket = locations.metadata, locations.objects
     else:
-        metadata = None
+        metadata, bucket = None, from_
     request = AuditRequest(
-        objects=from_,
+        objects=bucket,
         metadata=metadata,
         cluster_id=cluster_id,
         topics=tuple(topics or ()),
         compacted=tuple(compacted or ()),
         producer_expiration_ms=producer_expiration_ms,
     )
-    spark = SparkSession.builder.appName("tidelog audit").getOrCreate()
-    try:
+    with spark_session("audit") as spark:
         found = audit(spark, request, show_reading=show_reading)
         if report is not None:
             write_report(spark, found, report, format=report_format)
-    finally:
-        spark.stop()
     for text in found.notes:
         note(text)
     _print(found, is_json=json)

@@ -5,18 +5,16 @@ spark-submit …/tidelog_cli/spark_jobs/backfill.py TOPIC --path URL --key EXPRE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
-from pyspark.sql import SparkSession
 from tidelog_spark.jobs.backfilling import BackfillReport, BackfillRequest, backfill
 
 from tidelog_cli.failures import CommandFailed, UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pair
 from tidelog_cli.output import print_json
-from tidelog_cli.spark_jobs.command_line import run_job
+from tidelog_cli.spark_jobs.command_line import run_job, spark_session
 
 
 def _option(help: str, *names: str, metavar: str) -> typer.models.OptionInfo:
@@ -78,7 +76,7 @@ def backfill_command(
         topic=topic,
         path=path,
         format=format,
-        read_options=_pairs("--read-option", read_option or ()),
+        read_options=dict(parse_pair("--read-option", each) for each in read_option or ()),
         table=table,
         query=query,
         where=where,
@@ -89,16 +87,15 @@ def backfill_command(
         partition=partition,
         order_by=tuple(order_by or ()),
     )
-    sink = {"kafka.bootstrap.servers": bootstrap, **_pairs("--sink-option", sink_option or ())}
-    spark = SparkSession.builder.appName("tidelog backfill").getOrCreate()
-    try:
-        report = backfill(spark, request, sink, backfill_id=id, task_count=tasks)
-    except (AnalysisException, ParseException) as error:
-        raise UsageError(_reason(error)) from None
-    except PythonException as error:
-        raise CommandFailed(_reason(error)) from None
-    finally:
-        spark.stop()
+    given = dict(parse_pair("--sink-option", each) for each in sink_option or ())
+    sink = {"kafka.bootstrap.servers": bootstrap, **given}
+    with spark_session("backfill") as spark:
+        try:
+            report = backfill(spark, request, sink, backfill_id=id, task_count=tasks)
+        except (AnalysisException, ParseException) as error:
+            raise UsageError(_reason(error)) from None
+        except PythonException as error:
+            raise CommandFailed(_reason(error)) from None
     _print(report, is_json=json)
 
 
@@ -108,16 +105,6 @@ def _reason(error: PySparkException) -> str:
     if not any("Traceback (most recent call last)" in line for line in lines):
         return lines[0]
     return next(line for line in reversed(lines) if line and not line[0].isspace())
-
-
-def _pairs(name: str, given: Iterable[str]) -> dict[str, str]:
-    pairs = {}
-    for each in given:
-        left, equals, right = each.partition("=")
-        if not equals or not left:
-            raise UsageError(f"{name} {each!r} is not NAME=VALUE")
-        pairs[left] = right
-    return pairs
 
 
 def _print(report: BackfillReport, *, is_json: bool) -> None:

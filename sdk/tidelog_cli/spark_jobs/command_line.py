@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
+from pyspark.sql import SparkSession
 
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
 
@@ -27,6 +29,16 @@ def run_job(name: str, command: Callable[..., Any]) -> None:
     # With a callback, a single command is a command of a group, whose failures are told.
     jobs.callback()(_no_options)
     jobs([name, *sys.argv[1:]], prog_name="tidelog job")
+
+
+@contextmanager
+def spark_session(name: str) -> Iterator[SparkSession]:
+    """Give a session that ends with the block; the application has the job's name."""
+    spark = SparkSession.builder.appName(f"tidelog {name}").getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _no_options() -> None:

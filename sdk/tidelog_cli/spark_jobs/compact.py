@@ -9,12 +9,11 @@ import asyncio
 from typing import Annotated
 
 import typer
-from pyspark.sql import SparkSession
 from tidelog_spark.jobs.compacting import SPLIT_BYTES, compact_all
 
 from tidelog_cli.job_compact import Force, Partitions, Topics, report_outcome, targets_of
 from tidelog_cli.options import Json
-from tidelog_cli.spark_jobs.command_line import run_job
+from tidelog_cli.spark_jobs.command_line import run_job, spark_session
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 
@@ -38,11 +37,8 @@ def compact_command(
     """Compact the tiered segments of topics with cleanup.policy=compact."""
     locations = locate_stores(data_dir, metadata, objects)
     targets = asyncio.run(targets_of(locations, topics or (), partitions or ()))
-    spark = SparkSession.builder.appName("tidelog compact").getOrCreate()
-    try:
+    with spark_session("compact") as spark:
         results = compact_all(spark, targets, is_forced=force, split_bytes=split_bytes)
-    finally:
-        spark.stop()
     report_outcome(
         [result.report for result in results if result.report is not None],
         [result.problem for result in results if result.problem is not None],

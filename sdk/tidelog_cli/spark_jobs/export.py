@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pyspark.sql import SparkSession
 from tidelog_spark.jobs.decoding import DecoderSpec
 from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
 from tidelog_spark.jobs.exporting import ExportRequest, ExportResult, export
 from tidelog_spark.jobs.parquet_table import ParquetTable
 
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import Json
+from tidelog_cli.options import Json, parse_settings, require_choice
 from tidelog_cli.output import print_json
-from tidelog_cli.spark_jobs.command_line import run_job
+from tidelog_cli.spark_jobs.command_line import run_job, spark_session
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 TABLE_FORMATS = ("parquet", "iceberg", "delta")
@@ -87,8 +86,7 @@ def export_command(
         ("bad-records", bad_records, BAD_RECORDS),
         ("isolation", isolation, ISOLATIONS),
     ):
-        if given not in known:
-            raise UsageError(f"--{name} must be one of {', '.join(known)}")
+        require_choice(f"--{name}", given, known)
     if value_format != "raw" and schema is None:
         raise UsageError(f"--value-format {value_format} needs --schema")
     locations = locate_stores(data_dir, metadata, objects)
@@ -113,11 +111,8 @@ def export_command(
     )
     # Before Spark starts: a schema that cannot be used is told at once.
     request.decoder.open()
-    spark = SparkSession.builder.appName("tidelog export").getOrCreate()
-    try:
+    with spark_session("export") as spark:
         result = export(spark, request, target)
-    finally:
-        spark.stop()
     if json:
         print_json(_document(result))
     else:
@@ -150,13 +145,8 @@ def _iceberg(table: str | None, properties: list[str], partitions: TimePartition
 
     if table is None or not properties:
         raise UsageError("--table-format iceberg needs --table and --catalog")
-    wrong = [pair for pair in properties if "=" not in pair]
-    if wrong:
-        raise UsageError(f"--catalog {wrong[0]!r} must be NAME=VALUE")
-    pairs = (pair.partition("=") for pair in properties)
-    return IcebergTable(
-        open_catalog({name.strip(): value.strip() for name, _, value in pairs}), table, partitions
-    )
+    catalog = open_catalog(parse_settings("--catalog", properties))
+    return IcebergTable(catalog, table, partitions)
 
 
 def _document(result: ExportResult) -> dict[str, object]:
