@@ -15,8 +15,7 @@ from tidelog_cli.failures import CommandFailed
 from tidelog_cli.options import parse_settings, require_choice
 from tidelog_cli.output import note
 
-# What the node consists of; all but the first come with the extra ``node``.
-NODE_MODULES = ("tidelog_node", "obstore", "aiohttp")
+NODE_MODULES = ("obstore", "re2")  # what the extra ``node`` brings
 LOCK_FILE = "lock"  # of one node, in its own data directory
 NODE_DIRECTORIES = "node-*"
 # As in the settings that Kafka ships for trying it out: a group of one need not wait for more.

@@ -44,6 +44,15 @@ def environment(bootstrap: str | None = None) -> dict[str, str]:
     return kept if bootstrap is None else {**kept, "TIDELOG_BOOTSTRAP": bootstrap}
 
 
+def environment_without(folder: Path, *modules: str) -> dict[str, str]:
+    """Return an environment in which Python does not find these modules; ``folder`` is made."""
+    folder.mkdir(parents=True)
+    hidden = dict.fromkeys(modules)
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update({hidden!r})\n")
+    given = environment()
+    return {**given, "PYTHONPATH": os.pathsep.join([str(folder), given["PYTHONPATH"]])}
+
+
 def tidelog(
     *arguments: object, bootstrap: str | None = None, given: bytes = b"", status: int | None = 0
 ) -> Outcome:

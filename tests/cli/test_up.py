@@ -9,13 +9,16 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
-from tests.cli.command import COMMAND, environment, tidelog
+from tests.cli.command import COMMAND, environment_without, tidelog
 from tools.ports import free_ports
 
 READY_SECONDS_MAX = 60
+# What comes with other extras than ``node``.
+NOT_NEEDED = ("aiohttp", "aioboto3", "boto3", "numpy", "pandas", "pyarrow", "pyspark")
 
 
 @contextmanager
@@ -25,7 +28,7 @@ def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Pop
         [COMMAND, "up", "--port", str(port), "--data-dir", str(data_dir), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
+        env=environment_without(Path(mkdtemp(dir=data_dir.parent)) / "hidden", *NOT_NEEDED),
         start_new_session=True,
     )
     assert process.stdout is not None

@@ -11,6 +11,8 @@ import pytest
 from tests.cli.command import called, tidelog
 from tools.ports import free_port
 
+STORES = ("--metadata", "dynamodb://t", "--objects", "s3://b/c")
+
 
 def test_help_names_every_command() -> None:
     text = tidelog("--help").out.decode()
@@ -82,3 +84,34 @@ def test_single_nodes_data_directory_is_not_taken_for_a_clusters(tmp_path: Path)
     outcome = called("up", "--data-dir", tmp_path, "--port", free_port(), status=1)
     assert "single node" in outcome.errors
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent", "extra"),
+    [
+        (("up",), ("re2",), "node"),
+        (("job", "audit"), ("pyspark",), "spark"),
+        (("job", "compact", "--spark", *STORES), ("pyspark",), "spark"),
+        (("verify", "--from", "s3://b/c"), ("obstore", "tidelog_core.objects.s3"), "aws"),
+        (
+            ("verify", "--metadata", "dynamodb://t", "--objects", "memory:"),
+            ("aioboto3", "tidelog_core.metadata.dynamodb"),
+            "aws",
+        ),
+    ],
+)
+def test_what_needs_an_extra_names_it(
+    arguments: tuple[str, ...],
+    absent: tuple[str, ...],
+    extra: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in absent:
+        if module.startswith("tidelog"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+        else:
+            monkeypatch.setitem(sys.modules, module, None)
+    outcome = called(*arguments, status=None)
+    assert outcome.status in {1, 2}
+    assert outcome.errors.count("\n") == 1
+    assert f"tidelog[{extra}]" in outcome.errors

@@ -72,8 +72,11 @@ def open_object_store(
     location = parse_object_location(url)
     match location.scheme:
         case "s3":
-            from tidelog_core.objects.s3 import S3ObjectStore
-
+            try:
+                from tidelog_core.objects.s3 import S3ObjectStore
+            except ModuleNotFoundError as error:
+                needed = f"object store {url!r} needs `pip install tidelog[aws]`: {error}"
+                raise InvalidConfig([needed]) from error
             return S3ObjectStore(
                 location.name, prefix=location.prefix, multipart_threshold=multipart_threshold
             )

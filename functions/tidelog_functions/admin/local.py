@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from aiohttp import web
 from tidelog_core.errors import InvalidConfig
 
 from tidelog_functions.admin.api import AdminApi
@@ -28,6 +27,11 @@ from tidelog_functions.admin.cluster import (
     parse_admin_settings,
 )
 from tidelog_functions.admin.contract import load_contract
+
+try:
+    from aiohttp import web
+except ModuleNotFoundError as absent:
+    raise SystemExit("this needs an HTTP server: pip install 'tidelog[admin]'") from absent
 
 HOST = "127.0.0.1"
 SECONDS_MAX = 28.0
