@@ -14,6 +14,7 @@ from bench.scaling.dimension import Dimension, Grown, Growth, Measure
 from bench.scaling.logs import SEGMENT_SIZE_BYTES, LocalSegments, Partitions, Topics
 from bench.scaling.polls import PolledPartitions
 from bench.scaling.producers import IdempotentProducers, OpenTransactions
+from bench.scaling.subscriptions import SubscribedTopics
 from bench.scaling.synthetic import TIERED_SETTINGS, Brokers, TieredSegments
 from bench.scaling.workload import Commit, Workload
 
@@ -125,6 +126,21 @@ DIMENSIONS: tuple[Dimension, ...] = (
         is_kept=False,
         workload=_commit,
         can_be_kafka=False,
+    ),
+    Dimension(
+        "subscribed topics",
+        "a topic of one partition that the one member of a group (KIP-848) subscribes to by name;"
+        " the workload is the member's commit",
+        _TO_THOUSAND,
+        SubscribedTopics,
+        {
+            Measure.IDLE_CPU: _partition_growth(1)[Measure.IDLE_CPU],
+            Measure.MEMORY: Growth(
+                0.012, "12 KB: a topic that nobody uses, and what its group knows of it"
+            ),
+        },
+        is_kept=False,
+        workload=_itself,
     ),
     Dimension(
         "connections",

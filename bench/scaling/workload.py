@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from kio.schema.offset_commit.v8 import request as offset_commit
+from kio.schema.offset_commit.v9 import request as offset_commit
 from tidelog_core.wire_messages import build
 
 from bench.peers.topics import PRODUCE
@@ -27,7 +27,7 @@ WORK_SECONDS_MAX = 20.0
 IN_FLIGHT = 5
 # Of a Produce answer behind correlation id, topic and partition: error code, base offset.
 _PRODUCED, _PRODUCED_AT = struct.Struct(">hq"), 4 + 4 + 2 + 4 + 4
-FETCH, _OFFSET_COMMIT = (1, 11), (8, 8)
+FETCH, _OFFSET_COMMIT = (1, 11), (8, 9)
 
 
 Latencies = list[float]
@@ -100,8 +100,11 @@ def repeat(some: Callable[[], object], count: int, *, at_once: int = 1) -> Laten
     return latencies
 
 
-def commit_frame(group: str, topic: str) -> bytes:
-    """Return the request that commits an offset of the topic's first partition."""
+def commit_frame(group: str, topic: str, *, member_id: str = "", epoch: int = -1) -> bytes:
+    """Return the request that commits an offset of the topic's first partition.
+
+    ``member_id`` and ``epoch`` are those of a member, where the group has some.
+    """
     partition = build(
         offset_commit.OffsetCommitRequestPartition,
         partition_index=0,
@@ -113,7 +116,8 @@ def commit_frame(group: str, topic: str) -> bytes:
     request = build(
         offset_commit.OffsetCommitRequest,
         group_id=group,
-        generation_id_or_member_epoch=-1,
+        generation_id_or_member_epoch=epoch,
+        member_id=member_id,
         topics=topics,
     )
     body = encode(offset_commit.OffsetCommitRequest, request)
