@@ -6,6 +6,16 @@ decided together is written together, so a dead leader of a thousand partitions 
 dozen transactions. What a dead node led is taken over by one node for all successors
 (``election_coordinators``); the others step in where it does not.
 
+A round decides in turns of the event loop, and writes no more than ``TAKEOVERS_PER_ROUND_MAX``
+and ``ISR_SHRINKS_PER_ROUND_MAX``; the rest is the next round's. Between two turns, as during the
+writes, a newer image or reading of leases may come, and topics to look at may be noted. That is
+safe, because nothing decided counts before its write: a change is conditional on the version of
+the partition that it was decided on, so one decided on an older image is lost where the partition
+has changed; a takeover is checked against the lease item that was seen dead, so it is lost where
+the leader has renewed. What comes in between is noted for the next round, never forgotten: the
+topics to look at, and the dead that this round began with, are taken before its first turn. A
+node that is fenced meanwhile writes nothing of what it has decided.
+
 In its first moments a node takes over only what nobody leads or it led itself: the nodes
 of a cluster that is started again do not come up at once, and the first would take all.
 """
@@ -27,6 +37,7 @@ from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import ElectionCoordinators
 from tidelog_core.replication.partition_writer import write_changes
+from tidelog_core.turns import Turn
 
 from tidelog_node.membership.membership import Membership
 
@@ -34,7 +45,9 @@ logger = logging.getLogger(__name__)
 
 WAITING_SECONDS = 0.1  # between looks at partitions that wait for their time
 MIN_PAUSE_MS = 10.0  # between two looks where nothing changes
+TAKEOVERS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # half a second of writes, then a new look
 ISR_SHRINKS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # partitions that lose no more than followers
+PARTITIONS_PER_STEP = 50  # of one topic, before others may run
 START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
 
 
@@ -60,6 +73,7 @@ class ElectionLoop:
         self._coordinated: frozenset[int] = frozenset()  # dead ones, by this node for all
         self._came_back_ms = -math.inf  # when one of the dead was last seen to be none any more
         self._step_in_ms = math.inf  # when this node writes for another of the dead
+        self._takeovers_left = TAKEOVERS_PER_ROUND_MAX  # in this round
         self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX  # in this round
         self._grace_until_ms: float | None = None  # None: nothing has been decided yet
         self._stir = asyncio.Event()
@@ -87,7 +101,10 @@ class ElectionLoop:
             # Fenced: what is read after the next renewal is another cluster.
             self._dead = None
             return 0
-        changes = self.decide()
+        changes = await self.decide()
+        if not self._membership.can_serve():
+            self._dead = None
+            return 0
         if not changes:
             return 0
         outcome = await write_changes(self._store, changes)
@@ -99,7 +116,7 @@ class ElectionLoop:
                 "partitions taken over by a replica that may lack records",
                 extra={"count": len(unclean)},
             )
-        shrunk = sum(change.reason is ChangeReason.ALTER_ISR for change in outcome.written)
+        shrunk = sum(map(_is_isr_shrink, outcome.written))
         if shrunk < len(outcome.written):
             count = len(outcome.written) - shrunk
             logger.info("partitions taken over", extra={"count": count})
@@ -118,36 +135,53 @@ class ElectionLoop:
         self._changed.add(topic)
         self._stir.set()
 
-    def decide(self) -> list[PartitionChange]:
-        """Return the takeovers that are due now."""
+    async def decide(self) -> list[PartitionChange]:
+        """Return the changes that are due now, as many as one round writes.
+
+        In turns of the event loop: see the module for what may happen between them.
+        """
         image, dead, peers = self._view.image, self._membership.dead, self._membership.peers
-        everything = set(image.topics) | set(self._held)
-        names = everything if self._dead != dead else self._changed | self._waiting
+        is_other_dead, noted = self._dead != dead, self._changed | self._waiting
+        before, self._dead, self._changed = self._dead, dead, set()
+        names = image.topics.keys() | self._held.keys() if is_other_dead else noted
+        turn = Turn()
         for name in names:
             self._forget(name, image.partitions(name))
+            await turn.step()
         coordinators = ElectionCoordinators(
             image.brokers, self._membership.is_live, peers.is_stepping_down
         )
-        if self._step_in(dead, coordinators):
-            names = everything
-        self._dead, self._changed = dead, set()
+        if self._step_in(before, dead, coordinators):
+            names = image.topics.keys() | self._held.keys()
+        self._takeovers_left = TAKEOVERS_PER_ROUND_MAX
         self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX
         # Groups wait for their coordinator, and have to find it before anything else works.
-        changes = self._decide_topics(image, RESERVED_TOPICS.intersection(names), coordinators)
-        others = self._decide_topics(image, names - RESERVED_TOPICS, coordinators)
+        reserved = await self._decide_topics(
+            image, RESERVED_TOPICS.intersection(names), coordinators, turn
+        )
+        others = await self._decide_topics(image, names - RESERVED_TOPICS, coordinators, turn)
+        if self._takeovers_left <= 0:
+            # Followers that are dead wait until nothing is without a leader any more.
+            self._waiting.update(self._names(c for c in others if _is_isr_shrink(c)))
+            others = [change for change in others if not _is_isr_shrink(change)]
         # What nobody leads first, and that with the same dead leader together: a transaction
         # checks its lease once.
         others.sort(key=_urgency)
-        return changes + others
+        return reserved + others
 
-    def _step_in(self, dead: frozenset[int], coordinators: ElectionCoordinators) -> bool:
+    def _step_in(
+        self,
+        dead_before: frozenset[int] | None,
+        dead: frozenset[int],
+        coordinators: ElectionCoordinators,
+    ) -> bool:
         """Choose the dead that this node writes for; return whether there are more than before.
 
         Those that it is not the first to write for it takes on where nobody has got on for long
         enough, and keeps until a broker comes back: what waited for that one begins anew.
         """
         now_ms, before = self._membership.now_ms(), self._coordinated
-        if self._dead is None or not self._dead <= dead:
+        if dead_before is None or not dead_before <= dead:
             self._came_back_ms, before = now_ms, frozenset()
         coordinated, self._step_in_ms = set(), math.inf
         for dead_id in dead:
@@ -168,16 +202,24 @@ class ElectionLoop:
             pause_ms = min(pause_ms, WAITING_SECONDS * 1000)
         return None if pause_ms == math.inf else pause_ms / 1000
 
-    def _decide_topics(
-        self, image: ClusterImage, names: Iterable[str], coordinators: ElectionCoordinators
+    async def _decide_topics(
+        self,
+        image: ClusterImage,
+        names: Iterable[str],
+        coordinators: ElectionCoordinators,
+        turn: Turn,
     ) -> list[PartitionChange]:
         changes: list[PartitionChange] = []
-        for name in sorted(names):
-            changes += self._decide_topic(image, name, coordinators)
+        for name in names:
+            if self._takeovers_left > 0:
+                changes += await self._decide_topic(image, name, coordinators, turn)
+            else:
+                self.look_again(name)  # in the next round
+            await turn.step()
         return changes
 
-    def _decide_topic(
-        self, image: ClusterImage, name: str, coordinators: ElectionCoordinators
+    async def _decide_topic(
+        self, image: ClusterImage, name: str, coordinators: ElectionCoordinators, turn: Turn
     ) -> list[PartitionChange]:
         topic, partitions = image.topic(name), image.partitions(name)
         was_waiting = name in self._waiting
@@ -185,13 +227,15 @@ class ElectionLoop:
         if topic is None:
             return []
         elector, peers = self._membership.elector, self._membership.peers
-        changes = self._shrink_isrs(name, partitions)
+        changes = await self._shrink_isrs(name, partitions, turn)
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
         if self._grace_until_ms is None:
             grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
             self._grace_until_ms = now_ms + grace_ms
         is_unclean_allowed: bool | None = None
-        for partition in partitions:
+        for number, partition in enumerate(partitions):
+            if number % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
+                await turn.step()
             is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
             if not is_readable(partition) or not (is_vacant or (is_held and was_waiting)):
                 continue
@@ -218,6 +262,7 @@ class ElectionLoop:
                 )
             if change is not None:
                 changes.append(change)
+                self._takeovers_left -= 1
             # Who can never take over looks again when the record or a lease changes.
             may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
             # A successor that has not been seen to outlive the leader may be yet.
@@ -226,7 +271,9 @@ class ElectionLoop:
                 self._waiting.add(name)
         return changes
 
-    def _shrink_isrs(self, name: str, partitions: tuple[Partition, ...]) -> list[PartitionChange]:
+    async def _shrink_isrs(
+        self, name: str, partitions: tuple[Partition, ...], turn: Turn
+    ) -> list[PartitionChange]:
         """Return what takes the dead out of the ISRs of leaders that live, a round's part of it.
 
         What other brokers led whose leases lapse meanwhile does not wait for all of it.
@@ -234,7 +281,9 @@ class ElectionLoop:
         elector, peers = self._membership.elector, self._membership.peers
         changes: list[PartitionChange] = []
         now_ms = self._membership.now_ms()
-        for partition in partitions:
+        for number, partition in enumerate(partitions):
+            if number % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
+                await turn.step()
             if self._coordinated.isdisjoint(partition.isr) or self._is_vacant(partition):
                 continue
             if not self._isr_shrinks_left:
@@ -306,5 +355,9 @@ class ElectionLoop:
             self._stir.set()
 
 
+def _is_isr_shrink(change: PartitionChange) -> bool:
+    return change.reason is ChangeReason.ALTER_ISR
+
+
 def _urgency(change: PartitionChange) -> tuple[bool, list[str]]:
-    return change.reason is ChangeReason.ALTER_ISR, [check.id.key for check in change.checks]
+    return _is_isr_shrink(change), [check.id.key for check in change.checks]

@@ -1,0 +1,136 @@
+"""A round of elections over many partitions keeps nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from tidelog_core import turns
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Broker, Partition, Topic, put
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.election import LeaderElector
+from tidelog_core.replication.leases import LeaseTimes, OwnLease
+from tidelog_node.membership import election_loop
+from tidelog_node.membership.election_loop import ElectionLoop
+from tidelog_node.membership.membership import Membership
+
+from tests.core.replication.cluster import make_brokers, make_lease
+from tests.loop_turns import loop_turns
+from tests.node.coordinator.memory_store import MemoryMetadataStore
+
+TIMES = LeaseTimes()
+DEAD, SELF, OTHER = 1, 2, 3
+LONGEST_SHARE_MAX = 0.4  # of the time that all turns take
+
+
+async def make_elections(
+    *, topics: int, partitions: int, leaders: tuple[int, ...] = (DEAD,)
+) -> tuple[ElectionLoop, Membership]:
+    """Return the elections of a node that has just found a peer dead; leaders go in turn."""
+    store = MemoryMetadataStore()
+    store.latency = 0
+    brokers: list[Broker] = list(make_brokers(DEAD, SELF, OTHER, version=0).values())
+    await store.commit([put(broker) for broker in brokers])
+    for number in range(topics):
+        topic_id = UUID(int=number + 1)
+        items = [
+            Partition(
+                topic_id=topic_id,
+                partition=index,
+                replicas=(DEAD, SELF, OTHER),
+                leader=leaders[(number * partitions + index) % len(leaders)],
+                leader_epoch=0,
+                isr=(DEAD, SELF, OTHER),
+            )
+            for index in range(partitions)
+        ]
+        topic = Topic(name=f"t{number}", topic_id=topic_id, partition_count=partitions, configs={})
+        for start in range(0, partitions, 80):
+            some = items[start : start + 80]
+            await store.commit([put(item, is_logged=False) for item in some])
+        await store.commit([put(topic)])
+    view = ClusterView(store)
+    await view.refresh()
+    now_ms = 0.0
+    membership = Membership(SELF, times=TIMES, elector=LeaderElector(SELF), clock=lambda: now_ms)
+    membership.start([])
+    for counter in (1, 2, 3, 4):
+        now_ms += TIMES.renew_ms + 100
+        membership.observe([make_lease(DEAD), make_lease(OTHER, counter)], started_ms=now_ms)
+    assert membership.dead == {DEAD}
+    own = OwnLease(SELF, UUID(int=SELF), times=TIMES, found=None)
+    own.on_renewed(own.begin_renewal(now_ms), started_ms=now_ms, now_ms=now_ms)
+    membership.hold(own)
+    membership.on_cluster_read(now_ms)
+    config = NodeConfig()
+    elections = ElectionLoop(
+        membership=membership, view=view, store=store, node_config=lambda: config
+    )
+    elections._grace_until_ms = now_ms  # It has been up for a while.
+    return elections, membership
+
+
+def takeovers(changes: list[PartitionChange]) -> list[PartitionChange]:
+    return [change for change in changes if change.after.leader_epoch == 1]
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1500, 2), (1, 3000)])
+def test_a_look_at_thousands_of_partitions_goes_in_turns(
+    topics: int, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.001)
+
+    async def main() -> None:
+        elections, _ = await make_elections(
+            topics=topics, partitions=partitions, leaders=(SELF, OTHER)
+        )
+        with loop_turns() as seen:
+            await elections.decide()
+        share = seen.longest_seconds / seen.total_seconds
+        print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.0%}")
+        assert share < LONGEST_SHARE_MAX, seen.longest
+
+    asyncio.run(main())
+
+
+def test_a_round_takes_over_so_many_and_the_next_ones_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(election_loop, "TAKEOVERS_PER_ROUND_MAX", 5)
+
+    async def main() -> None:
+        elections, _ = await make_elections(topics=6, partitions=3, leaders=(DEAD, OTHER))
+        seen: set[tuple[UUID, int]] = set()
+        for count in (5, 4):
+            changes = await elections.decide()
+            taken = {(c.after.topic_id, c.after.partition) for c in takeovers(changes)}
+            assert count <= len(taken) <= count + 1  # a topic is not divided
+            assert seen.isdisjoint(taken)
+            seen |= taken
+            # Followers wait until everything is led.
+            assert (len(changes) > len(taken)) == (len(seen) == 9)
+            elections._waiting.difference_update(f"t{topic.int - 1}" for topic, _ in taken)
+        assert len(seen) == 9
+
+    asyncio.run(main())
+
+
+def test_what_is_noted_while_a_round_decides_is_looked_at_in_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+
+    async def main() -> None:
+        elections, membership = await make_elections(topics=20, partitions=2, leaders=(SELF, OTHER))
+        membership.elector.start(elections._view.image.partitions("t7"))
+        deciding = asyncio.create_task(elections.decide())
+        await asyncio.sleep(0)
+        assert not deciding.done()
+        elections.look_again("t7")
+        await deciding
+        assert "t7" in elections._changed
+
+    asyncio.run(main())
