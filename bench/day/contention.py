@@ -27,6 +27,7 @@ from tidelog_core.metadata.dynamodb import (
     DELAY_MAX,
     turn_delay_s_max,
 )
+from tidelog_core.replication.election_coordinators import STEP_IN_DELAY_MS
 from tidelog_core.replication.leases import LeaseTimes
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 
@@ -181,17 +182,32 @@ def burst(
 
 
 def lost_zone(
-    commits: int, *, others_per_s: float, latency_s: float, read_latency_s: float, seed: int
+    commits: int,
+    *,
+    idle: int = 0,
+    writing: int = 1,
+    others_per_s: float,
+    latency_s: float,
+    read_latency_s: float,
+    seed: int,
 ) -> Outcome:
     """Return what becomes of the commits of the one broker that writes for all.
 
-    See ``election_coordinators``. Others write meanwhile; the slowest is its last.
+    See ``election_coordinators``. The first ``idle`` coordinators write nothing, and each after
+    them steps in a delay later. More than one ``writing`` is the worst case: none of them sees the
+    others get on, and each writes everything. Others write meanwhile. The slowest commit
+    is counted from when its writer steps in.
     """
     chance = random.Random(seed)
-    seconds = commits * latency_s
+    step_in_s = STEP_IN_DELAY_MS / 1000
+    seconds = idle * step_in_s + commits * writing * latency_s
     others = [[chance.uniform(0, seconds)] for _ in range(round(others_per_s * seconds))]
+    coordinators = [[(idle + place) * step_in_s] * commits for place in range(writing)]
     return simulate(
-        [[0.0] * commits, *others], latency_s=latency_s, read_latency_s=read_latency_s, seed=seed
+        [*coordinators, *others],
+        latency_s=latency_s,
+        read_latency_s=read_latency_s,
+        seed=seed,
     )
 
 

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from tidelog_core.replication.election_coordinators import STEP_IN_DELAY_MS
 from tidelog_core.replication.leases import LeaseTimes
 
 from bench.day import bill, contention, limits, report, rivals, table_load
@@ -167,6 +168,21 @@ def test_a_lost_zone_is_led_again_within_15_seconds(brokers: int) -> None:
     assert found.transactions < 3 * found.written  # 27 times as many where each successor wrote
     noticed_s = LeaseTimes().lease_ms / 1000 + contention.NOTICED_WITHIN_S
     assert noticed_s + found.slowest_s + 1 / table_load.polls_per_s(brokers) < 15
+
+
+@pytest.mark.parametrize("brokers", [120, 1000])
+@pytest.mark.parametrize(("idle", "writing"), [(1, 1), (2, 1), (0, 2), (0, 3)])
+def test_coordinators_that_step_in_make_no_crowd(brokers: int, idle: int, writing: int) -> None:
+    """Nor would they if none saw the others get on, which one poll is enough for."""
+    commits = math.ceil(33 * brokers // 3 / PER_TRANSACTION)
+    alone, found = (
+        contention.lost_zone(commits, idle=i, writing=w, others_per_s=brokers / 200, **LATENCIES)
+        for i, w in ((0, 1), (idle, writing))
+    )
+    assert found.given_up == 0
+    assert found.transactions < 7 * found.written
+    assert found.slowest_s < 2 * writing * alone.slowest_s
+    assert 1 / table_load.polls_per_s(brokers) + LATENCIES["latency_s"] < STEP_IN_DELAY_MS / 1000
 
 
 # -- commits that meet
