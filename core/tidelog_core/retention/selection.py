@@ -36,6 +36,10 @@ class Limits:
         """Return the limits for when no clock can be trusted."""
         return dataclasses.replace(self, retention_ms=UNLIMITED)
 
+    def without_size(self) -> Limits:
+        """Return the limits for when nobody knows how much there is."""
+        return dataclasses.replace(self, retention_bytes=UNLIMITED)
+
 
 def total_limits(config: TopicConfig) -> Limits:
     """Return the limits of a partition, local and tiered together.

@@ -42,30 +42,32 @@ async def read_tier(store: MetadataStore, topic_id: UUID, partition: int) -> Tie
     for _ in range(READS_MAX):
         claim = await _claim_version(store, topic_id, partition)
         finished, unfinished, page_count = TieredSegments(), list[SegmentMeta](), 0
-        async for page in read_pages(store, topic_id, partition, count=PAGE_COUNT):
+        async for page in read_pages(store, topic_id, partition):
             finished.extend(page)
             unfinished += [one for one in page if one.state is not SegmentState.COPY_FINISHED]
-            page_count += 1
+            page_count += bool(page)
         if page_count <= 1 or await _claim_version(store, topic_id, partition) == claim:
             break
     return TierContents(finished, tuple(unfinished))
 
 
 async def read_pages(
-    store: MetadataStore, topic_id: UUID, partition: int, *, count: int
+    store: MetadataStore, topic_id: UUID, partition: int, *, first_count: int = PAGE_COUNT
 ) -> AsyncIterator[list[SegmentMeta]]:
-    """Yield the partition's segments in any state by base offset, ``count`` of them at a time.
+    """Yield the partition's segments in any state by base offset, a page at a time.
 
-    Raises ``CorruptItem`` and what the store raises.
+    The first page has ``first_count`` of them, each other one twice as many as the one before, up
+    to ``PAGE_COUNT``; the last one has fewer than that, and may have none. Raises ``CorruptItem``
+    and what the store raises.
     """
     collection = segment_collection(topic_id, partition)
-    start = ""
+    start, count = "", first_count
     while True:
         items = await store.list(collection, keys=KeyRange(start, limit=count))
-        if items:
-            yield [SegmentMeta.from_item(item) for item in items]
+        yield [SegmentMeta.from_item(item) for item in items]
         if len(items) < count:
             return
+        count = min(2 * count, PAGE_COUNT)
         start = items[-1].id.key + "\0"  # the next key there can be
 
 

@@ -80,10 +80,12 @@ async def apply_steps(steps: list[Step], result: PassResult) -> None:
             result.done += outcome
 
 
-def partition_step(retention: PartitionRetention, topic: Topic, partition: int) -> Step:
+def partition_step(
+    retention: PartitionRetention, topic: Topic, partition: int, *, is_event: bool = False
+) -> Step:
     """Return the step of one partition."""
     key = f"topic/{topic.name}/{partition:010d}"
-    return key, lambda: retention.apply(topic, partition)
+    return key, lambda: retention.apply(topic, partition, is_event=is_event)
 
 
 def deleted_topic_step(retention: PartitionRetention, tombstone: DeletedTopic) -> Step:

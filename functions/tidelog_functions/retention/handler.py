@@ -2,7 +2,8 @@
 
 An index object was written: retention is applied to its partition. That is before its
 segment is COPY_FINISHED as often as after it, so what counts is what was copied before;
-the segment itself is counted with the next event or by the schedule.
+the segment itself is counted with the next event or by the schedule. Of a partition with many
+segments only the first ones are read (``due_segments``).
 
 The schedule: retention is applied to every partition, deletions whose delay has passed are
 ended, and what is left of deleted topics is removed. It makes up for events that were lost,
@@ -181,7 +182,7 @@ async def _step_of(
         logger.info("event of a topic that is gone ignored", extra={"topic": key.topic})
         return None
     if isinstance(topic, Topic):
-        return partition_step(retention, topic, key.partition)
+        return partition_step(retention, topic, key.partition, is_event=True)
     return deleted_topic_step(retention, topic)
 
 

@@ -37,20 +37,19 @@ from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
-from tidelog_core.retention.selection import log_start_after_tier_retention, total_limits
+from tidelog_core.retention.selection import total_limits
 from tidelog_core.tier.keys import deletion_key, log_start_key, segment_keys, topic_prefix
 from tidelog_core.tier.lifecycle import (
     below_log_start,
     end_deletions,
     next_deletable_ms,
-    read_segments,
     select_deletable,
     start_deletions,
 )
 from tidelog_core.tier.manifest import deletion_object, log_start_object
-from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tidelog_functions.invocation import TimeLimit
+from tidelog_functions.retention.due_segments import read_due
 
 logger = logging.getLogger(__name__)
 
@@ -95,14 +94,15 @@ class PartitionRetention:
     may_expire: Callable[[], bool]  # whether the clock can be trusted to tell what is too old
     limit: TimeLimit
 
-    async def apply(self, topic: Topic, partition: int) -> Done:
+    async def apply(self, topic: Topic, partition: int, *, is_event: bool = False) -> Done:
         """Do what is due for the partition. Raises ``OutOfTime`` and what the stores raise.
 
-        A topic that was deleted meanwhile has no partition any more: nothing is done.
+        For an event only where the partition begins (``read_due``). A topic that was deleted
+        meanwhile has no partition any more: nothing is done.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                return await self._apply(topic, partition)
+                return await self._apply(topic, partition, is_event=is_event)
             except LOOK_AGAIN:
                 if attempt == ATTEMPTS_MAX:
                     raise
@@ -138,20 +138,20 @@ class PartitionRetention:
         logger.info("deleted topic cleaned up", extra={"topic": tombstone.name})
         return Done(topic_deleted_count=1)
 
-    async def _apply(self, topic: Topic, number: int) -> Done:
+    async def _apply(self, topic: Topic, number: int, *, is_event: bool) -> Done:
         self.limit.require()
         item = await self.store.get(records.partition_key(topic.topic_id, number))
         if item is None:
             return Done()
         partition = Partition.from_item(item)
-        metas = await read_segments(self.store, topic.topic_id, number)
         config = self.topic_config(topic, partition.leader)
         limits = total_limits(config)
-        start = log_start_after_tier_retention(
-            TieredSegments(metas),
+        metas, start = await read_due(
+            self.store,
+            partition,
             limits if self.may_expire() else limits.without_time(),
-            log_start_offset=partition.log_start_offset,
             now_ms=self.clock_ms(),
+            is_event=is_event,
         )
         if start > partition.log_start_offset:
             start = await advance_log_start(self.store, leadership_of(partition), start)

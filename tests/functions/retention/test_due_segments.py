@@ -1,0 +1,176 @@
+"""What an event reads of a partition: no more beside many segments, and enough to be right."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidelog_core.config import UNLIMITED
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX
+from tidelog_core.retention.selection import Limits, log_start_after_tier_retention
+from tidelog_core.tier.tiered_segments import TieredSegments
+from tidelog_functions.retention import due_segments
+from tidelog_functions.retention.due_segments import (
+    EVENT_PAGE_COUNT,
+    EVENT_SIZES_MAX,
+    read_due,
+)
+
+from bench.day.meter import MeteredStore
+from tests.core.tier.test_keys import meta
+from tests.node.coordinator.memory_store import MemoryMetadataStore
+
+NOW_MS = 1_000_000
+YOUNG_MS = NOW_MS - 10
+RETENTION_MS = 1_000
+BY_TIME = Limits(RETENTION_MS, UNLIMITED)
+TOPIC_ID, NUMBER = meta().topic_id, meta().partition
+
+
+def partition(log_start_offset: int = 0) -> Partition:
+    return Partition(
+        topic_id=TOPIC_ID,
+        partition=NUMBER,
+        replicas=(1,),
+        leader=1,
+        leader_epoch=0,
+        isr=(1,),
+        log_start_offset=log_start_offset,
+    )
+
+
+def segments(count: int, *, old_count: int = 0, size_bytes: int = 100) -> list[SegmentMeta]:
+    """Return segments of which the first ones are too old."""
+    return [
+        meta(
+            10 * number,
+            10 * number + 10,
+            size_bytes=size_bytes,
+            max_timestamp_ms=0 if number < old_count else YOUNG_MS,
+        )
+        for number in range(count)
+    ]
+
+
+async def metered(metas: list[SegmentMeta]) -> MeteredStore:
+    store = MemoryMetadataStore(latency=0)
+    for at in range(0, len(metas), COMMIT_WRITES_MAX):
+        some = metas[at : at + COMMIT_WRITES_MAX]
+        await store.commit([records.put(one, is_logged=False) for one in some])
+    return MeteredStore(store)
+
+
+def read(
+    metas: list[SegmentMeta], limits: Limits, *, log_start_offset: int = 0, is_event: bool = True
+) -> tuple[int, list[SegmentMeta], int]:
+    """Return the units that were read, the segments, and where the log is to start."""
+
+    async def run() -> tuple[int, list[SegmentMeta], int]:
+        store = await metered(metas)
+        found, start = await read_due(
+            store, partition(log_start_offset), limits, now_ms=NOW_MS, is_event=is_event
+        )
+        return store.usage.read_units.total(), found, start
+
+    return asyncio.run(run())
+
+
+def test_an_event_reads_as_much_beside_many_segments_as_beside_few() -> None:
+    few, _, few_start = read(segments(100, old_count=3), BY_TIME)
+    many, found, many_start = read(segments(3_000, old_count=3), BY_TIME)
+    assert few_start == many_start == 30
+    assert len(found) == EVENT_PAGE_COUNT
+    assert many == few <= 6
+    every, _, _ = read(segments(3_000, old_count=3), BY_TIME, is_event=False)
+    assert every > 50 * many
+
+
+def test_an_event_reads_on_until_it_meets_a_segment_to_keep() -> None:
+    metas = segments(1_000, old_count=300)
+    _, found, start = read(metas, BY_TIME)
+    assert start == 3_000
+    assert 300 < len(found) < 700
+
+
+def test_what_is_below_the_log_start_is_read_to_be_marked() -> None:
+    metas = segments(600)
+    _, found, start = read(metas, BY_TIME, log_start_offset=1_000)
+    assert start == 1_000
+    assert {m.base_offset for m in found} >= set(range(0, 1_000, 10))
+    assert len(found) < 600
+
+
+@pytest.mark.parametrize("count", [EVENT_SIZES_MAX - 10, 3_000])
+def test_an_event_judges_the_bytes_of_a_small_partition_alone(count: int) -> None:
+    metas = segments(count, old_count=2)
+    units, found, start = read(metas, Limits(RETENTION_MS, 100 * (count - 7)))
+    if count < EVENT_SIZES_MAX:
+        assert (len(found), start) == (count, 70)
+    else:
+        assert start == 20  # Those that are too old go all the same.
+        assert EVENT_SIZES_MAX <= len(found) < 2 * EVENT_SIZES_MAX
+        assert units <= 40
+    _, _, scheduled = read(metas, Limits(RETENTION_MS, 100 * (count - 7)), is_event=False)
+    assert scheduled == 70
+
+
+@st.composite
+def any_segment(draw: st.DrawFn) -> SegmentMeta:
+    base = draw(st.integers(0, 30))
+    return meta(
+        base,
+        base + draw(st.integers(1, 8)),
+        max_timestamp_ms=draw(st.sampled_from((0, 0, YOUNG_MS))),
+        state=draw(st.sampled_from((SegmentState.COPY_FINISHED,) * 3 + tuple(SegmentState))),
+        size_bytes=draw(st.integers(0, 9)),
+    )
+
+
+@given(
+    st.lists(any_segment(), max_size=12),
+    st.integers(0, 35),
+    st.sampled_from((UNLIMITED, 0, 10, 40)),
+    st.sampled_from((UNLIMITED, RETENTION_MS)),
+)
+def test_an_event_removes_what_the_schedule_would_and_never_more(
+    metas: list[SegmentMeta], log_start_offset: int, retention_bytes: int, retention_ms: int
+) -> None:
+    limits = Limits(retention_ms, retention_bytes)
+
+    def wanted(known: Limits) -> int:
+        return log_start_after_tier_retention(
+            TieredSegments(metas), known, log_start_offset=log_start_offset, now_ms=NOW_MS
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(due_segments, "EVENT_PAGE_COUNT", 2)
+        patch.setattr(due_segments, "EVENT_SIZES_MAX", 7)
+        _, found, start = read(metas, limits, log_start_offset=log_start_offset)
+    is_all = len(found) == len(metas)
+    if is_all and retention_bytes != UNLIMITED:
+        assert start in {wanted(limits), wanted(limits.without_size())}
+    else:
+        assert start == wanted(limits.without_size())
+    assert log_start_offset <= start <= max(log_start_offset, wanted(limits))
+    # Whatever went before is marked by this event, or by one after it.
+    assert [m for m in found if m.end_offset <= start] or not any(
+        m.end_offset <= start for m in metas
+    )
+
+
+def test_segments_that_begin_together_are_judged_together() -> None:
+    """One that is to be kept may begin where the last one of a page does."""
+    old, young = meta(0, 50, max_timestamp_ms=0), meta(0, 5, max_timestamp_ms=YOUNG_MS)
+    pair = sorted((old, young), key=lambda one: str(one.segment_id))
+    if pair[0] is young:  # The one that is too old is to come first.
+        young = dataclasses.replace(young, segment_id=old.segment_id)
+        old = dataclasses.replace(old, segment_id=pair[0].segment_id)
+    later = segments(20)[5:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(due_segments, "EVENT_PAGE_COUNT", 1)
+        assert read([old, young, *later], BY_TIME)[2] == 0
