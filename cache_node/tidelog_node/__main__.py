@@ -49,7 +49,8 @@ def main() -> int:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             logger.error("node failed: make room on its disk, and start it again", extra=extra)
         else:
-            logger.error("node failed", extra=extra)
+            hint = getattr(error, "hint", "")
+            logger.error("node failed", extra={**extra, "hint": hint} if hint else extra)
         return 1
     return 0
 

@@ -40,6 +40,7 @@ class BrokerIdTaken(TidelogError):
     """Another process runs under this broker id."""
 
     code = ErrorCode.duplicate_broker_registration
+    hint = "stop the other node, or give this one a --broker-id of its own"
 
 
 async def ensure_cluster(store: MetadataStore, *, may_create: bool = True) -> Cluster:

@@ -19,11 +19,21 @@ class TidelogError(Exception):
     """The root of every error that Tidelog raises on purpose."""
 
     code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
+    # What a person does next, to follow the message; empty where the message says it, or nothing
+    # can be done. An instance may have a hint of its own.
+    hint: str = ""
 
     @property
     def retriable(self) -> bool:
         """Whether the same call may succeed later without being changed."""
         return self.code.retriable
+
+
+_LOOK_FIRST = "look whether it has happened before you try again"
+_START_REPLICAS = (
+    "`tidelog topic describe` shows who is in sync: start the other nodes, or lower"
+    " min.insync.replicas"
+)
 
 
 class OffsetOutOfRange(TidelogError):
@@ -97,6 +107,7 @@ class MessageTooLarge(TidelogError):
     """A batch is larger than ``max.message.bytes``."""
 
     code = ErrorCode.message_too_large
+    hint = "send smaller batches, or raise the topic's max.message.bytes"
 
 
 class RecordListTooLarge(TidelogError):
@@ -157,6 +168,7 @@ class LeaderNotAvailable(TidelogError):
     """The partition has no leader just now."""
 
     code = ErrorCode.leader_not_available
+    hint = "`tidelog topic describe` names the nodes that have it: start one that is in sync"
 
 
 class OffsetNotAvailable(TidelogError):
@@ -169,6 +181,7 @@ class NotEnoughReplicas(TidelogError):
     """Fewer replicas are in sync than ``min.insync.replicas`` asks for; nothing was written."""
 
     code = ErrorCode.not_enough_replicas
+    hint = _START_REPLICAS
 
 
 class FencedLeaderEpoch(TidelogError):
@@ -193,6 +206,7 @@ class UnknownTopicOrPartition(TidelogError):
     """No such topic or partition."""
 
     code = ErrorCode.unknown_topic_or_partition
+    hint = "`tidelog topic list` shows the topics there are"
 
 
 class UnknownTopicId(TidelogError):
@@ -205,6 +219,7 @@ class TopicAlreadyExists(TidelogError):
     """A topic of this name is there already."""
 
     code = ErrorCode.topic_already_exists
+    hint = "`tidelog topic alter` changes its settings and adds partitions"
 
 
 class InvalidTopic(TidelogError):
@@ -223,6 +238,7 @@ class InvalidReplicationFactor(TidelogError):
     """The replication factor cannot be had on the live brokers."""
 
     code = ErrorCode.invalid_replication_factor
+    hint = "start more nodes, or ask for fewer replicas"
 
 
 class InvalidReplicaAssignment(TidelogError):
@@ -262,9 +278,10 @@ class ShareSessionLimitReached(TidelogError):
 
 
 class UnsupportedVersion(TidelogError):
-    """The request asks for something that its version of the API does not have."""
+    """The two ends share no version of the API that has what is asked for."""
 
     code = ErrorCode.unsupported_version
+    hint = "update the older of the two"
 
 
 class InvalidConfig(TidelogError):
@@ -305,18 +322,21 @@ class GroupIdNotFound(TidelogError):
     """There is no such group."""
 
     code = ErrorCode.group_id_not_found
+    hint = "`tidelog group list` shows the groups there are"
 
 
 class NonEmptyGroup(TidelogError):
     """The group has members, who would not hear of the change."""
 
     code = ErrorCode.non_empty_group
+    hint = "stop its members, and try again"
 
 
 class TopicDeletionDisabled(TidelogError):
     """``delete.topic.enable`` is false."""
 
     code = ErrorCode.topic_deletion_disabled
+    hint = "set delete.topic.enable to true on the nodes"
 
 
 class BrokerIdNotRegistered(TidelogError):
@@ -329,6 +349,7 @@ class StorageError(TidelogError):
     """The local disk failed; the partition is offline on this node until it is repaired."""
 
     code = ErrorCode.kafka_storage_error
+    hint = "docs/operations.md says what a node does about its disk, and what is left to you"
 
     def __init__(self, message: str = "", *, errno: int | None = None) -> None:
         """``errno`` is what the system said, if it was the system."""
@@ -343,18 +364,25 @@ class StoreUnavailable(TidelogError):
     """
 
     code = ErrorCode.kafka_storage_error
+    hint = "check the store's address, its credentials and the network, and try again"
 
 
 class OutcomeUnknown(TidelogError):
     """A write to a store may or may not have happened; read before trying again."""
 
     code = ErrorCode.request_timed_out
+    hint = _LOOK_FIRST
 
 
 class RequestTimedOut(TidelogError):
-    """The time that the caller gave was over before this part of the request was begun."""
+    """The time that the caller gave was over.
+
+    On a node, before this part of the request was begun. For a client, before an answer came:
+    what it asked for may still have happened.
+    """
 
     code = ErrorCode.request_timed_out
+    hint = _LOOK_FIRST
 
 
 class VersionConflict(TidelogError):
@@ -401,6 +429,7 @@ class CorruptObject(TidelogError):
     """An object's bytes are not what its format or its metadata says."""
 
     code = ErrorCode.kafka_storage_error
+    hint = "`tidelog verify` names every object that is damaged or missing"
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"object {key!r} is corrupt: {problem}")
@@ -411,6 +440,7 @@ class CorruptItem(TidelogError):
     """A metadata item's body is not what its record says."""
 
     code = ErrorCode.unknown_server_error
+    hint = "docs/restore.md says what counts meanwhile, and how to put an item right"
 
     def __init__(self, key: tuple[str, str], problem: str) -> None:
         super().__init__(f"metadata item {'/'.join(key)} is corrupt: {problem}")
@@ -431,6 +461,7 @@ class StoreNotEmpty(TidelogError):
     """The metadata store holds something already, so no cluster is restored into it."""
 
     code = ErrorCode.invalid_request
+    hint = "name a store that is empty"
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"the metadata store is not empty: {problem}")
@@ -451,12 +482,14 @@ class TierUnavailable(TidelogError):
     """The tier worker cannot serve just now (it is starting, restarting or overloaded)."""
 
     code = ErrorCode.kafka_storage_error
+    hint = "try again in a few seconds"
 
 
 class NotEnoughReplicasAfterAppend(TidelogError):
     """The records were written, but fewer replicas than ``min.insync.replicas`` have them."""
 
     code = ErrorCode.not_enough_replicas_after_append
+    hint = _START_REPLICAS
 
 
 class NoReassignmentInProgress(TidelogError):

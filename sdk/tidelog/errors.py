@@ -1,7 +1,8 @@
 """What the SDK raises: one tree with the core's errors, each with its Kafka code.
 
-Errors that a node answers arrive as the class of their code (``error_for``). Codes that
-no one is likely to catch by name get a subclass of ``NodeError`` made on the spot.
+Errors that a node answers arrive as the class of their code (``error_for``), which is the
+one that the node has raised. Codes without a class get a subclass of ``NodeError`` made on
+the spot.
 """
 
 from __future__ import annotations
@@ -10,39 +11,62 @@ from collections.abc import Mapping
 from functools import cache
 
 from kio.schema.errors import ErrorCode
-from tidelog_core import errors as core
 from tidelog_core.errors import (
+    BrokerIdNotRegistered,
     CoordinatorNotAvailable,
     CorruptRecordBatch,
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
     FencedLeaderEpoch,
+    GroupIdNotFound,
     InvalidConfig,
+    InvalidGroupId,
     InvalidPartitions,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRecord,
+    InvalidRecordState,
+    InvalidReplicaAssignment,
     InvalidReplicationFactor,
     InvalidRequest,
+    InvalidShareSessionEpoch,
     InvalidTimestamp,
     InvalidTopic,
     InvalidTxnState,
     LeaderNotAvailable,
     MessageTooLarge,
+    NonEmptyGroup,
+    NoReassignmentInProgress,
     NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     OutOfOrderSequence,
     PolicyViolation,
+    PreferredLeaderNotAvailable,
+    RecordListTooLarge,
+    RequestTimedOut,
+    ShareSessionLimitReached,
+    ShareSessionNotFound,
+    StorageError,
     TidelogError,
     TopicAlreadyExists,
+    TopicDeletionDisabled,
     TransactionalIdAuthorizationFailed,
     UnknownLeaderEpoch,
     UnknownProducerId,
     UnknownTopicId,
     UnknownTopicOrPartition,
+    UnsupportedCompression,
+    UnsupportedMagic,
+    UnsupportedVersion,
 )
 from tidelog_core.model import TopicPartition
 
 __all__ = [
+    "BrokerIdNotRegistered",
     "BufferExhausted",
     "ClientClosed",
     "CommitFailed",
@@ -50,6 +74,8 @@ __all__ = [
     "CoordinatorNotAvailable",
     "CorruptRecordBatch",
     "DeliveryTimedOut",
+    "ElectionNotNeeded",
+    "EligibleLeadersNotAvailable",
     "ErrorCode",
     "FencedInstanceId",
     "FencedLeaderEpoch",
@@ -58,13 +84,16 @@ __all__ = [
     "GroupSubscribedToTopic",
     "IllegalGeneration",
     "InvalidConfig",
+    "InvalidGroupId",
     "InvalidPartitions",
     "InvalidProducerEpoch",
     "InvalidProducerIdMapping",
     "InvalidRecord",
+    "InvalidRecordState",
     "InvalidRegularExpression",
     "InvalidReplicationFactor",
     "InvalidRequest",
+    "InvalidShareSessionEpoch",
     "InvalidTimestamp",
     "InvalidTopic",
     "InvalidTransactionTimeout",
@@ -74,21 +103,29 @@ __all__ = [
     "MalformedResponse",
     "MessageTooLarge",
     "NoOffsetForPartition",
+    "NoReassignmentInProgress",
     "NodeError",
+    "NonEmptyGroup",
     "NotAssigned",
     "NotCoordinator",
     "NotEnoughReplicas",
+    "NotEnoughReplicasAfterAppend",
     "NotLeaderOrFollower",
+    "OffsetNotAvailable",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
     "PartitionNotKnown",
     "PolicyViolation",
+    "PreferredLeaderNotAvailable",
     "ProducerFenced",
     "RebalanceInProgress",
     "RequestTimedOut",
     "SeveralFailed",
+    "ShareSessionLimitReached",
+    "ShareSessionNotFound",
     "TidelogError",
     "TopicAlreadyExists",
+    "TopicDeletionDisabled",
     "TransactionAborted",
     "TransactionOutcomeUnknown",
     "TransactionalIdAuthorizationFailed",
@@ -113,12 +150,7 @@ class ConnectionFailed(TidelogError):
     """No connection to the node, or it broke before the answer came."""
 
     code = ErrorCode.network_exception
-
-
-class RequestTimedOut(TidelogError):
-    """No answer in time; what was asked may still have happened."""
-
-    code = ErrorCode.request_timed_out
+    hint = "check that a node listens there; `tidelog up` starts one on this machine"
 
 
 class PartitionNotKnown(RequestTimedOut):
@@ -140,12 +172,6 @@ class MalformedResponse(TidelogError):
     code = ErrorCode.network_exception
 
 
-class UnsupportedVersion(TidelogError):
-    """Node and SDK share no version of this API."""
-
-    code = ErrorCode.unsupported_version
-
-
 class InvalidRegularExpression(TidelogError):
     """The pattern is none of RE2's, or too large."""
 
@@ -158,6 +184,8 @@ class SeveralFailed(TidelogError):
     def __init__(self, errors: Mapping[str, TidelogError]) -> None:
         super().__init__("; ".join(map(str, errors.values())))
         self.errors = dict(errors)
+        hints = {error.hint for error in errors.values()}
+        self.hint = hints.pop() if len(hints) == 1 else ""
 
 
 class NodeError(TidelogError):
@@ -220,6 +248,7 @@ class InvalidTransactionTimeout(TidelogError):
     """The node does not allow a ``transaction_timeout_ms`` as long as this."""
 
     code = ErrorCode.invalid_transaction_timeout
+    hint = "lower it, or raise transaction.max.timeout.ms on the nodes"
 
 
 class NoOffsetForPartition(TidelogError):
@@ -291,75 +320,73 @@ class RebalanceInProgress(TidelogError):
     code = ErrorCode.rebalance_in_progress
 
 
-class GroupNotEmpty(TidelogError):
-    """The group has members, so it cannot be changed from outside."""
-
-    code = ErrorCode.non_empty_group
-
-
-class GroupIdNotFound(TidelogError):
-    """No such group."""
-
-    code = ErrorCode.group_id_not_found
-
-
 class GroupSubscribedToTopic(TidelogError):
     """A member of the group is subscribed to the topic."""
 
     code = ErrorCode.group_subscribed_to_topic
+    hint = "stop the members that are subscribed, and try again"
 
 
-class NotEnoughReplicas(TidelogError):
-    """Fewer replicas are in sync than ``min.insync.replicas``."""
-
-    code = ErrorCode.not_enough_replicas
-
+GroupNotEmpty = NonEmptyGroup  # its name of before, for those who catch it
 
 _CLASSES: dict[ErrorCode, type[TidelogError]] = {
     cls.code: cls
     for cls in (
-        core.CoordinatorNotAvailable,
-        core.CorruptRecordBatch,
-        core.FencedLeaderEpoch,
-        core.InvalidPartitions,
-        core.InvalidProducerEpoch,
-        core.InvalidProducerIdMapping,
-        core.InvalidRecord,
-        core.InvalidReplicaAssignment,
-        core.InvalidReplicationFactor,
-        core.InvalidRequest,
-        core.InvalidTimestamp,
-        core.InvalidTopic,
-        core.InvalidTxnState,
-        core.LeaderNotAvailable,
-        core.MessageTooLarge,
-        core.NotCoordinator,
-        core.NotLeaderOrFollower,
-        core.OutOfOrderSequence,
-        core.PolicyViolation,
-        core.RecordListTooLarge,
-        core.StorageError,
-        core.TopicAlreadyExists,
-        core.TransactionalIdAuthorizationFailed,
-        core.UnknownLeaderEpoch,
-        core.UnknownProducerId,
-        core.UnknownTopicId,
-        core.UnknownTopicOrPartition,
-        core.UnsupportedCompression,
-        core.UnsupportedMagic,
+        BrokerIdNotRegistered,
+        CoordinatorNotAvailable,
+        CorruptRecordBatch,
+        ElectionNotNeeded,
+        EligibleLeadersNotAvailable,
         FencedInstanceId,
+        FencedLeaderEpoch,
         GroupIdNotFound,
-        GroupNotEmpty,
         GroupSubscribedToTopic,
         IllegalGeneration,
+        InvalidGroupId,
+        InvalidPartitions,
+        InvalidProducerEpoch,
+        InvalidProducerIdMapping,
+        InvalidRecord,
+        InvalidRecordState,
         InvalidRegularExpression,
+        InvalidReplicaAssignment,
+        InvalidReplicationFactor,
+        InvalidRequest,
+        InvalidShareSessionEpoch,
+        InvalidTimestamp,
+        InvalidTopic,
         InvalidTransactionTimeout,
+        InvalidTxnState,
+        LeaderNotAvailable,
+        MessageTooLarge,
+        NoReassignmentInProgress,
+        NonEmptyGroup,
+        NotCoordinator,
         NotEnoughReplicas,
+        NotEnoughReplicasAfterAppend,
+        NotLeaderOrFollower,
+        OffsetNotAvailable,
+        OutOfOrderSequence,
+        PolicyViolation,
+        PreferredLeaderNotAvailable,
         ProducerFenced,
         RebalanceInProgress,
+        RecordListTooLarge,
         RequestTimedOut,
+        ShareSessionLimitReached,
+        ShareSessionNotFound,
+        StorageError,
+        TopicAlreadyExists,
+        TopicDeletionDisabled,
+        TransactionalIdAuthorizationFailed,
+        UnknownLeaderEpoch,
         UnknownMemberId,
+        UnknownProducerId,
+        UnknownTopicId,
+        UnknownTopicOrPartition,
         UnreleasedInstanceId,
+        UnsupportedCompression,
+        UnsupportedMagic,
         UnsupportedVersion,
     )
 }

@@ -1,5 +1,7 @@
 """How the command fails: one line on stderr, and an exit status that says of what kind.
 
+The line is the error's message, and what to do next where the error has a hint.
+
 0    it did what was asked
 1    it could not, or what was checked is wrong
 2    the command line itself is wrong: nothing was tried
@@ -52,7 +54,7 @@ class CommandGroup(TyperGroup):
         except UsageError as error:
             _fail(str(error), WRONG_USAGE)
         except CommandFailed as error:
-            _fail(str(error), FAILED)
+            _fail(_with_hint(str(error), error.__cause__), FAILED)
         except OSError as error:
             _fail(_describe_os_error(error), FAILED)
         except Exception as error:
@@ -76,8 +78,13 @@ def _fail_with(error: Exception) -> NoReturn:
     if isinstance(error, InvalidConfig):
         _fail(str(error), WRONG_USAGE)
     if isinstance(error, TidelogError):
-        _fail(str(error) or error.code.name.replace("_", " "), FAILED)
+        _fail(_with_hint(str(error) or error.code.name.replace("_", " "), error), FAILED)
     raise error
+
+
+def _with_hint(message: str, error: BaseException | None) -> str:
+    hint = getattr(error, "hint", "")  # TidelogError is not imported for the command line's own
+    return f"{message.rstrip('.')}; {hint}" if hint else message
 
 
 def _describe_usage(error: Exception) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tidelog_core.errors import UnknownTopicOrPartition
+
 from tests.cli.command import called, tidelog
 
 
@@ -61,4 +63,6 @@ def test_what_the_node_refuses_is_told_in_one_line(bootstrap: str) -> None:
         outcome = called("topic", *arguments, bootstrap=bootstrap, status=status)
         assert outcome.errors.count("\n") == 1
         assert said in outcome.errors
+    # What to do next is in the same line.
+    assert outcome.errors.endswith(f"; {UnknownTopicOrPartition.hint}\n")
     assert called("topic", "create", "t3", "--if-not-exists", bootstrap=bootstrap).status == 0

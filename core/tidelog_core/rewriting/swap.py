@@ -61,6 +61,8 @@ ATTEMPTS_MAX = 10  # each that is lost is one change of the partition's item by 
 class PartitionClaimed(TidelogError):
     """Another process rewrites the partition's segments, or has taken the claim over."""
 
+    hint = "try again once the other job has ended"
+
     def __init__(self, topic_id: UUID, partition: int) -> None:
         super().__init__(f"partition {partition} of {topic_id} is being rewritten by someone else")
         self.topic_id, self.partition = topic_id, partition

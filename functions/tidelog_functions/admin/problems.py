@@ -84,7 +84,8 @@ def problem_of(error: TidelogError) -> dict[str, Any]:
     detail = str(error)
     if isinstance(error, OutcomeUnknown):
         detail = f"It may have happened or not, so look before trying again: {detail}"
-    return problem(status, code, detail, is_retriable=status == 503)
+    body = problem(status, code, detail, is_retriable=status == 503)
+    return {**body, "hint": error.hint} if error.hint else body
 
 
 def problem(

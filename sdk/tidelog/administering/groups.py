@@ -35,7 +35,7 @@ from tidelog.consuming.locating import check_offset
 from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import (
     GroupIdNotFound,
-    GroupNotEmpty,
+    NonEmptyGroup,
     TidelogError,
     UnsupportedVersion,
     error_for,
@@ -98,7 +98,7 @@ class GroupCalls(TopicCalls):
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups with what they committed.
 
-        Raises ``GroupNotEmpty`` while a group has members, ``GroupIdNotFound``.
+        Raises ``NonEmptyGroup`` while a group has members, ``GroupIdNotFound``.
         """
         wanted = list(dict.fromkeys(group_ids))
         outcomes = await asyncio.gather(
@@ -137,7 +137,7 @@ class GroupCalls(TopicCalls):
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
     ) -> None:
-        """Commit these offsets for a group without members. Raises ``GroupNotEmpty``."""
+        """Commit these offsets for a group without members. Raises ``NonEmptyGroup``."""
         await self.start()
         given: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, offset in offsets.items():
@@ -148,7 +148,7 @@ class GroupCalls(TopicCalls):
             await Coordinator(self._cluster, group_id).commit(given, timeout_s=self._timeout_s)
         except TidelogError as error:
             if error.code in _HAS_MEMBERS:
-                raise GroupNotEmpty(
+                raise NonEmptyGroup(
                     f"group {group_id!r} has members; stop them to change its offsets"
                 ) from error
             raise

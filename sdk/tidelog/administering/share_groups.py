@@ -92,7 +92,7 @@ class ShareGroupCalls(GroupCalls):
     ) -> None:
         """Have a group without members begin there, as if nothing from there on was read.
 
-        A group that does not exist is created, as by Kafka from 4.2 on. Raises ``GroupNotEmpty``,
+        A group that does not exist is created, as by Kafka from 4.2 on. Raises ``NonEmptyGroup``,
         and ``GroupIdNotFound`` for a group of another kind.
         """
         for offset in offsets.values():
@@ -124,7 +124,7 @@ class ShareGroupCalls(GroupCalls):
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
         """Have a group without members forget where it was in these topics.
 
-        It begins anew by its ``share.auto.offset.reset``. Raises ``GroupNotEmpty``,
+        It begins anew by its ``share.auto.offset.reset``. Raises ``NonEmptyGroup``,
         ``GroupIdNotFound``, and ``UnknownTopicOrPartition`` for a topic it has not read.
         """
         request = build(

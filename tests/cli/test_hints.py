@@ -1,0 +1,45 @@
+"""What errors say to do next: it can be done, and the command says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from tidelog.errors import ConnectionFailed
+from tidelog_core.config import NodeConfig, TopicConfig, settings_of
+from tidelog_core.errors import StorageError, TidelogError
+from tidelog_core.rewriting.swap import PartitionClaimed
+from tidelog_node.registration import BrokerIdTaken
+
+from tests.cli.command import called
+from tools.places import ROOT
+
+
+def classes_below(cls: type[TidelogError]) -> Iterator[type[TidelogError]]:
+    """Yield the class and all that were derived from it."""
+    yield cls
+    for below in cls.__subclasses__():
+        yield from classes_below(below)
+
+
+HINTS = sorted({cls.hint for cls in classes_below(TidelogError) if cls.hint})
+KEYS = settings_of(NodeConfig).keys() | settings_of(TopicConfig).keys()
+
+
+def test_hints_of_every_layer_are_there() -> None:
+    for cls in (ConnectionFailed, StorageError, PartitionClaimed, BrokerIdTaken):
+        assert cls.hint in HINTS
+
+
+@pytest.mark.parametrize("hint", HINTS)
+def test_a_hint_is_the_end_of_a_sentence_and_names_what_there_is(hint: str) -> None:
+    assert "\n" not in hint
+    assert not hint.endswith(".")
+    assert hint[0].islower() or hint[0] == "`"
+    for command in re.findall(r"`tidelog ([^`]+)`", hint):
+        assert f"Usage: tidelog {command} " in called(*command.split(), "--help").out.decode()
+    for page in re.findall(r"docs/[a-z_-]+[.]md", hint):
+        assert (ROOT / page).is_file()
+    for name in re.findall(r"\b[a-z]+(?:[.][a-z]+)+\b", re.sub(r"docs/\S+", "", hint)):
+        assert name in KEYS
