@@ -389,7 +389,7 @@ class Cluster:
                 await self._fetch_metadata()
             except TidelogError as error:
                 self.last_error = error
-                logger.warning("cannot fetch metadata, will retry", extra={"error": str(error)})
+                logger.warning("cannot fetch metadata, will retry", extra={"reason": str(error)})
                 self._stale.set()
             else:
                 if self._is_settled():

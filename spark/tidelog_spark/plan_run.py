@@ -52,7 +52,7 @@ async def run_plan(
         answer = plan(options, logs, indexes, key_of=catalog.log_key, problems=problems)
         if isinstance(answer, Plan):
             for warning in answer.warnings:
-                logger.warning("skipped lost offsets", extra={"problem": warning})
+                logger.warning("skipped lost offsets", extra={"reason": warning})
             return answer
         indexes |= await _load_indexes(objects, catalog, answer)
 

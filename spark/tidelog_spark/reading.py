@@ -98,7 +98,7 @@ def _lose(split: Split, part: Slice, error: ObjectNotFound, *, is_error: bool) -
     )
     if is_error:
         raise DataLost([lost]) from None
-    logger.warning("skipped lost offsets", extra={"problem": lost})
+    logger.warning("skipped lost offsets", extra={"reason": lost})
 
 
 def _read(

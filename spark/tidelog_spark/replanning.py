@@ -56,7 +56,7 @@ def look_again(
         lost = f"offsets [{start}, {end}) of {split.topic}-{split.partition} are gone: {error}"
         if options.fail_on_data_loss:
             raise DataLost([lost]) from None
-        logger.warning("skipped lost offsets", extra={"problem": lost})
+        logger.warning("skipped lost offsets", extra={"reason": lost})
         return replace(split, slices=())
     return replace(split, slices=tuple(slices), aborted=tuple(aborted))
 

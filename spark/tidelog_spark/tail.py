@@ -56,7 +56,7 @@ def read_tail(
         lost = f"offsets [{reader.next_offset}, {tail.end_offset}) of {partition} are gone: {error}"
         if fail_on_data_loss:
             raise DataLost([lost]) from None
-        logger.warning("skipped lost offsets", extra={"problem": lost})
+        logger.warning("skipped lost offsets", extra={"reason": lost})
     finally:
         reader.close()
 

@@ -523,7 +523,8 @@ class GroupCoordinator:
         except (TidelogError, Unloaded) as error:
             # Whoever needs the group next meets the same and is told.
             logger.warning(
-                "changed group is not read again", extra={"group": group_id, "problem": str(error)}
+                "changed group is not read again",
+                extra={"group_id": group_id, "reason": str(error)},
             )
 
     def _restored(self, shard_index: int, stored: StoredGroup) -> LoadedGroup:

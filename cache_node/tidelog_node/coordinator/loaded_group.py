@@ -397,7 +397,7 @@ class LoadedGroup:
         try:
             targets = await self._surroundings.compute(computation)
         except Exception:
-            logger.exception("no targets for a group", extra={"group": group.group_id})
+            logger.exception("no targets for a group", extra={"group_id": group.group_id})
             self.unload(ErrorCode.unknown_server_error)
             return
         with contextlib.suppress(Unloaded):
@@ -483,7 +483,7 @@ class LoadedGroup:
         except TidelogError as error:
             logger.warning(
                 "group could not be stored and is unloaded",
-                extra={"group": self.group.group_id, "problem": str(error)},
+                extra={"group_id": self.group.group_id, "reason": str(error)},
             )
             self.unload(error_code(error))
         except BaseException:

@@ -78,5 +78,5 @@ class Shard(LedShard):
             if isinstance(stored, StoredGroup):
                 self.groups[group_id] = self._restore(self.index, stored)
             else:
-                logger.error("group cannot be loaded", extra={"problem": str(stored)})
+                logger.error("group cannot be loaded", extra={"reason": str(stored)})
                 self._stale.add(group_id)

@@ -356,7 +356,7 @@ class GroupStorage:
         except TidelogError as error:
             outcome = error
         except Exception:
-            logger.exception("offset commit failed", extra={"group": self._group_id})
+            logger.exception("offset commit failed", extra={"group_id": self._group_id})
             outcome = OutcomeUnknown("the commit failed unexpectedly")
         finally:
             batch.done.set_result(outcome)

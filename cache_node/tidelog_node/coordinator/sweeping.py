@@ -100,7 +100,7 @@ class Sweeper:
         try:
             groups = await shard.find_all()
         except TidelogError as error:
-            logger.warning("offsets are not expired", extra={"problem": str(error)})
+            logger.warning("offsets are not expired", extra={"reason": str(error)})
             return
         for loaded in groups:
             settled = known.get(loaded)
@@ -114,7 +114,7 @@ class Sweeper:
             except TidelogError as error:
                 logger.warning(
                     "offsets are not expired",
-                    extra={"group": loaded.group.group_id, "problem": str(error)},
+                    extra={"group_id": loaded.group.group_id, "reason": str(error)},
                 )
 
     def _is_settled(self, loaded: LoadedGroup, settled: _Settled) -> bool:
@@ -198,7 +198,9 @@ class Sweeper:
 
         removed_count, left_count = await loaded.storage.remove_offsets(expired)
         if removed_count:
-            logger.info("offsets expired", extra={"group": group.group_id, "count": removed_count})
+            logger.info(
+                "offsets expired", extra={"group_id": group.group_id, "count": removed_count}
+            )
         is_over = left_count == 0 and group.is_vacant and loaded.storage.is_idle
         if is_over and not await loaded.storage.has_pending():
             await loaded.delete()

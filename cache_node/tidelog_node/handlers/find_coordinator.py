@@ -108,7 +108,7 @@ class FindCoordinatorHandlers:
             await self._admin.ensure_topic(topic)
         except TidelogError as error:
             # Whatever it was, the client can only wait and ask again.
-            logger.warning("coordination not set up", extra={"topic": topic, "problem": str(error)})
+            logger.warning("coordination not set up", extra={"topic": topic, "reason": str(error)})
             raise CoordinatorNotAvailable(f"{topic}: {error}") from error
 
     async def _find(self, key_type: int, key: str) -> _Found:

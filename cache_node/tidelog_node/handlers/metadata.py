@@ -196,7 +196,7 @@ class MetadataHandlers:
         try:
             return await self._view.refresh()
         except StoreUnavailable as error:
-            logger.warning("answers from an older image", extra={"problem": str(error)})
+            logger.warning("answers from an older image", extra={"reason": str(error)})
             return self._view.image
 
     async def _by_id(self, ids: Collection[UUID], request: MetadataRequest, version: int) -> object:

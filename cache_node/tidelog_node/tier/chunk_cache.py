@@ -187,7 +187,7 @@ class ChunkCache:
         if task.cancelled() or task.exception() is not None:
             self._forget_ahead(name)
             if not task.cancelled():
-                logger.info("read-ahead failed", extra={"problem": str(task.exception())})
+                logger.info("read-ahead failed", extra={"reason": str(task.exception())})
         self._pump_ahead()
 
     def _forget_ahead(self, name: str) -> None:

@@ -222,7 +222,7 @@ class TierClient:
             try:
                 await self._run_once()
             except OSError as error:
-                logger.error("tier worker cannot be started", extra={"problem": str(error)})
+                logger.error("tier worker cannot be started", extra={"reason": str(error)})
             if loop.time() - started_at > STABLE_AFTER_S:
                 delay_s = RESTART_DELAY_S_MIN
             logger.warning("tier worker ended, will restart", extra={"delay_s": delay_s})
@@ -281,7 +281,7 @@ class TierClient:
                 else:
                     answered.set_result(fields["result"])
         except ProtocolError as error:
-            logger.error("tier worker broke the protocol", extra={"problem": str(error)})
+            logger.error("tier worker broke the protocol", extra={"reason": str(error)})
         finally:
             self._writer = None
             self._ready.clear()

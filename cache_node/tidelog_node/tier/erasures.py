@@ -70,7 +70,7 @@ class Erasures:
                 self._requests = [LocalErasure.from_item(item) for item in items]
             except TidelogError as error:
                 self._is_stale = True
-                logger.warning("erasures not read, will retry", extra={"problem": str(error)})
+                logger.warning("erasures not read, will retry", extra={"reason": str(error)})
         for request in self._requests:
             if self._broker_id in request.honoured and not self._rolls(request):
                 continue
@@ -81,7 +81,7 @@ class Erasures:
             except (TidelogError, OSError) as error:
                 logger.warning(
                     "erasure not honoured yet, will retry",
-                    extra={"partition": request.item_id.key, "problem": str(error)},
+                    extra={"partition": request.item_id.key, "reason": str(error)},
                 )
 
     def _rolls(self, request: LocalErasure) -> bool:

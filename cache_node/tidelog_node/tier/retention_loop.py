@@ -179,7 +179,7 @@ class Retention:
         except TidelogError as error:
             logger.warning(
                 "deleted topic not cleaned up, will retry",
-                extra={**what, "problem": str(error)},
+                extra={**what, "reason": str(error)},
             )
             return CLEAN_RETRY_SECONDS
         except Exception:

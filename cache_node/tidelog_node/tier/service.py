@@ -452,7 +452,7 @@ class TierService:
                 self._times.put_regular(replica, asyncio.get_running_loop().time())
                 logger.warning(
                     "segments of a followed partition not dropped, will retry",
-                    extra={"partition": str(replica.partition), "problem": str(error)},
+                    extra={"partition": str(replica.partition), "reason": str(error)},
                 )
 
     # -- copying
@@ -680,7 +680,7 @@ class TierService:
                 replica.note_changed()  # Retention tries again.
                 logger.warning(
                     "log start not advanced",
-                    extra={"partition": str(replica.partition), "problem": str(error)},
+                    extra={"partition": str(replica.partition), "reason": str(error)},
                 )
 
     # -- trouble
@@ -725,7 +725,7 @@ def _make_folder(objects_url: str) -> None:
     try:
         make_local_folder(objects_url)
     except OSError as error:
-        logger.error("the tier's folder cannot be made", extra={"problem": str(error)})
+        logger.error("the tier's folder cannot be made", extra={"reason": str(error)})
 
 
 def _log_read(replica: TieredReplica, found: RemoteRead) -> LogRead:
@@ -745,7 +745,7 @@ async def _begin_anew(remote: RemoteLog) -> None:
     try:
         await remote.begin_anew()
     except TidelogError as error:
-        logger.warning("replaced segments stay cached", extra={"problem": str(error)})
+        logger.warning("replaced segments stay cached", extra={"reason": str(error)})
 
 
 def _open_each(replicas: Sequence[TieredReplica]) -> None:
@@ -763,5 +763,5 @@ def _trouble(led: LedPartition, action: str, error: Exception) -> Mapping[str, s
     return {
         "partition": str(led.replica.partition),
         "action": action,
-        "problem": f"{type(error).__name__}: {error}",
+        "reason": f"{type(error).__name__}: {error}",
     }

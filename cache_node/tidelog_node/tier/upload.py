@@ -100,7 +100,7 @@ async def _put_once(
                 raise
             logger.warning(
                 "upload failed, will retry",
-                extra={"key": key, "attempt": attempt, "problem": str(error)},
+                extra={"key": key, "attempt": attempt, "reason": str(error)},
             )
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, DELAY_S_MAX)

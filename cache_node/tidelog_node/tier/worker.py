@@ -115,7 +115,7 @@ class TierWorker:
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
         except ProtocolError as error:
-            logger.error("connection broke the protocol", extra={"problem": str(error)})
+            logger.error("connection broke the protocol", extra={"reason": str(error)})
         finally:
             for task in tasks:
                 task.cancel()
@@ -184,7 +184,7 @@ class TierWorker:
             try:
                 check_key(found.key)
             except InvalidObjectKey as error:
-                logger.warning("object left alone", extra={"problem": str(error)})
+                logger.warning("object left alone", extra={"reason": str(error)})
                 continue
             keys.append(found.key)
             if len(keys) == DELETE_PAGE_SIZE:

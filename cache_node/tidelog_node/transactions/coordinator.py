@@ -353,7 +353,7 @@ class TransactionCoordinator:
         except MarkerFenced as fenced:
             logger.warning(
                 "another coordinator ends the transaction",
-                extra={"transactional_id": loaded.transactional_id, "problem": str(fenced)},
+                extra={"transactional_id": loaded.transactional_id, "reason": str(fenced)},
             )
             loaded.unload()
             return
@@ -372,7 +372,7 @@ class TransactionCoordinator:
             except TidelogError as error:
                 logger.warning(
                     "end of a transaction could not be stored, will retry",
-                    extra={"transactional_id": loaded.transactional_id, "problem": str(error)},
+                    extra={"transactional_id": loaded.transactional_id, "reason": str(error)},
                 )
                 await asyncio.sleep(STORE_RETRY_SECONDS)
 
@@ -446,7 +446,7 @@ class TransactionCoordinator:
             except TidelogError as error:
                 logger.warning(
                     "transactions are not loaded",
-                    extra={"shard": shard.index, "problem": str(error)},
+                    extra={"shard": shard.index, "reason": str(error)},
                 )
             else:
                 found.append(shard)
@@ -460,5 +460,5 @@ class TransactionCoordinator:
         except TidelogError as error:
             logger.warning(
                 "transaction is not looked after",
-                extra={"transactional_id": loaded.transactional_id, "problem": str(error)},
+                extra={"transactional_id": loaded.transactional_id, "reason": str(error)},
             )

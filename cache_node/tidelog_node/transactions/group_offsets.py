@@ -348,7 +348,7 @@ def _read(item: Item) -> PendingOffsets | None:
     try:
         return PendingOffsets.from_item(item)
     except CorruptItem as error:
-        logger.error("pending offsets cannot be read", extra={"problem": str(error)})
+        logger.error("pending offsets cannot be read", extra={"reason": str(error)})
         return None
 
 

@@ -190,11 +190,13 @@ class _Channel:
         except TidelogError as error:
             logger.warning(
                 "transaction markers could not be sent, will retry",
-                extra={"broker": self._broker_id, "problem": str(error)},
+                extra={"broker_id": self._broker_id, "reason": str(error)},
             )
         except Exception:
             # Whatever it was: transactions wait for their markers, and nobody else sends them.
-            logger.exception("sending markers broke, will retry", extra={"broker": self._broker_id})
+            logger.exception(
+                "sending markers broke, will retry", extra={"broker_id": self._broker_id}
+            )
         finally:
             for marker, future in some:
                 if not future.done():

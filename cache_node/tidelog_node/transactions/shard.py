@@ -81,7 +81,7 @@ class TransactionShard(LedShard):
             except (TidelogError, Unloaded) as error:
                 logger.warning(
                     "transaction is not read again",
-                    extra={"transactional_id": transactional_id, "problem": str(error)},
+                    extra={"transactional_id": transactional_id, "reason": str(error)},
                 )
 
     async def _unload_all(self) -> None:
@@ -136,6 +136,6 @@ class TransactionShard(LedShard):
             return TransactionRecord.from_item(item)
         except CorruptItem as error:
             # One broken item must not take the others with it.
-            logger.error("transaction cannot be loaded", extra={"problem": str(error)})
+            logger.error("transaction cannot be loaded", extra={"reason": str(error)})
             self._stale.add(item.id.key)
             return None

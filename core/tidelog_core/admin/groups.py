@@ -119,7 +119,7 @@ def _readable(
         if isinstance(group, StoredGroup):
             found.append(group.record)
         else:
-            logger.warning("group cannot be read", extra={"problem": str(group)})
+            logger.warning("group cannot be read", extra={"reason": str(group)})
     return found
 
 

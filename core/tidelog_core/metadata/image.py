@@ -210,7 +210,7 @@ class ClusterView:
                 is_available = True
             except StoreUnavailable as error:
                 if is_available:
-                    logger.warning("metadata store is away", extra={"problem": str(error)})
+                    logger.warning("metadata store is away", extra={"reason": str(error)})
                 is_available = False
             with contextlib.suppress(TimeoutError):
                 polls_s = len(self._image.brokers) / POLLS_PER_S_MAX

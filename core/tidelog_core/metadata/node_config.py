@@ -34,6 +34,6 @@ def effective_node_config(
                 values[setting.field] = setting.parse(text)
             except ValueError as error:
                 logger.warning(
-                    "node setting ignored", extra={"setting": name, "problem": str(error)}
+                    "node setting ignored", extra={"setting": name, "reason": str(error)}
                 )
     return dataclasses.replace(static, **values)  # type: ignore[arg-type]

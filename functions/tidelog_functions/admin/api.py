@@ -96,5 +96,5 @@ class AdminApi:
 def _refusal(error: TidelogError) -> dict[str, Any]:
     status = status_of(error)
     if status >= 500:
-        logger.warning("request not served", extra={"status": status, "problem": str(error)})
+        logger.warning("request not served", extra={"status": status, "reason": str(error)})
     return to_event(HttpAnswer(problem_of(error), status, PROBLEM_TYPE, headers_of(error)))

@@ -122,7 +122,7 @@ class LocalRunner:
             return handler(event, LocalContext(lambda: self._wait(0.0)))
         except TidelogError as error:
             problem = f"{type(error).__name__}: {error}"
-            logger.error("function failed", extra={"event": event["id"], "problem": problem})
+            logger.error("function failed", extra={"event": event["id"], "reason": problem})
         except Exception:
             logger.exception("function broke", extra={"event": event["id"]})
         return {}

@@ -74,7 +74,7 @@ async def apply_steps(steps: list[Step], result: PassResult) -> None:
         elif isinstance(outcome, TidelogError):
             result.failed[key] = outcome
             problem = f"{type(outcome).__name__}: {outcome}"
-            logger.error("retention failed", extra={"step": key, "problem": problem})
+            logger.error("retention failed", extra={"step": key, "reason": problem})
         else:
             result.partition_count += 1
             result.done += outcome

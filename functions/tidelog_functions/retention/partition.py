@@ -204,7 +204,7 @@ class PartitionRetention:
             try:
                 check_key(found.key)
             except InvalidObjectKey as error:
-                logger.warning("object left alone", extra={"problem": str(error)})
+                logger.warning("object left alone", extra={"reason": str(error)})
                 continue
             keys.append(found.key)
             if len(keys) == OBJECTS_AT_ONCE:

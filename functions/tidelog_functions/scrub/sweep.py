@@ -213,7 +213,7 @@ class Sweep:
         except TidelogError as error:
             self._report.failed[group.prefix] = error
             problem = f"{type(error).__name__}: {error}"
-            logger.error("scrub failed", extra={"partition": group.prefix, "problem": problem})
+            logger.error("scrub failed", extra={"partition": group.prefix, "reason": problem})
         self._report.resumes_after = group.prefix
 
     async def _compare(self, group: _Group, owner: tuple[Topic, int] | None) -> None:
@@ -282,7 +282,7 @@ class Sweep:
             except CorruptItem as error:
                 # It is written anew: what it told of has just been seen for the first time.
                 logger.warning(
-                    "orphans cannot be read, they are seen anew", extra={"problem": str(error)}
+                    "orphans cannot be read, they are seen anew", extra={"reason": str(error)}
                 )
                 self._orphans[item.id.key] = None
 
@@ -332,7 +332,7 @@ class Sweep:
                 self._report.missing_count += 1
                 _name(self._report.missing, f"{key}: {problem}")
                 logger.error(
-                    "object of a segment is missing", extra={"key": key, "problem": problem}
+                    "object of a segment is missing", extra={"key": key, "reason": problem}
                 )
 
     async def _problem(self, meta: SegmentMeta, key: str) -> str | None:

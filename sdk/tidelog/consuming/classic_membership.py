@@ -293,7 +293,7 @@ class ClassicMembership(Membership):
         logger.info(
             "assigned the group's partitions",
             extra={
-                "group": self._coordinator.group_id,
+                "group_id": self._coordinator.group_id,
                 "generation": self.generation,
                 "members": {member: len(part) for member, part in assignments.items()},
             },

@@ -134,7 +134,7 @@ class Commits:
         except TidelogError as error:
             logger.warning(
                 "automatic commit failed",
-                extra={"group": self._coordinator.group_id, "error": str(error)},
+                extra={"group_id": self._coordinator.group_id, "reason": str(error)},
             )
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:

@@ -230,7 +230,7 @@ class ConsumerMembership(Membership):
             self._interval_s = self._backoff.next_s()
             logger.info(
                 "heartbeat failed, will retry",
-                extra={"group": self._coordinator.group_id, "error": str(error)},
+                extra={"group_id": self._coordinator.group_id, "reason": str(error)},
             )
             return
         self._error = error

@@ -255,7 +255,7 @@ class Fetcher:
         elif code.retriable or code is ErrorCode.unknown_server_error:
             logger.warning(
                 "fetch failed, will retry",
-                extra={"partition": str(state.partition), "error": code.name},
+                extra={"partition": str(state.partition), "reason": code.name},
             )
             self._retry_later(state)
         else:
@@ -308,7 +308,7 @@ class Fetcher:
                 )
                 ends.append(found[state.partition].offset)
         except TidelogError as error:
-            logger.info("cannot say what is there", extra={"error": str(error)})
+            logger.info("cannot say what is there", extra={"reason": str(error)})
             ends = [UNKNOWN, UNKNOWN]
         if state.version == version:
             state.retry_at_s = 0.0
@@ -329,7 +329,7 @@ class Fetcher:
         wait_s = backoff.next_s()
         self._backoffs[node_id] = (backoff, asyncio.get_running_loop().time() + wait_s)
         logger.info(
-            "fetch from node failed, will retry", extra={"node": node_id, "error": str(error)}
+            "fetch from node failed, will retry", extra={"broker_id": node_id, "reason": str(error)}
         )
         self._cluster.invalidate()
 

@@ -64,7 +64,7 @@ class Locator:
                 if failure is None:
                     backoff.reset()
                 elif failure.retriable:
-                    logger.info("no position yet, will retry", extra={"error": str(failure)})
+                    logger.info("no position yet, will retry", extra={"reason": str(failure)})
                     self._cluster.invalidate()
                     await asyncio.sleep(backoff.next_s())
                 else:

@@ -179,7 +179,7 @@ class Membership(ABC):
             except TidelogError as error:
                 logger.info(
                     "heartbeat failed",
-                    extra={"group": self._coordinator.group_id, "error": str(error)},
+                    extra={"group_id": self._coordinator.group_id, "reason": str(error)},
                 )
 
     async def _give_up(self) -> None:
@@ -187,7 +187,7 @@ class Membership(ABC):
         logger.warning(
             "poll was not called within max_poll_interval_ms, leaving the group",
             extra={
-                "group": self._coordinator.group_id,
+                "group_id": self._coordinator.group_id,
                 "max_poll_interval_ms": self._options.max_poll_interval_ms,
             },
         )
@@ -202,7 +202,7 @@ class Membership(ABC):
         except TidelogError as error:
             logger.info(
                 "could not leave the group, it will notice",
-                extra={"group": self._coordinator.group_id, "error": str(error)},
+                extra={"group_id": self._coordinator.group_id, "reason": str(error)},
             )
 
     def _lose(self, code: ErrorCode) -> None:
@@ -229,7 +229,9 @@ class Membership(ABC):
     def _request_rebalance(self, reason: str) -> None:
         """Have the next poll start a rebalance."""
         if not self._is_rebalance_due:
-            logger.info("will rejoin", extra={"group": self._coordinator.group_id, "why": reason})
+            logger.info(
+                "will rejoin", extra={"group_id": self._coordinator.group_id, "reason": reason}
+            )
         self._is_rebalance_due = True
         self._member.notify()
 

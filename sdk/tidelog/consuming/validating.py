@@ -128,7 +128,8 @@ class Validator:
                     self._settle(question)
         except TidelogError as error:
             logger.info(
-                "positions not validated, will retry", extra={"node": node_id, "error": str(error)}
+                "positions not validated, will retry",
+                extra={"broker_id": node_id, "reason": str(error)},
             )
             for question in questions:
                 self._retry_later(question)

@@ -77,7 +77,7 @@ class ProducerIdentity:
             except TidelogError as error:
                 if not error.retriable:
                     raise
-                logger.info("no producer id yet, will retry", extra={"error": str(error)})
+                logger.info("no producer id yet, will retry", extra={"reason": str(error)})
                 await asyncio.sleep(backoff.next_s())
             else:
                 self.producer_id = int(response.producer_id)

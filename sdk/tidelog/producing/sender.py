@@ -449,7 +449,7 @@ class Sender:
         if is_first_open(queue, batch):
             logger.warning(
                 "sequence refused, will start over in a new epoch",
-                extra={"partition": str(queue.partition), "error": code.name},
+                extra={"partition": str(queue.partition), "reason": code.name},
             )
             queue.needs_new_epoch = True
             if code in _STALE_IDENTITY and queue.producer_id == self._identity.producer_id:
@@ -467,7 +467,7 @@ class Sender:
             queue.retry_at_s = now_s + wait_s
             logger.info(
                 "batch was not acknowledged, will retry",
-                extra={"partition": str(queue.partition), "error": str(error)},
+                extra={"partition": str(queue.partition), "reason": str(error)},
             )
         queue.put_back(batch)
 
@@ -484,7 +484,7 @@ class Sender:
             extra={
                 "partition": str(queue.partition),
                 "record_count": count,
-                "error": str(error),
+                "reason": str(error),
             },
         )
         give_up_sequence(queue, batch, count)
@@ -538,7 +538,7 @@ class Sender:
             await self._cluster.connection(node_id)
         except TidelogError as error:
             self._cluster.last_error = error
-            logger.info("node not reached", extra={"node": node_id, "error": str(error)})
+            logger.info("node not reached", extra={"broker_id": node_id, "reason": str(error)})
         finally:
             self._connecting.discard(node_id)
         self.wake()

@@ -144,7 +144,7 @@ class _Handover:
                         )
                     )
                 except TidelogError as error:
-                    logger.warning("record was not taken", extra={"error": str(error)})
+                    logger.warning("record was not taken", extra={"reason": str(error)})
                     delivery.fail(error)
                     self._producer.note_refused(error)
             progress, self._progress = self._progress, asyncio.Event()

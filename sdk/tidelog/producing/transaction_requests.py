@@ -230,7 +230,7 @@ class TransactionRequests:
                             continue
                         logger.info(
                             "coordinator did not do as asked, will retry",
-                            extra={"api": api.name, "error": str(error)},
+                            extra={"api": api.name, "reason": str(error)},
                         )
                         await asyncio.sleep(backoff.next_s())
                     else:

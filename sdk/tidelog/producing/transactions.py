@@ -151,7 +151,7 @@ class Transactions:
             self._fatal = error
         if self._failure is None and self._state in (_State.OPEN, _State.COMMITTING):
             self._failure = error
-            logger.warning("transaction cannot be committed", extra={"error": str(error)})
+            logger.warning("transaction cannot be committed", extra={"reason": str(error)})
             self._drop(self._fatal or self._aborted())
 
     # --- the user's side ---
@@ -313,7 +313,7 @@ class Transactions:
         # The coordinator knows of nothing to abort, or does not answer.
         self._needs_epoch = True
         self._leave(is_certain=isinstance(error, InvalidTxnState))
-        logger.warning("abort was not confirmed", extra={"error": str(error)})
+        logger.warning("abort was not confirmed", extra={"reason": str(error)})
 
     def _add(self, partition: TopicPartition) -> None:
         self._to_add.add(partition)
@@ -349,7 +349,7 @@ class Transactions:
             try:
                 await self.abort()
             except TidelogError as error:
-                logger.warning("open transaction was not aborted", extra={"error": str(error)})
+                logger.warning("open transaction was not aborted", extra={"reason": str(error)})
         await self._stop_adding()
 
 
@@ -421,6 +421,6 @@ class Transaction:
         except ProducerFenced as fenced:
             if isinstance(reason, TransactionAborted):
                 raise fenced from reason  # That is why it was aborted.
-            logger.warning("producer was fenced", extra={"error": str(fenced)})
+            logger.warning("producer was fenced", extra={"reason": str(fenced)})
         except TidelogError as error:
-            logger.warning("abort failed", extra={"error": str(error)})
+            logger.warning("abort failed", extra={"reason": str(error)})

@@ -240,7 +240,7 @@ def _ranges(
     if lost and request.fail_on_data_loss:
         raise DataLost(lost)
     for problem in lost:
-        logger.warning("skipped lost offsets", extra={"problem": problem})
+        logger.warning("skipped lost offsets", extra={"reason": problem})
     return ranges
 
 

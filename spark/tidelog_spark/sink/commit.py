@@ -165,4 +165,4 @@ async def abort_open(
             if is_own(name) and name not in needed:
                 await fence_off(options, name)
     except TidelogError as error:
-        logger.warning("transactions were left to time out", extra={"error": str(error)})
+        logger.warning("transactions were left to time out", extra={"reason": str(error)})
