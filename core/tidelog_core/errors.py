@@ -29,7 +29,7 @@ class TidelogError(Exception):
         return self.code.retriable
 
 
-_LOOK_FIRST = "look whether it has happened before you try again"
+_LOOK_FIRST = "try again; if it was a change, look first whether it was made"
 _START_REPLICAS = (
     "`tidelog topic describe` shows who is in sync: start the other nodes, or lower"
     " min.insync.replicas"

@@ -156,6 +156,8 @@ class ConnectionFailed(TidelogError):
 class PartitionNotKnown(RequestTimedOut):
     """The topic did not come to have the partition within ``max_block_ms``."""
 
+    hint = "`tidelog topic alter` gives a topic more partitions"
+
     def __init__(
         self, topic: str, partition: int, *, partition_count: int, timeout_s: float
     ) -> None:
