@@ -58,7 +58,8 @@ def item_bytes() -> dict[str, int]:
     )
     lease = BrokerLease(broker_id=101, incarnation=identity(1), counter=100_000, version=100_000)
     key = records.partition_key(segment.topic_id, segment.partition)
-    entries = [units.changelog_entry_size_bytes([key] * count) for count in (1, 2)]
+    other = records.partition_key(identity(1), segment.partition)  # of another topic
+    entries = [units.changelog_entry_size_bytes(keys) for keys in ([key], [key, other])]
     return {
         "segment": units.written_size_bytes(records.put(segment)),
         "lease": units.written_size_bytes(records.put(lease)),

@@ -54,7 +54,7 @@ COSTS: Mapping[str, Cost] = {
         logged_commits=1,
     ),
     "take 24 partitions over": Cost(
-        write_units={"partition": 48, "broker-lease": 2, "#cluster": 2, "#changelog": 8},
+        write_units={"partition": 48, "broker-lease": 2, "#cluster": 2, "#changelog": 4},
         transactions=1,
         logged_commits=1,
     ),
@@ -117,6 +117,6 @@ COSTS: Mapping[str, Cost] = {
 ITEM_BYTES: Mapping[str, int] = {
     "segment": 599,
     "lease": 155,
-    "changelog entry of one key": 137,
-    "changelog entry, each further key": 66,
+    "changelog entry of one key": 117,
+    "changelog entry, each further key": 30,
 }

@@ -30,6 +30,7 @@ from bench.day.scenario import (
 )
 from bench.day.table_load import Load
 from bench.day.troubles import Trouble, troubles
+from bench.day.units import transaction_write_units
 
 STEP_S = 10.0
 SEGMENT_GB = TOPIC.segment_bytes / GB
@@ -175,7 +176,10 @@ class _Simulation:
         )
         keys = len(leaders) / max(1, outcome.written)
         one, many = COSTS["take 1 partition over"], COSTS["take 24 partitions over"]
-        units = one.writes + (keys - 1) * (many.writes - one.writes) / 23
+        # The new entry, and the removal of the oldest.
+        entry = 2 * transaction_write_units(math.ceil(table_load.changelog_entry_bytes(keys)))
+        units = one.writes - one.write_units["#changelog"] + entry
+        units += (keys - 1) * (many.write_units["partition"] - one.write_units["partition"]) / 23
         load = Load()
         load.writes["leadership and ISRs"] = outcome.transactions * units
         load.reads["leadership and ISRs"] = outcome.version_reads
@@ -184,10 +188,6 @@ class _Simulation:
         hour.load.add(load)
         hour.logged_commits += outcome.written
         seconds = max(1.0, outcome.last_at_s)
-        entry = (
-            one.write_units["#changelog"]
-            + (keys - 1) * (many.write_units["#changelog"] - one.write_units["#changelog"]) / 23
-        )
         cluster = one.write_units["#cluster"]
         hour.key_writes_peak.raise_to(
             {

@@ -107,6 +107,12 @@ def client_load(scenario: Scenario) -> Load:
     return load
 
 
+def changelog_entry_bytes(keys: float) -> float:
+    """Return the size of the changelog entry of so many keys, each of another topic."""
+    further = ITEM_BYTES["changelog entry, each further key"]
+    return ITEM_BYTES["changelog entry of one key"] + (keys - 1) * further
+
+
 def changes_load(alive: int, commits: float, keys: float) -> Load:
     """Return what logged commits a second make every broker read; each changes so many keys.
 
@@ -117,9 +123,8 @@ def changes_load(alive: int, commits: float, keys: float) -> Load:
         return load
     polls = polls_per_s(alive)
     asking = polls * -math.expm1(-commits / polls)  # of the polls, those that find something new
-    entry: float = ITEM_BYTES["changelog entry of one key"]
-    entry += (keys - 1) * ITEM_BYTES["changelog entry, each further key"]
-    entries = alive * asking * read_units(math.ceil(entry * commits / asking))
+    found_bytes = changelog_entry_bytes(keys) * commits / asking
+    entries = alive * asking * read_units(math.ceil(found_bytes))
     load.reads["changes"] = entries + alive * commits * keys
     load.key_reads["#changelog"] = entries
     return load

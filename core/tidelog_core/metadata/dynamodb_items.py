@@ -9,20 +9,20 @@ One table, partition key ``pk`` (the collection), sort key ``sk`` (the key):
     w            the id of the write that made it what it is
 
     #cluster   / version             n: the cluster version
-    #changelog / <version, 20 digits>  keys: JSON list of [collection, key]; w: the commit's id
+    #changelog / <version, 20 digits>  keys: see ``changelog_entry``; w: the commit's id
 
 Collections of the store's users never start with ``#``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.changelog_entry import decode_keys, encode_keys
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
@@ -93,8 +93,8 @@ def parse_item(attributes: Attributes) -> StoredItem:
 def parse_changelog(attributes: Attributes) -> tuple[ItemKey, ...]:
     """Return the item keys of one version. Raises ``CorruptItem``."""
     try:
-        return tuple(ItemKey(*pair) for pair in json.loads(attributes["keys"]["S"]))
-    except (KeyError, TypeError, ValueError) as error:
+        return decode_keys(attributes["keys"]["S"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         key = (attributes["pk"]["S"], attributes["sk"]["S"])
         raise CorruptItem(key, f"attributes: {error!r}") from error
 
@@ -225,7 +225,7 @@ def logging_actions(
     }
     entry = {
         **key_of(changelog_key(version)),
-        "keys": {"S": json.dumps([[key.collection, key.key] for key in keys])},
+        "keys": {"S": encode_keys(keys)},
         "w": {"S": write_id},
     }
     actions: list[dict[str, Any]] = [
