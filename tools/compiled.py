@@ -48,7 +48,7 @@ MODULES = (
             *("owed_reply", "replica", "replicas"),
         )
     ),
-    *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "wire")),
+    *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "followed", "wire")),
     *(
         f"{_NODE}/handlers/{name}.py"
         for name in (

@@ -32,7 +32,7 @@ from tidelog_node.data_disk import DataDisk, DiskWatch
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.flushing import Flusher
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.follower.fetcher import FollowerFetchers
+from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.produce import ProduceHandler

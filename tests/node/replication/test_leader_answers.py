@@ -11,7 +11,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_node.follower import fetcher
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.follower.fetcher import FollowerFetchers
+from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache

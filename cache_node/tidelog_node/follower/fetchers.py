@@ -1,0 +1,104 @@
+"""A fetcher for each leader that this node follows: who gets which partition, and what all need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Broker
+
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.follower.fetcher import LeaderFetcher
+from tidelog_node.follower.wire import FollowerLimits
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
+
+
+class FollowerFetchers:
+    """Every leader's fetcher. For the node's event loop."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        view: ClusterView,
+        broker_id: int,
+        incarnation: UUID,
+        node_config: Callable[[], NodeConfig],
+        catch_up: CatchUp,
+    ) -> None:
+        self._replicas = replicas
+        self._view = view
+        self._broker_id = broker_id
+        self._incarnation = incarnation
+        self.node_config = node_config
+        self.catch_up = catch_up
+        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._limits: tuple[Broker, NodeConfig, FollowerLimits] | None = None  # made of the two
+
+    def start(self) -> None:
+        """Begin to follow what the image says. This node is registered."""
+        self._replicas.on_following = self._assign
+        self._replicas.on_trouble.append(self._on_trouble)
+        self._replicas.on_exchanged.append(self._on_exchanged)
+        for replica in self._replicas.replicas():
+            self._assign(replica)
+
+    async def close(self) -> None:
+        """Follow nobody any more."""
+        self._replicas.on_following = lambda _: None
+        self._replicas.on_trouble.remove(self._on_trouble)
+        self._replicas.on_exchanged.remove(self._on_exchanged)
+        await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
+
+    def endpoint(self, leader_id: int) -> tuple[str, int] | None:
+        """Return where the leader listens, ``None`` where it is not registered."""
+        broker = self._view.image.brokers.get(leader_id)
+        return None if broker is None else (broker.host, broker.port)
+
+    def limits(self) -> FollowerLimits | None:
+        """Return who fetches how much; ``None`` while this process is not the registered one."""
+        own = self._view.image.brokers.get(self._broker_id)
+        if own is None or own.incarnation != self._incarnation:
+            return None
+        config = self.node_config()
+        made = self._limits
+        if made is None or made[0] is not own or made[1] is not config:
+            limits = FollowerLimits(
+                replica_id=self._broker_id,
+                replica_epoch=own.version,
+                max_wait_ms=config.replica_fetch_wait_max_ms,
+                max_bytes=config.replica_fetch_response_max_bytes,
+                partition_max_bytes=config.replica_fetch_max_bytes,
+            )
+            made = self._limits = (own, config, limits)
+        return made[2]
+
+    def _assign(self, replica: Replica) -> None:
+        role = replica.role
+        follower = None if role is None else role.follower
+        if follower is None or follower.leader_id < 0:
+            return
+        fetcher = self._fetchers.get(follower.leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[follower.leader_id] = LeaderFetcher(
+                follower.leader_id, self, self._broker_id
+            )
+        fetcher.followed.add(replica, follower)
+
+    def _on_trouble(self, replica: Replica) -> None:
+        fetcher = self._fetcher_of(replica)
+        if fetcher is not None:
+            fetcher.followed.on_trouble(replica)
+
+    def _on_exchanged(self, replica: Replica) -> None:
+        fetcher = self._fetcher_of(replica)
+        if fetcher is not None:
+            fetcher.followed.on_exchanged(replica)
+
+    def _fetcher_of(self, replica: Replica) -> LeaderFetcher | None:
+        follower = None if replica.role is None else replica.role.follower
+        return None if follower is None else self._fetchers.get(follower.leader_id)

@@ -1,0 +1,274 @@
+"""The partitions that are followed of one leader: what to ask for now, and what an answer does.
+
+Nothing here may go through all of them. Whatever changes how a partition is to be asked for has it
+looked at before the next fetch (``_to_look_at``): its answer, the end of a wait, a new start,
+trouble with its log, another log in its place, another leader. A log that failed, or that another
+one has replaced, is forgotten at once, and the leader is told of it as of a new one.
+
+``FollowerState`` says what to ask for and what an answer means; this appends and waits. A
+partition in trouble waits by itself, out of the session, and keeps nobody else from going on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from typing import Any
+
+from tidelog_core.errors import StorageError, TidelogError
+from tidelog_core.fetch_session import FetcherSession
+from tidelog_core.log.values import UnexpectedAppendOffset
+from tidelog_core.records.batch import parse_header
+from tidelog_core.replication.follower_state import (
+    Append,
+    AskOffsets,
+    FetchAnswer,
+    FollowerState,
+    Ignore,
+    ReplicaFetch,
+    Truncate,
+)
+
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.follower.wire import FetchedPartition, known_error
+from tidelog_node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+TROUBLE_SECONDS = 5.0  # before a partition with a broken log or answer is tried again
+
+PartitionKey = tuple[bytes, int]
+"""Topic id as the wire has it, which hashes faster than a ``UUID``, and partition."""
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A partition of one fetcher, for as long as its leader epoch lasts."""
+
+    replica: Replica
+    follower: FollowerState
+    key: PartitionKey
+    not_before: float = 0.0  # the loop's time
+    is_begun: bool = False  # the first fetch may go out
+    task: asyncio.Task[None] | None = None  # looks for a new start
+
+
+class FollowedPartitions:
+    """What one fetcher follows. It says in the fetcher's session what is wanted."""
+
+    def __init__(
+        self,
+        session: FetcherSession[PartitionKey, ReplicaFetch],
+        *,
+        broker_id: int,
+        catch_up: CatchUp,
+        backoff_s: Callable[[], float],
+        on_possible: Callable[[], None],
+    ) -> None:
+        """``on_possible`` is called when there is something new to ask for at once."""
+        self._session = session
+        self._broker_id = broker_id
+        self._catch_up = catch_up
+        self._backoff_s = backoff_s
+        self._on_possible = on_possible
+        self._loop = asyncio.get_running_loop()
+        self._partitions: dict[PartitionKey, Followed] = {}
+        self._to_look_at: dict[Followed, None] = {}  # before the next fetch
+        self._waits: list[tuple[float, int, Followed]] = []  # a heap: until when, a number
+        self._wait_count = 0
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._partitions)
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Return what looks for new starts."""
+        return [followed.task for followed in self._partitions.values() if followed.task]
+
+    def add(self, replica: Replica, follower: FollowerState) -> None:
+        """Follow the partition in this leader epoch."""
+        key = (replica.topic_id.bytes, replica.partition.partition)
+        followed = Followed(replica, follower, key)
+        follower.on_stop = partial(self._drop, followed)
+        self._partitions[key] = followed
+        self._to_look_at[followed] = None
+        self._on_possible()
+
+    def on_trouble(self, replica: Replica) -> None:
+        """Ask for a partition whose log is in trouble only after a while."""
+        followed = self._forget(replica)
+        if followed is not None:
+            self._put_off(followed, TROUBLE_SECONDS)
+            self._on_possible()
+
+    def on_exchanged(self, replica: Replica) -> None:
+        """Begin again with a partition whose log is another one."""
+        followed = self._forget(replica)
+        if followed is not None:
+            followed.not_before = 0.0
+            self._to_look_at[followed] = None
+            self._on_possible()
+
+    def _forget(self, replica: Replica) -> Followed | None:
+        """Let the leader begin with the partition as with a new one, if it is followed."""
+        followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
+        if followed is not None:
+            self._session.forget(followed.key)
+        return followed
+
+    def _drop(self, followed: Followed) -> None:
+        """Follow the partition no more, or not in this leader epoch."""
+        if self._partitions.get(followed.key) is followed:
+            del self._partitions[followed.key]
+            self._session.forget(followed.key)
+
+    def _put_off(self, followed: Followed, seconds: float) -> None:
+        """Leave the partition out until then."""
+        followed.not_before = self._loop.time() + seconds
+        self._wait_count += 1
+        heappush(self._waits, (followed.not_before, self._wait_count, followed))
+        self._to_look_at[followed] = None
+
+    # -- what to ask for
+
+    def look_at_all(self) -> None:
+        """Have all of them looked at before the next fetch."""
+        self._to_look_at.update(dict.fromkeys(self._partitions.values()))
+
+    def look(self) -> None:
+        """Bring the session to what can be asked for now, where that may have changed."""
+        now = self._loop.time()
+        waits = self._waits
+        while waits and waits[0][0] <= now:
+            self._to_look_at[heappop(waits)[2]] = None
+        if self._to_look_at:
+            to_look_at, self._to_look_at = self._to_look_at, {}
+            for followed in to_look_at:
+                if self._partitions.get(followed.key) is followed:
+                    self._look_at(followed, now)
+
+    def _look_at(self, followed: Followed, now: float) -> None:
+        fetch = None
+        if followed.task is None and followed.not_before <= now:
+            log = followed.replica.opened_log
+            if log is None or log.is_offline:
+                self._put_off(followed, TROUBLE_SECONDS)
+            elif followed.is_begun or not self._begins_elsewhere(followed):
+                fetch = followed.follower.next_fetch(log)
+        if fetch is None:
+            self._session.forget(followed.key)
+        else:
+            self._session.want(followed.key, fetch)
+
+    def _begins_elsewhere(self, followed: Followed) -> bool:
+        """Start to look for a better beginning where the log is empty and not in sync."""
+        followed.is_begun = True
+        log = followed.replica.log
+        is_empty = log.log_end_offset == log.local_log_start_offset
+        if not is_empty or self._broker_id in followed.follower.partition.isr:
+            return False
+        self._start(followed, self._catch_up.begin(followed.replica, followed.follower))
+        return True
+
+    # -- answers
+
+    def take(self, key: PartitionKey, answer: FetchedPartition) -> None:
+        """Do what the leader's answer for one partition asks for."""
+        followed, fetch = self._partitions.get(key), self._session.told(key)
+        if followed is None or fetch is None:
+            return
+        self._to_look_at[followed] = None
+        try:
+            self._act(followed, fetch, answer)
+        except (TidelogError, OSError) as error:
+            self._put_off(followed, TROUBLE_SECONDS)
+            replica = followed.replica
+            if not (isinstance(error, OSError | StorageError) and replica.note_failure(error)):
+                logger.error(
+                    "replica cannot follow, will retry",
+                    extra={"partition": str(followed.replica.partition), "reason": str(error)},
+                )
+
+    def _act(self, followed: Followed, fetch: ReplicaFetch, answer: FetchedPartition) -> None:
+        replica, follower = followed.replica, followed.follower
+        action = follower.on_answer(
+            fetch,
+            FetchAnswer(
+                known_error(answer.error_code),
+                answer.high_watermark,
+                answer.log_start_offset,
+                answer.diverging,
+            ),
+            replica.log,
+        )
+        match action:
+            case Append():
+                if answer.records is not None:
+                    _append(replica, answer.records)
+                replica.follow_leader(
+                    high_watermark=action.high_watermark,
+                    log_start_offset=action.log_start_offset,
+                )
+            case Truncate():
+                logger.info(
+                    "replica truncated",
+                    extra={
+                        "partition": str(replica.partition),
+                        "from": replica.log.log_end_offset,
+                        "to": action.offset,
+                    },
+                )
+                replica.log.truncate_to(action.offset)
+            case AskOffsets():
+                self._start(followed, self._catch_up.find_start(replica, follower, fetch))
+            case Ignore(must_wait=True):
+                self._put_off(followed, self._backoff_s())
+            case _:
+                pass
+
+    def _start(self, followed: Followed, work: Coroutine[Any, Any, None]) -> None:
+        """Look for a new start; the partition is not fetched meanwhile."""
+        task = self._loop.create_task(work)
+        followed.task = task
+
+        def on_done(done: asyncio.Task[None]) -> None:
+            followed.task = None
+            problem = None if done.cancelled() else done.exception()
+            if problem is None:
+                followed.not_before = 0.0
+                self._to_look_at[followed] = None
+                self._on_possible()
+                return
+            followed.is_begun = False
+            self._put_off(followed, self._backoff_s())
+            logger.warning(
+                "no new start found, will retry",
+                extra={"partition": str(followed.replica.partition), "reason": str(problem)},
+                exc_info=None if isinstance(problem, TidelogError | OSError) else problem,
+            )
+
+        task.add_done_callback(on_done)
+
+
+def _append(replica: Replica, records: memoryview) -> None:
+    """Append what the leader has sent. Raises ``CorruptRecordBatch``, ``StorageError``."""
+    log = replica.log
+    try:
+        replica.append_as_follower(records)
+    except UnexpectedAppendOffset:
+        # The leader's log may start in the middle of a batch; an empty log takes all of it.
+        first = parse_header(records)
+        end_offset = log.log_end_offset
+        is_empty = end_offset == log.local_log_start_offset
+        if not is_empty or not first.base_offset < end_offset < first.next_offset:
+            raise
+        log.truncate_fully_and_start_at(
+            first.base_offset,
+            log_start_offset=log.log_start_offset,
+            leader_epochs=log.leader_epochs,
+        )
+        replica.append_as_follower(records)
