@@ -27,6 +27,7 @@ class PolledPartitions:
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
+        self._ends: dict[str, int] = {}  # of each topic's first partition: all of it is read
 
     def grow(self, cluster: Cluster, count: int) -> None:
         """Create a topic with those that are missing."""
@@ -44,17 +45,18 @@ class PolledPartitions:
         hot = list(self._sizes)[-1]
         produce = frame(*PRODUCE, 1, produce_body(hot, a_batch(RECORD)), tags=b"")
         with cluster.client() as producer, cluster.client() as consumer:
-            at = produced(producer, produce, hot) + 1
+            self._ends[hot] = produced(producer, produce, hot) + 1
+            partition_count = sum(self._sizes.values())
 
             def once() -> None:
-                nonlocal at
-                body = _fetch_body(self._sizes, {hot: at}, first=at % sum(self._sizes.values()))
+                first = self._ends[hot] % partition_count
+                body = _fetch_body(self._sizes, self._ends, first=first)
                 consumer.send(frame(*FETCH, 1, body, tags=b""))
                 produced(producer, produce, hot)
                 answer = consumer.receive()
                 if RECORD not in answer:
                     raise RuntimeError("a long poll was answered without the record")
-                at += 1
+                self._ends[hot] += 1
 
             return repeat(once, count)
 
