@@ -272,7 +272,7 @@ class SessionClient:
 
     def take(self, reply: Any) -> int:
         """Take an answer."""
-        data = b"".join(_bytes_of(segment) for segment in reply)
+        data = reply_bytes(reply)
         schema: Any = load_response_schema(1, self.version)
         response, _ = entity_reader(schema)(memoryview(data), 9)
         self.answered = {}
@@ -307,6 +307,11 @@ class SessionClient:
             offset = parse_header(memoryview(data)[position:]).next_offset
             position += size
         self.wanted[key] = wanted._replace(offset=max(offset, wanted.offset))
+
+
+def reply_bytes(reply: Any) -> bytes:
+    """Return what a connection would send."""
+    return b"".join(_bytes_of(segment) for segment in reply)
 
 
 def _bytes_of(segment: Any) -> bytes:
