@@ -72,7 +72,7 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.fetch_epochs import INITIAL_EPOCH, NO_SESSION, epoch_after
@@ -287,11 +287,20 @@ class FetchSession:
 class FetchSessions:
     """The sessions of one node."""
 
-    def __init__(self, *, slots_max: int, partitions_max: int, session_partitions_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        slots_max: int,
+        partitions_max: int,
+        session_partitions_max: int,
+        draw: Callable[[int], int] = secrets.randbelow,
+    ) -> None:
         """``session_partitions_max`` bounds the partitions of one client's session.
 
         A follower's has all that it follows: it could not name so many in a fetch instead.
+        ``draw`` returns a number below the given one, for ids.
         """
+        self._draw = draw
         self._slots_max = slots_max
         self._partitions_max = partitions_max
         self._session_partitions_max = session_partitions_max
@@ -337,7 +346,7 @@ class FetchSessions:
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
-            session_id = 1 + secrets.randbelow(SESSION_ID_MAX)
+            session_id = 1 + self._draw(SESSION_ID_MAX)
         session = FetchSession(
             session_id,
             replica_id=replica_id,

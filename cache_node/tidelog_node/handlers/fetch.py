@@ -47,7 +47,6 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tiered_reads import TierReader, read_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest, FetchTopic, parse_fetch
-from tidelog_node.wire.fetch_answer import encode_fetch
 
 
 class FetchHandler:
@@ -61,12 +60,18 @@ class FetchHandler:
         tier: TierReader | None = None,
         can_serve: Callable[[], bool] = lambda: True,
         closest: ClosestReplica | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        make_serving: Callable[..., FetchServing] = FetchServing,
     ) -> None:
-        """``can_serve`` says whether this node may answer at this moment."""
-        self._loop = asyncio.get_running_loop()
+        """``can_serve`` says whether this node may answer at this moment.
+
+        ``loop`` is the one that runs unless given: long polls wait in its time. ``make_serving``
+        makes what requests are served with; another one than the node's may answer with values.
+        """
+        self._loop = loop or asyncio.get_running_loop()
         self._replicas = replicas
         self._tier = tier
-        self.serving = FetchServing(
+        self.serving = make_serving(
             replicas=replicas,
             node_config=node_config,
             tier=tier,
@@ -142,7 +147,7 @@ class FetchHandler:
         else:
             session = self._session_of(request, version)
             if not isinstance(session, FetchSession):
-                return encode_fetch(version, correlation_id, (), error_code=session)
+                return serving.refuse(version, correlation_id, session)
             if session.is_ended:  # It had nothing left.
                 served = FullFetch(serving, request, version, correlation_id, opens_session=False)
             else:
@@ -276,7 +281,7 @@ class FetchHandler:
             or reading.must_answer
         ):
             return served.reply(reading)
-        poll = _LongPoll(self._polls, served, reading.size_bytes)
+        poll = _LongPoll(self._loop, self._polls, served, reading.size_bytes)
         if reading.has_more:
             poll.look_soon()
         return poll
@@ -306,10 +311,16 @@ class _LongPoll(OwedReply):
         "_timer",
     )
 
-    def __init__(self, polls: set[_LongPoll], served: ServedFetch, size_bytes: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        polls: set[_LongPoll],
+        served: ServedFetch,
+        size_bytes: int,
+    ) -> None:
         """It is in ``polls`` as long as it waits."""
         super().__init__()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._polls = polls
         polls.add(self)
         self._served = served

@@ -134,6 +134,14 @@ class FetchServing:
             endpoints[leader.leader_id] = leader.endpoint
         return result._replace(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
 
+    def refuse(
+        self, version: int, correlation_id: int, error_code: int, *, session_id: int = NO_SESSION
+    ) -> Reply:
+        """Return the response that has an error and no partitions."""
+        return encode_fetch(
+            version, correlation_id, (), error_code=error_code, session_id=session_id
+        )
+
 
 class ServedFetch:
     """One request that is being served."""
@@ -287,11 +295,10 @@ class SessionFetch(ServedFetch):
         session = self._session
         if session.next_epoch == self._next_epoch:
             return None
-        return encode_fetch(
+        return self.serving.refuse(
             self.version,
             self.correlation_id,
-            (),
-            error_code=ErrorCode.invalid_fetch_session_epoch,
+            ErrorCode.invalid_fetch_session_epoch,
             session_id=session.session_id,
         )
 
