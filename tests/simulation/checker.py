@@ -10,7 +10,9 @@ offset fixed it. Everything else is held against it:
    leader (it may not know yet that an epoch of its own has begun since a replica was taken
    out); at most one broker leads in an epoch;
 4. a leader's high watermark never goes back; consumers read the history and nothing else;
-5. an idempotent producer's records are in the history once and in order.
+5. an idempotent producer's records are in the history once and in order;
+6. the two ends of a fetch session agree on what it has and from where on, and in the end every follower
+   knows of all that is committed.
 
 An unclean election, or the restart of the last ISR member after it lost its disk's tail,
 may lose records: the history is cut to what the new leader has, and 4 is not asked again.
@@ -163,6 +165,14 @@ class Checker:
             high_watermark >= len(self.committed),
             f"broker {broker_id} takes {high_watermark} for settled, {len(self.committed)} was",
         )
+
+    def on_records_unasked(self, wanted: int, base_offset: int) -> None:
+        """A follower's only request is answered with records that it has not asked for."""
+        raise Violation(f"a follower at {wanted} is sent records from {base_offset}")
+
+    def on_forgotten_told(self) -> None:
+        """A follower's only request is answered with a partition that it has let go of."""
+        raise Violation("a follower is told of a partition that it has forgotten")
 
     def on_out_of_order(self, payload: Payload) -> None:
         """An idempotent producer was refused for a gap although it waits for every ack."""

@@ -37,6 +37,8 @@ KINDS = {
     "delete-records": 3,
     "tier": 8,
 }
+# What happens to fetch sessions. Drawn apart from all others, which stay what they are.
+SESSION_KINDS = {"break-log": 3, "evict-sessions": 2}
 # A cascade is several of these in quick succession, on those who matter just then.
 CASCADE_KINDS = {
     "crash": 10,
@@ -82,6 +84,8 @@ class Pattern:
 
     steps: tuple[Step, ...]
     replica_count: int = 3
+    produce_interval_ms: float | None = None  # None: the plan's
+    duplication: float = 0.0
 
 
 _BRIEF, _SHORT, _LONG = (20.0, 60.0), (100.0, 400.0), (1_200.0, 2_400.0)
@@ -116,9 +120,10 @@ PATTERNS: Mapping[str, Pattern] = {
     "loses what it has caught up with": Pattern(
         (
             _OUT_OF_ISR,
-            Step("store-slow", Target.PLACE, (400, 900), (400, 900)),
-            Step("power-loss", Target.FOLLOWER, (20, 400), (5, 30)),
-            Step("crash", Target.LEADER, (30, 250), _LONG),
+            Step("store-unknown", Target.PLACE, (400, 900), (150, 400)),
+            Step("power-loss", Target.FOLLOWER, (20, 200), (5, 30)),
+            Step("cut-link", Target.FOLLOWER, (0, 20), (600, 900)),
+            Step("crash", Target.LEADER, (200, 450), _LONG),
         ),
         replica_count=2,
     ),
@@ -166,6 +171,21 @@ PATTERNS: Mapping[str, Pattern] = {
     ),
 }
 
+SESSION_PATTERNS: Mapping[str, Pattern] = {
+    "comes back with less of its log": Pattern(
+        (
+            Step("break-log", Target.FOLLOWER, (0, 0), (0, 0)),
+            Step("crash", Target.LEADER, (150, 400), _LONG),
+        ),
+        replica_count=2,
+        produce_interval_ms=500.0,
+    ),
+    "hears everything twice": Pattern(
+        (Step("evict-sessions", Target.LEADER, (0, 0), (0, 0)),), duplication=0.5
+    ),
+}
+ALL_PATTERNS = {**PATTERNS, **SESSION_PATTERNS}
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -190,6 +210,8 @@ class Plan:
     min_insync_replicas: int
     is_unclean_allowed: bool
     fetch_count_max: int  # few records a fetch keep followers behind
+    session_slots: int  # of each node; fewer than followers leave some without a session
+    duplication: float  # of messages, also once all else is healed
     produce_interval_ms: float
     lag_time_max_ms: int
     faults: tuple[Fault, ...]
@@ -212,6 +234,15 @@ def draw_plan(seed: int) -> Plan:
     if random.random() < 0.4:
         pattern = random.choice(list(PATTERNS.values()))
         faults += _draw_pattern(random, pattern, broker_count)
+    apart = Random(f"sessions of {seed}")
+    for _ in range(apart.choice((0, 1, 2, 4))):
+        at_ms = apart.random() * FAULTY_MS
+        faults.append(_draw_fault(apart, SESSION_KINDS, broker_count, at_ms))
+    if apart.random() < 0.3:  # also when nothing is written any more that would hide it
+        at_ms = FAULTY_MS + 1_500 + apart.random() * 1_000
+        faults.append(_draw_fault(apart, SESSION_KINDS, broker_count, at_ms))
+    if apart.random() < 0.1:
+        faults += _draw_pattern(apart, apart.choice([*SESSION_PATTERNS.values()]), broker_count)
     return Plan(
         seed=seed,
         broker_count=broker_count,
@@ -219,6 +250,8 @@ def draw_plan(seed: int) -> Plan:
         min_insync_replicas=random.choice((1, 1, 2)),
         is_unclean_allowed=random.random() < 0.1,
         fetch_count_max=random.choice((1, 2, 8)),
+        session_slots=apart.choice((0, 1, 4, 4, 4, 4, 4)),
+        duplication=apart.choice((0.0, 0.0, 0.0, 0.2)),
         produce_interval_ms=random.choice((15.0, 40.0, 100.0)),
         lag_time_max_ms=random.choice((200, 400)),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_ms)),
@@ -227,9 +260,13 @@ def draw_plan(seed: int) -> Plan:
 
 def draw_pattern_plan(seed: int, name: str) -> Plan:
     """Return a plan of a seed in which one pattern and nothing else goes wrong."""
-    random, pattern = Random(seed), PATTERNS[name]
+    random, pattern = Random(seed), ALL_PATTERNS[name]
+    plan = draw_plan(seed)
     return dataclasses.replace(
-        draw_plan(seed),
+        plan,
+        produce_interval_ms=pattern.produce_interval_ms or plan.produce_interval_ms,
+        duplication=pattern.duplication,
+        session_slots=4,
         broker_count=3,
         replica_count=pattern.replica_count,
         min_insync_replicas=1,

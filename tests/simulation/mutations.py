@@ -24,6 +24,16 @@ from tidelog_core.replication.leases import OwnLease, PeerLeases
 
 from tests.simulation.faults import Plan, draw_pattern_plan, draw_plan
 from tests.simulation.node import Machines, Token
+from tests.simulation.session_mutations import (
+    DeafSessions,
+    KeepsSessionsOfEarlierRegistrations,
+    SaysNothingOfAnotherLog,
+    SessionsDeafToChanges,
+    SessionsWithoutForgetting,
+    TakesAnybodysRequest,
+    TakesAnyEpoch,
+    TakesLateAnswers,
+)
 
 
 class TruncatesByHighWatermark(FollowerState):
@@ -202,6 +212,7 @@ class Mutation:
 
     machines: Machines
     pattern: str | None = None
+    first_seed: int = 0  # to look with: later where chance is slow to meet it
 
     def plan(self, seed: int) -> Plan:
         """Return a plan to look for the mistake with."""
@@ -242,8 +253,26 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "anyone takes over": Mutation(Machines(elector=AnyoneTakesOver)),
     "takes over unchecked": Mutation(
-        Machines(elector=TakesOverUnchecked), "renews while it is being replaced"
+        Machines(elector=TakesOverUnchecked), "renews while it is being replaced", 240
     ),
     "goes on after a restart": Mutation(Machines(elector=GoesOnAfterRestart)),
     "stays in the ISR after a power loss": Mutation(Machines(leaves_isr_after_power_loss=False)),
+    "a session vouches for what was told before a registration": Mutation(
+        Machines(handler=KeepsSessionsOfEarlierRegistrations, fetcher=SaysNothingOfAnotherLog),
+        "comes back with less of its log",
+    ),
+    "a session takes any epoch": Mutation(
+        Machines(handler=TakesAnyEpoch), "hears everything twice"
+    ),
+    "a session takes anybody's requests": Mutation(
+        Machines(handler=TakesAnybodysRequest), "hears everything twice"
+    ),
+    "a session does not look at what has news": Mutation(Machines(sessions=DeafSessions)),
+    "a session does not look at what is committed": Mutation(
+        Machines(sessions=SessionsDeafToChanges)
+    ),
+    "a session goes on with what is forgotten": Mutation(
+        Machines(sessions=SessionsWithoutForgetting)
+    ),
+    "takes any answer of a session": Mutation(Machines(fetcher=TakesLateAnswers)),
 }

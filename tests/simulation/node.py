@@ -11,11 +11,14 @@ and keeps its clock and its lease in mind. Its rules:
 - every outcome of a write goes to the state machine that proposed it, and after an unknown
   one the item is read again;
 - records of the partition are taken from any reading, newer versions only.
+
+Fetches are served by the node's own handler (``leading``) and asked for through the fetcher's own
+sessions (``following``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -42,7 +45,6 @@ from tidelog_core.replication.follower_state import (
     Ignore,
     ReplicaFetch,
     Truncate,
-    find_divergence,
 )
 from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
 from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
@@ -52,8 +54,13 @@ from tidelog_core.replication.tier_start import (
     start_before_following,
     start_before_leading,
 )
+from tidelog_node.fetch_sessions import FetchSessions
+from tidelog_node.handlers.fetch import FetchHandler
+from tidelog_node.wire.fetch import FetchRequest
 
 from tests.simulation.checker import Checker
+from tests.simulation.following import FETCH_RETRY_MS, FETCH_TIMEOUT_MS, SimFetcher
+from tests.simulation.leading import FetchedAnswer, FetchSide
 from tests.simulation.sim_log import Entry, OutOfOrder, Payload, SimLog, Tier
 from tests.simulation.store import Outcome, Record, SimStore
 from tests.simulation.world import Handler, Network, World
@@ -65,9 +72,6 @@ HAND_OVER_MS = 300
 RETRY_MS = 60
 TICK_MS = 60.0
 POLL_MS = 110.0
-FETCH_WAIT_MS = 90.0  # a long poll at the leader
-FETCH_TIMEOUT_MS = 250.0
-FETCH_RETRY_MS = 50.0
 READ_COUNT_MAX = 8
 FLUSH_MS = 400.0
 
@@ -98,6 +102,9 @@ class Machines:
     elector: type[LeaderElector] = LeaderElector
     leader: type[LeaderState[Token]] = LeaderState
     follower: type[FollowerState] = FollowerState
+    handler: type[FetchHandler] = FetchHandler
+    sessions: type[FetchSessions] = FetchSessions
+    fetcher: type[SimFetcher] = SimFetcher
     leaves_isr_after_power_loss: bool = True
 
 
@@ -115,6 +122,7 @@ class Setup:
     rules: ReplicationRules
     is_unclean_allowed: bool
     fetch_count_max: int
+    session_slots: int
     random: Random  # for what a power loss leaves
 
 
@@ -138,14 +146,6 @@ class SimPartitionState(PartitionState[Token]):
 
     def _make_follower(self, partition: Partition) -> FollowerState:
         return self._machines.follower(partition, self.broker_id)
-
-
-@dataclass(slots=True)
-class _WaitingFetch:
-    follower: SimNode
-    incarnation: int
-    fetch: ReplicaFetch
-    deadline_ms: float
 
 
 class _LeaseThread:
@@ -195,16 +195,25 @@ class SimNode:
         self.peer_leases = PeerLeases(TIMES)
         self.lease: OwnLease | None = None
         self.brokers: dict[int, Broker] = {}
-        self._replica_epoch = -1
+        self.replica_epoch = -1
         self._partition_busy = False  # a takeover or departure is on its way
         self._renewal_busy = False
         self._poll_busy = False
         self._reading_again = False
-        self._waiting: list[_WaitingFetch] = []
-        self._fetch_from_ms = 0.0
+        self.is_log_broken = False  # offline, and what was not flushed may be lost
+        self._has_registered_again = False  # since the log broke
+        self._fetchers: dict[int, SimFetcher] = {}  # by leader
         self._next_poll_ms = 0.0
         self._next_flush_ms = 0.0
         self._turned_ms = self.now()
+        self.fetches = FetchSide(
+            self,
+            world=self._s.world,
+            random=self._s.random,
+            slots_max=self._s.session_slots,
+            handler=self._s.machines.handler,
+            sessions=self._s.machines.sessions,
+        )
         self._register()
         self._tick(self.incarnation)
         self._tick_of_thread(self.incarnation)
@@ -272,6 +281,11 @@ class SimNode:
         for handler, args in waiting or ():
             handler(*args)
 
+    @property
+    def checker(self) -> Checker:
+        """Who sees everything."""
+        return self._s.checker
+
     def now(self) -> float:
         """Return the time on this broker's clock."""
         return self._s.world.now_ms * self._rate + self._skew_ms
@@ -308,7 +322,7 @@ class SimNode:
             self._s.store.read(self, self._on_start_read, incarnation)
             return
         partition, own = self._take_records(found)
-        if self._replica_epoch < 0:
+        if self.replica_epoch < 0:
             self._register()  # An earlier, unknown write of ours has come in between.
             return
         if self._is_tainted and self._s.machines.leaves_isr_after_power_loss:
@@ -343,7 +357,7 @@ class SimNode:
                 own = record
         registered = self.brokers[self.broker_id]
         if registered.incarnation == self._uuid:
-            self._replica_epoch = registered.version
+            self.replica_epoch = registered.version
         assert partition is not None
         return partition, own
 
@@ -407,14 +421,12 @@ class SimNode:
             return
         if not self._poll_busy and now_ms >= self._next_poll_ms:
             self._poll(now_ms)
-        if now_ms >= self._next_flush_ms:
+        if now_ms >= self._next_flush_ms and not self.is_log_broken:
             self._next_flush_ms = now_ms + FLUSH_MS
             self.log.flushed_offset = self.log.log_end_offset
-        if self._waiting:
-            self._answer_waiting(now_ms)
         if self.may_act():
             self._decide(now_ms)
-        self._maybe_fetch(now_ms)
+        self._fetch(now_ms)
 
     def _poll(self, now_ms: float) -> None:
         self._poll_busy = True
@@ -442,7 +454,7 @@ class SimNode:
         self.lease.on_cluster_read(started_ms)
         if was_fenced and self.may_act() and self.state.leader is not None:
             self.state.leader.resume(now_ms)
-        self._after_change()
+        self.after_change()
 
     def _take_partition(self, partition: Partition) -> None:
         before = self.state.partition
@@ -461,13 +473,13 @@ class SimNode:
         if change is RoleChange.BECAME_LEADER:
             self._begin_to_lead()
         elif change is RoleChange.BECAME_FOLLOWER:
-            self._fetch_from_ms = 0.0
-            self._drop_waiting()
-            if self.is_draining and self.state.follower is not None:
-                self.state.follower.stop()
+            self._begin_to_follow()
         elif change is RoleChange.NO_REPLICA:
-            self._drop_waiting()
             self.log = SimLog(self._s.tier)
+        if change is RoleChange.NONE:
+            self.fetches.replica.tell_waiters()  # Of another ISR, for example.
+        else:
+            self.fetches.replica.wake()
 
     def _reach_tier(self) -> None:
         """Have at least what the tier has before leading."""
@@ -486,13 +498,13 @@ class SimNode:
             self.log,
         )
         self.log.assign_leader_epoch(leader.leader_epoch)
-        self._after_change()
+        self.after_change()
 
     # -- deciding --
 
     def _decide(self, now_ms: float) -> None:
         partition = self.state.partition
-        if partition is None or self._partition_busy:
+        if partition is None or self._partition_busy or self.is_log_broken:
             return
         coordinators = ElectionCoordinators(
             self.brokers, self._is_live, self.peer_leases.is_stepping_down
@@ -578,7 +590,7 @@ class SimNode:
                 change,
                 self.incarnation,
             )
-        self._after_change()
+        self.after_change()
 
     def _on_proposed(
         self,
@@ -601,7 +613,7 @@ class SimNode:
             leader.on_refused(change, now_ms)
         if leader.needs_read:
             self._read_again(None)
-        self._after_change()
+        self.after_change()
 
     def _read_again(self, then: Callable[[], None] | None) -> None:
         if then is None:
@@ -631,7 +643,7 @@ class SimNode:
         self._take_partition(partition)
         if then is not None:
             then()
-        self._after_change()
+        self.after_change()
 
     # -- leading --
 
@@ -640,6 +652,9 @@ class SimNode:
         leader, now_ms = self.state.leader if self.is_ready else None, self.now()
         if leader is None or not self.may_act():
             reply(ErrorCode.not_leader_or_follower)
+            return
+        if self.is_log_broken:
+            reply(ErrorCode.kafka_storage_error)
             return
         try:
             leader.require_appendable(needs_all=is_all)
@@ -660,9 +675,9 @@ class SimNode:
                 self.broker_id, leader.leader_epoch, payload, offset, is_all=False
             )
             reply(ErrorCode.none)
-        self._after_change()
-        if not is_duplicate and self._waiting:
-            self._answer_waiting(now_ms, has_news=True)
+        self.after_change()
+        if not is_duplicate:
+            self.fetches.on_append()
 
     def on_consume(self, offset: int, reply: Callable[..., None]) -> None:
         """Serve a consumer, also from a follower."""
@@ -690,77 +705,24 @@ class SimNode:
         reply(ErrorCode.none, entries)
 
     def on_fetch(
-        self, follower: SimNode, incarnation: int, fetch: ReplicaFetch, replica_epoch: int
+        self, follower: SimNode, incarnation: int, number: int, request: FetchRequest
     ) -> None:
-        """Serve a follower's fetch; without news it waits."""
-        leader, now_ms = self.state.leader if self.is_ready else None, self.now()
-        if leader is None or leader.leader_epoch != fetch.leader_epoch or not self.may_act():
-            error = ErrorCode.not_leader_or_follower
-            if leader is not None and leader.leader_epoch > fetch.leader_epoch:
-                error = ErrorCode.fenced_leader_epoch
-            self._answer(follower, incarnation, fetch, FetchAnswer(error), [])
+        """Serve a follower's fetch; nobody listens before this node is ready."""
+        if not self.is_ready:
             return
-        diverging = find_divergence(
-            self.log,
-            fetch_offset=fetch.offset,
-            last_fetched_epoch=fetch.last_fetched_epoch,
-        )
-        if diverging is not None:
-            answer = FetchAnswer(diverging=diverging)
-            if diverging[0] < 0:
-                answer = FetchAnswer(ErrorCode.offset_moved_to_tiered_storage)
-            self._answer(follower, incarnation, fetch, answer, [])
-            return
-        try:
-            leader.on_fetch(
-                follower.broker_id,
-                fetch.offset,
-                replica_epoch=replica_epoch,
-                log_start_offset=fetch.log_start_offset,
-                now_ms=now_ms,
+
+        def answer(found: FetchedAnswer) -> None:
+            self._s.network.send(
+                self.broker_id,
+                follower,
+                follower.on_fetched,
+                incarnation,
+                self.broker_id,
+                number,
+                found,
             )
-        except TidelogError as error:
-            self._answer(follower, incarnation, fetch, FetchAnswer(error.code), [])
-            return
-        self._after_change()
-        waiting = _WaitingFetch(follower, incarnation, fetch, now_ms + FETCH_WAIT_MS)
-        self._waiting.append(waiting)
-        if fetch.offset < self.log.log_end_offset:
-            self._answer_waiting(now_ms, has_news=True)
 
-    def _answer_waiting(self, now_ms: float, *, has_news: bool = False) -> None:
-        leader = self.state.leader
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            fetch = one.fetch
-            if leader is None or leader.leader_epoch != fetch.leader_epoch:
-                continue
-            if not has_news and now_ms < one.deadline_ms:
-                self._waiting.append(one)
-                continue
-            if not self.may_act() or fetch.offset < self.log.local_log_start_offset:
-                continue
-            entries = self.log.read(fetch.offset, self.log.log_end_offset, self._s.fetch_count_max)
-            answer = FetchAnswer(
-                high_watermark=self.log.high_watermark,
-                log_start_offset=self.log.log_start_offset,
-            )
-            self._answer(one.follower, one.incarnation, fetch, answer, entries)
-
-    def _drop_waiting(self) -> None:
-        self._waiting.clear()
-
-    def _answer(
-        self,
-        follower: SimNode,
-        incarnation: int,
-        fetch: ReplicaFetch,
-        answer: FetchAnswer,
-        entries: list[Entry],
-    ) -> None:
-        self._s.network.send(
-            self.broker_id, follower, follower.on_fetched, incarnation, fetch, answer, entries
-        )
+        self.fetches.serve(request, answer)
 
     def on_offsets(self, follower: SimNode, incarnation: int, fetch: ReplicaFetch) -> None:
         """Say where the log starts and ends, as ListOffsets does."""
@@ -777,7 +739,7 @@ class SimNode:
             (log.log_start_offset, log.local_log_start_offset, log.log_end_offset),
         )
 
-    def _after_change(self) -> None:
+    def after_change(self) -> None:
         """Carry over what the leader's state decided: high watermark and acks."""
         leader = self.state.leader
         if leader is not None:
@@ -786,6 +748,7 @@ class SimNode:
                 self._s.checker.on_high_watermark_regressed(f"{before}→{leader.high_watermark}")
             if self.log.advance_high_watermark(leader.high_watermark):
                 self._s.checker.on_high_watermark(self.log, before, is_leader=True)
+                self.fetches.replica.wake_readers(1)
             if not leader.is_deposed and not self.may_act():
                 return
         for ack in self.state.take_released():
@@ -811,39 +774,60 @@ class SimNode:
 
     # -- following --
 
-    def _maybe_fetch(self, now_ms: float) -> None:
+    def _begin_to_follow(self) -> None:
         follower = self.state.follower
-        if follower is None or now_ms < self._fetch_from_ms or not self.is_ready:
-            return
+        assert follower is not None
+        leader_id = follower.leader_id
+        if leader_id >= 0:
+            if leader_id not in self._fetchers:
+                self._fetchers[leader_id] = self._s.machines.fetcher(
+                    self, leader_id, fetch_count_max=self._s.fetch_count_max
+                )
+            self._fetchers[leader_id].follow(follower)
+        if self.is_draining:
+            follower.stop()
+
+    def _fetch(self, now_ms: float) -> None:
+        for fetcher in tuple(self._fetchers.values()):
+            fetcher.step(now_ms)
+
+    def next_fetch(self, follower: FollowerState) -> ReplicaFetch | None:
+        """Return what to ask for, ``None`` where nothing can be."""
+        if self.is_log_broken:
+            return None
         fetch = follower.next_fetch(self.log)
         if fetch is None:
-            return
+            return None
         is_in_sync = self.broker_id in follower.partition.isr
         start = start_before_following(self.log, self._s.tier.end, is_in_sync=is_in_sync)
-        if start is not None:
-            self.log.start_anew(start.offset, start.log_start_offset)
-            return
-        self._fetch_from_ms = now_ms + FETCH_TIMEOUT_MS
-        leader = self.peers[fetch.leader_id]
+        if start is None:
+            return fetch
+        self.log.start_anew(start.offset, start.log_start_offset)
+        return follower.next_fetch(self.log)
+
+    def send_fetch(self, leader_id: int, number: int, request: FetchRequest) -> None:
+        """Send a fetch to its leader."""
+        leader = self.peers[leader_id]
         self._s.network.send(
-            self.broker_id,
-            leader,
-            leader.on_fetch,
-            self,
-            self.incarnation,
-            fetch,
-            self._replica_epoch,
+            self.broker_id, leader, leader.on_fetch, self, self.incarnation, number, request
         )
 
     def on_fetched(
-        self, incarnation: int, fetch: ReplicaFetch, answer: FetchAnswer, entries: list[Entry]
+        self, incarnation: int, leader_id: int, number: int, answer: FetchedAnswer
     ) -> None:
         """Take the answer to a fetch, the first time or once more."""
-        follower = self.state.follower
-        if incarnation != self.incarnation or follower is None:
-            return
+        if incarnation == self.incarnation:
+            self._fetchers[leader_id].on_answer(number, answer)
+
+    def take_fetched(
+        self,
+        follower: FollowerState,
+        fetch: ReplicaFetch,
+        answer: FetchAnswer,
+        entries: Sequence[Entry],
+    ) -> float:
+        """Do what the partition's answer asks for; return how long to ask for nothing, in ms."""
         action = follower.on_answer(fetch, answer, self.log)
-        now_ms = self.now()
         match action:
             case Append():
                 self.log.append_as_follower(entries)
@@ -854,17 +838,14 @@ class SimNode:
             case AskOffsets():
                 leader = self.peers[fetch.leader_id]
                 self._s.network.send(
-                    self.broker_id, leader, leader.on_offsets, self, incarnation, fetch
+                    self.broker_id, leader, leader.on_offsets, self, self.incarnation, fetch
                 )
-                return
+                return FETCH_TIMEOUT_MS
             case Ignore():
-                if action.must_wait:
-                    self._fetch_from_ms = now_ms + FETCH_RETRY_MS
-                return
+                return FETCH_RETRY_MS if action.must_wait else 0.0
             case StartAnew():
                 raise AssertionError("not an answer to a fetch")
-        self._fetch_from_ms = 0.0
-        self._maybe_fetch(now_ms)
+        return 0.0
 
     def on_leader_offsets(
         self, incarnation: int, fetch: ReplicaFetch, offsets: tuple[int, int, int]
@@ -884,15 +865,74 @@ class SimNode:
         )
         if isinstance(action, StartAnew):
             self.log.start_anew(action.offset, action.log_start_offset)
-            self._fetch_from_ms = 0.0
         elif isinstance(action, Truncate):
             self.log.truncate_to(action.offset)
-            self._fetch_from_ms = 0.0
+        else:
+            return
+        self._fetchers[fetch.leader_id].resume()
 
     def _take_high_watermark(self, offset: int) -> None:
         before = self.log.high_watermark
         if self.log.advance_high_watermark(offset):
             self._s.checker.on_high_watermark(self.log, before, is_leader=False)
+
+    # -- a log that breaks --
+
+    def break_log(self) -> None:
+        """Let the disk fail under a follower's log, and come back with a part of it.
+
+        As the node's ``LogReopener``: the replica leaves the ISR; then the node registers again,
+        and a reading begun after that shows whether anyone has taken it in again before.
+        """
+        follows = self.is_up and self.is_ready and self.state.follower is not None
+        if follows and not self.is_log_broken:
+            self.is_log_broken, self._has_registered_again = True, False
+            for fetcher in self._fetchers.values():
+                fetcher.on_trouble()
+            self._s.store.read(self, self._on_broken_read, self.incarnation)
+
+    def _on_broken_read(self, outcome: Outcome, found: list[Record], incarnation: int) -> None:
+        if incarnation != self.incarnation:
+            return
+        if outcome != "ok":
+            self._s.store.read(self, self._on_broken_read, incarnation)
+            return
+        partition, _ = self._take_records(found)
+        self._take_partition(partition)
+        change = leave_isr(partition, self.broker_id)
+        if change is not None:
+            self._has_registered_again = False
+            self._s.store.commit(
+                self, [change.after], change.checks, self._on_broken_step, incarnation
+            )
+        elif self.broker_id in partition.isr:
+            self._end_trouble()  # Nobody else has its records: it must not come back with fewer.
+        elif not self._has_registered_again:
+            known = self.brokers[self.broker_id]
+            self._s.store.commit(self, [known], (), self._on_registered_again, incarnation)
+        else:
+            low, high = self.log.flushed_offset, self.log.log_end_offset
+            self.log.reopen(end_offset=self._s.random.randint(min(low, high), high))
+            self._end_trouble()
+
+    def _on_broken_step(self, _: Outcome, __: None, incarnation: int) -> None:
+        if incarnation == self.incarnation:
+            self._s.store.read(self, self._on_broken_read, incarnation)
+
+    def _on_registered_again(self, outcome: Outcome, _: None, incarnation: int) -> None:
+        if incarnation == self.incarnation:
+            self._has_registered_again = outcome == "ok"
+            self._s.store.read(self, self._on_broken_read, incarnation)
+
+    def _end_trouble(self) -> None:
+        self.is_log_broken = False
+        for fetcher in self._fetchers.values():
+            fetcher.on_exchanged()
+
+    def evict_sessions(self) -> None:
+        """End some of the sessions that followers have here."""
+        if self.is_up:
+            self.fetches.evict()
 
     # -- draining --
 

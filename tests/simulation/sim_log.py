@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidelog_core.log.leader_epochs import LeaderEpochs
@@ -81,7 +82,7 @@ class SimLog:
         self._append((epoch, payload))
         return offset, False
 
-    def append_as_follower(self, entries: list[Entry]) -> None:
+    def append_as_follower(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self._append(entry)
 

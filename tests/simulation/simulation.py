@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from random import Random
-from uuid import UUID
 
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Partition
@@ -20,6 +19,7 @@ from tidelog_core.replication.reassignment import (
 from tests.simulation.checker import Checker, Violation
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.faults import FAULTY_MS, Fault, Plan, Target, draw_plan
+from tests.simulation.leading import TOPIC_ID
 from tests.simulation.node import (
     HAND_OVER_MS,
     RETRY_MS,
@@ -32,7 +32,6 @@ from tests.simulation.sim_log import SimLog, Tier
 from tests.simulation.store import SimStore
 from tests.simulation.world import CLIENT, Network, World
 
-TOPIC_ID = UUID(int=7)
 HEAL_MS = FAULTY_MS + 600.0
 # A lease (900), the restart, the readings and every step-in delay, twice over: a fault may
 # have left the last second of trouble for the first takeover to fail in.
@@ -63,6 +62,7 @@ class Simulation:
         randoms = [Random(plan.seed * 16 + part) for part in range(6)]
         self.world = World()
         self.network = Network(self.world, randoms[0])
+        self.network.duplication = plan.duplication
         self.store = SimStore(self.world, randoms[1])
         replicas = tuple(range(plan.broker_count))[: plan.replica_count]
         partition = Partition(
@@ -96,6 +96,7 @@ class Simulation:
             ),
             is_unclean_allowed=plan.is_unclean_allowed,
             fetch_count_max=plan.fetch_count_max,
+            session_slots=plan.session_slots,
             random=randoms[2],
         )
         self.nodes = [
@@ -169,6 +170,8 @@ class Simulation:
 
     def _is_quiet(self) -> bool:
         """Whether all replicas are in sync and equal, nobody moves and nobody waits."""
+        if any(fault.at_ms > self.world.now_ms for fault in self._plan.faults):
+            return False
         stored = self.store.partition(self.key)
         if set(stored.isr) != set(stored.replicas) or is_reassigning(stored):
             return False
@@ -268,6 +271,10 @@ class Simulation:
             case "tier":
                 for node in self.nodes:
                     node.tier(evicts=fault.amount < 0.6)
+            case "break-log":
+                self.nodes[place].break_log()
+            case "evict-sessions":
+                self.nodes[place].evict_sessions()
             case unknown:
                 raise AssertionError(f"no such fault: {unknown}")
 
@@ -321,6 +328,7 @@ class Simulation:
 
     def _heal(self) -> None:
         self.network.heal()
+        self.network.duplication = self._plan.duplication
         self.store.heal()
         for node in self.nodes:
             node.resume()
@@ -351,6 +359,9 @@ def run_plan(plan: Plan, machines: Machines | None = None) -> RunReport:
         return Simulation(plan, machines).run()
     except Violation as problem:
         raise Violation(f"seed {plan.seed}: {problem}") from problem
+    except Exception as problem:
+        problem.add_note(f"seed {plan.seed}")
+        raise
 
 
 def shrink(plan: Plan, machines: Machines | None = None) -> Plan:

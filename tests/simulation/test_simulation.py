@@ -10,19 +10,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections import Counter
 from itertools import pairwise
 
 import pytest
+from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.records import Partition
 
 from tests.simulation.checker import Violation
-from tests.simulation.faults import PATTERNS, Fault, Target, draw_pattern_plan, draw_plan
+from tests.simulation.faults import ALL_PATTERNS, Fault, Target, draw_pattern_plan, draw_plan
+from tests.simulation.following import SimFetcher
+from tests.simulation.leading import FetchedAnswer
 from tests.simulation.mutations import MUTATIONS, Mutation
-from tests.simulation.node import TIMES
+from tests.simulation.node import TIMES, Machines
 from tests.simulation.simulation import Simulation, run_plan, run_seed, shrink
 
-SCHEDULES = 500
-PATTERN_SCHEDULES = 25
+SCHEDULES = 200
+PATTERN_SCHEDULES = 12
 MUTATION_SEEDS_MAX = 600
 
 _only = os.environ.get("SIMULATION_SEED")
@@ -34,7 +38,7 @@ def test_no_schedule_breaks_a_promise() -> None:
         run_seed(seed)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", ALL_PATTERNS)
 def test_no_timing_of_a_pattern_breaks_a_promise(name: str) -> None:
     for seed in range(PATTERN_SCHEDULES):
         run_plan(draw_pattern_plan(seed, name))
@@ -55,7 +59,7 @@ def test_ten_thousand_schedules_break_no_promise() -> None:
         f" {sum(report.epochs for report in reports) / count:.1f} elections each,"
         f" accepting again after {max(report.recovery_ms for report in reports):.0f} ms at most"
     )
-    for name in PATTERNS:
+    for name in ALL_PATTERNS:
         for seed in range(base, base + count // 20):
             run_plan(draw_pattern_plan(seed, name))
 
@@ -63,7 +67,7 @@ def test_ten_thousand_schedules_break_no_promise() -> None:
 @pytest.mark.parametrize(("name", "mutation"), MUTATIONS.items(), ids=list(MUTATIONS))
 def test_a_mistake_is_found(name: str, mutation: Mutation) -> None:
     """The simulation is worth what it catches: each rule, left out, must show."""
-    for seed in range(MUTATION_SEEDS_MAX):
+    for seed in range(mutation.first_seed, mutation.first_seed + MUTATION_SEEDS_MAX):
         try:
             run_plan(mutation.plan(seed), mutation.machines)
         except Violation:
@@ -181,3 +185,23 @@ def test_schedules_meet_every_kind_of_change() -> None:
     assert grown > 50
     assert moved > 3
     assert lossy < 10
+
+
+def test_schedules_meet_what_may_happen_to_fetch_sessions() -> None:
+    """Lost and evicted ones, ids of others, late and doubled requests and answers, and none."""
+    seen: Counter[str] = Counter()
+
+    class Observed(SimFetcher):
+        def on_answer(self, number: int, answer: FetchedAnswer) -> None:
+            seen[answer.error.name] += 1
+            seen["late"] += number not in self._under_way
+            seen["unnamed"] += not answer.results
+            seen["without a session"] += answer.session_id == 0
+            super().on_answer(number, answer)
+
+    for seed in range(30):
+        Simulation(draw_plan(seed), Machines(fetcher=Observed)).run()
+    print(seen)
+    assert seen[ErrorCode.fetch_session_id_not_found.name] > 15
+    assert seen[ErrorCode.invalid_fetch_session_epoch.name] > 30
+    assert min(seen["late"], seen["unnamed"], seen["without a session"]) > 100
