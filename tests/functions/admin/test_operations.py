@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from tidelog.consuming.group_protocol import encode_assignment
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import UnknownTopicOrPartition
 from tidelog_core.metadata.consumer_groups import (
     HASH_OF_NO_TOPICS,
     ConsumerGroupState,
@@ -246,6 +247,7 @@ class TestPartitions:
         answer = api("GET", "/topics/t/partitions/1")
         assert answer.problem == (404, "UNKNOWN_TOPIC_OR_PARTITION")
         assert "no partition 1" in answer.body["detail"]
+        assert answer.body["hint"] == UnknownTopicOrPartition.hint
 
 
 class TestConfigs:
