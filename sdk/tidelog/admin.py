@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ssl as ssl_module
 from collections.abc import Sequence
+from typing import Unpack
 
 from tidelog.administering.every_call import EveryCall
 from tidelog.administering.sync_admin import SyncAdmin
 from tidelog.cluster import Cluster
-from tidelog.options import ClientOptions, check, parse_bootstrap
+from tidelog.options import ClientSettings, check, client_options
 
 
 class Admin(EveryCall):
@@ -25,28 +25,14 @@ class Admin(EveryCall):
         self,
         bootstrap_servers: str | Sequence[str],
         *,
-        client_id: str = "tidelog",
         timeout_ms: int = 60_000,
-        request_timeout_ms: int = 30_000,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 1_000,
-        reconnect_backoff_ms: int = 50,
-        reconnect_backoff_max_ms: int = 1_000,
-        metadata_max_age_ms: int = 300_000,
-        ssl: ssl_module.SSLContext | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> None:
-        """Check the options; nothing is sent before ``start()``. Raises ``InvalidConfig``."""
-        client = ClientOptions(
-            bootstrap=parse_bootstrap(bootstrap_servers),
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            metadata_max_age_ms=metadata_max_age_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            reconnect_backoff_ms=reconnect_backoff_ms,
-            reconnect_backoff_max_ms=reconnect_backoff_max_ms,
-            ssl=ssl,
-        )
+        """Check the options (see ``options``); nothing is sent before ``start()``.
+
+        Raises ``InvalidConfig`` naming every problem.
+        """
+        client = client_options(bootstrap_servers, settings)
         check(client)
         super().__init__(Cluster(client), timeout_ms)
 

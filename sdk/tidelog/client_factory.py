@@ -1,31 +1,27 @@
 """Makes all clients of one program, so that each reaches the cluster in the same way.
 
 The command line and Spark make theirs here. What says how a connection is made, such as TLS, is
-a field of the factory: who makes a client does not have to hand it on.
+told the factory: who makes a client does not have to hand it on.
 """
 
 from __future__ import annotations
 
-import ssl as ssl_module
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from tidelog.cluster import Cluster
-from tidelog.options import ClientOptions, check, parse_bootstrap
+from tidelog.options import ClientSettings, check, client_options
 
 P = ParamSpec("P")
 C = TypeVar("C")
 
 
-@dataclass(frozen=True, slots=True)
 class ClientFactory:
-    """Where the cluster is, how it is reached, and the name that the program goes by."""
+    """Where the cluster is, and how all clients of a program talk to it."""
 
-    bootstrap_servers: str
-    client_id: str
-    request_timeout_ms: int = 30_000
-    ssl: ssl_module.SSLContext | None = None  # None: plain TCP
+    def __init__(self, bootstrap_servers: str, **settings: Unpack[ClientSettings]) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._settings = settings
 
     def make(
         self, client: Callable[Concatenate[str, P], C], *args: P.args, **options: P.kwargs
@@ -34,24 +30,13 @@ class ClientFactory:
 
         Raises ``InvalidConfig``.
         """
-        shared = {
-            "client_id": self.client_id,
-            "request_timeout_ms": self.request_timeout_ms,
-            "ssl": self.ssl,
-        }
-        return client(self.bootstrap_servers, *args, **{**shared, **options})  # type: ignore[arg-type]
+        return client(self._bootstrap_servers, *args, **{**self._settings, **options})  # type: ignore[arg-type]
 
-    def cluster(self, *, metadata_max_age_ms: int = 300_000) -> Cluster:
+    def cluster(self, **settings: Unpack[ClientSettings]) -> Cluster:
         """Return what the clients are built on, not started, for requests of one's own.
 
         Raises ``InvalidConfig``.
         """
-        options = ClientOptions(
-            bootstrap=parse_bootstrap(self.bootstrap_servers),
-            client_id=self.client_id,
-            request_timeout_ms=self.request_timeout_ms,
-            metadata_max_age_ms=metadata_max_age_ms,
-            ssl=self.ssl,
-        )
+        options = client_options(self._bootstrap_servers, {**self._settings, **settings})
         check(options)
         return Cluster(options)

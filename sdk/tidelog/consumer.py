@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ssl as ssl_module
 from collections.abc import Iterable, Sequence
+from typing import Unpack
 
 from tidelog.cluster import Cluster
 from tidelog.consuming.reader import RecordReader
@@ -13,13 +13,13 @@ from tidelog.options import (
     DEFAULT_HEARTBEAT_INTERVAL_MS,
     DEFAULT_SESSION_TIMEOUT_MS,
     AssignorName,
-    ClientOptions,
+    ClientSettings,
     ConsumerOptions,
     GroupProtocol,
     IsolationLevel,
     ResetPolicy,
     check,
-    parse_bootstrap,
+    client_options,
 )
 
 
@@ -47,7 +47,6 @@ class Consumer(RecordReader):
         topics: str | Iterable[str] | None = None,
         group_id: str | None = None,
         group_instance_id: str | None = None,
-        client_id: str = "tidelog",
         group_protocol: GroupProtocol = "classic",
         group_remote_assignor: str | None = None,
         assignors: AssignorName | Sequence[AssignorName] = DEFAULT_ASSIGNOR,
@@ -67,30 +66,14 @@ class Consumer(RecordReader):
         allow_auto_create_topics: bool = False,
         check_crcs: bool = True,
         rack: str | None = None,
-        request_timeout_ms: int = 30_000,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 1_000,
-        reconnect_backoff_ms: int = 50,
-        reconnect_backoff_max_ms: int = 1_000,
-        metadata_max_age_ms: int = 300_000,
-        ssl: ssl_module.SSLContext | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         """Check the options (see ``options``); nothing is sent before ``start()``.
 
         ``topics`` is the same as ``subscribe(topics)``. Raises ``InvalidConfig`` naming
         every problem.
         """
-        client = ClientOptions(
-            bootstrap=parse_bootstrap(bootstrap_servers),
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            metadata_max_age_ms=metadata_max_age_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            reconnect_backoff_ms=reconnect_backoff_ms,
-            reconnect_backoff_max_ms=reconnect_backoff_max_ms,
-            ssl=ssl,
-        )
+        client = client_options(bootstrap_servers, settings)
         options = ConsumerOptions(
             group_id=group_id,
             group_instance_id=group_instance_id,

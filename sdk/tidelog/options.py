@@ -1,7 +1,7 @@
 """What a client can be told, checked once with all problems reported together.
 
-The defaults stand in the signatures of ``Producer``, ``Consumer`` and ``Admin``; here
-is what each option means and which values it takes.
+What each option means and which values it takes. The defaults of what every client can be
+told are here, the others in the signatures of ``Producer``, ``Consumer`` and ``Admin``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl as ssl_module
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from tidelog_core.records.batch import CompressionType
 
@@ -37,12 +37,25 @@ IN_FLIGHT_MAX_IDEMPOTENT = 5  # How many batches a partition's leader remembers 
 DEFAULT_PORT = 9092
 
 
+class ClientSettings(TypedDict, total=False):
+    """What every client can be told of how to talk to a cluster: see ``ClientOptions``."""
+
+    client_id: str
+    request_timeout_ms: int
+    metadata_max_age_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    ssl: ssl_module.SSLContext | None
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """What every client needs to find and talk to a cluster."""
 
     bootstrap: tuple[Address, ...]
-    client_id: str
+    client_id: str = "tidelog"
     request_timeout_ms: int = 30_000  # an answer must come within
     metadata_max_age_ms: int = 300_000  # leaders and partition counts are looked up again after
     retry_backoff_ms: int = 100  # first wait before a failed request is tried again
@@ -191,6 +204,13 @@ class ConsumerOptions:
                 if getattr(self, name) != default
             ]
         return found
+
+
+def client_options(
+    bootstrap_servers: str | Sequence[str], settings: ClientSettings
+) -> ClientOptions:
+    """Return the options, not checked. Raises ``InvalidConfig`` for the servers."""
+    return ClientOptions(parse_bootstrap(bootstrap_servers), **settings)
 
 
 def check(*options: ClientOptions | ProducerOptions | ConsumerOptions) -> None:

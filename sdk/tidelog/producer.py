@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ssl as ssl_module
 from collections.abc import Sequence
+from typing import Unpack
 
 from tidelog.cluster import Cluster
 from tidelog.options import (
-    ClientOptions,
+    ClientSettings,
     CompressionName,
     Partitioner,
     PartitionerName,
     ProducerOptions,
     check,
+    client_options,
     parse_acks,
-    parse_bootstrap,
     parse_compression,
 )
 from tidelog.partitioners import partitioner_factory
@@ -34,7 +34,6 @@ class Producer(RecordWriter):
         self,
         bootstrap_servers: str | Sequence[str],
         *,
-        client_id: str = "tidelog",
         acks: int | str = "all",
         enable_idempotence: bool | None = None,
         compression: CompressionName = "none",
@@ -50,13 +49,7 @@ class Producer(RecordWriter):
         transaction_timeout_ms: int = 60_000,
         retries: int = 2**31 - 1,
         delivery_timeout_ms: int = 120_000,
-        request_timeout_ms: int = 30_000,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 1_000,
-        reconnect_backoff_ms: int = 50,
-        reconnect_backoff_max_ms: int = 1_000,
-        metadata_max_age_ms: int = 300_000,
-        ssl: ssl_module.SSLContext | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> None:
         """Check the options (see ``options``); nothing is sent before ``start()``.
 
@@ -68,17 +61,7 @@ class Producer(RecordWriter):
         acks_number = parse_acks(acks)
         if enable_idempotence is None:
             enable_idempotence = acks_number == -1 and retries > 0 and max_in_flight <= 5
-        client = ClientOptions(
-            bootstrap=parse_bootstrap(bootstrap_servers),
-            client_id=client_id,
-            request_timeout_ms=request_timeout_ms,
-            metadata_max_age_ms=metadata_max_age_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            reconnect_backoff_ms=reconnect_backoff_ms,
-            reconnect_backoff_max_ms=reconnect_backoff_max_ms,
-            ssl=ssl,
-        )
+        client = client_options(bootstrap_servers, settings)
         options = ProducerOptions(
             acks=acks_number,
             is_idempotent=enable_idempotence,
@@ -92,9 +75,9 @@ class Producer(RecordWriter):
             max_in_flight=max_in_flight,
             retries=retries,
             delivery_timeout_ms=delivery_timeout_ms,
-            request_timeout_ms=request_timeout_ms,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
+            request_timeout_ms=client.request_timeout_ms,
+            retry_backoff_ms=client.retry_backoff_ms,
+            retry_backoff_max_ms=client.retry_backoff_max_ms,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
         )

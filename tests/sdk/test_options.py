@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from tidelog import Admin, Consumer, Producer
 from tidelog.errors import InvalidConfig, InvalidRequest
-from tidelog.options import parse_bootstrap
+from tidelog.options import ClientOptions, ClientSettings, parse_bootstrap
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address
 
@@ -80,3 +82,14 @@ def test_waits_double_up_to_the_longest_and_start_over_after_success() -> None:
     assert backoff.next_s() == 0.1
     backoff.failure_count = 10_000
     assert backoff.next_s() == 1.0
+
+
+def test_every_client_can_be_told_each_of_the_options_that_clients_share() -> None:
+    names = {field.name for field in fields(ClientOptions)}
+    assert set(ClientSettings.__annotations__) == names - {"bootstrap"}
+
+
+@pytest.mark.parametrize("client", [Admin, Consumer, Producer])
+def test_an_option_that_is_not_known_is_named(client: type[Admin | Consumer | Producer]) -> None:
+    with pytest.raises(TypeError, match="requst_timeout_ms"):
+        client("localhost:1", requst_timeout_ms=1)
