@@ -102,29 +102,6 @@ __all__ = [
 _NAMES_OF = {
     "tidelog_core.model": ("TopicPartition",),
     "tidelog.admin": ("Admin",),
-    "tidelog.administering.results": (
-        "ClusterDescription",
-        "ConfigEntry",
-        "ConfigSynonym",
-        "CreatedTopic",
-        "GroupDescription",
-        "GroupListing",
-        "GroupMember",
-        "HangingTransaction",
-        "ListedOffset",
-        "LogDir",
-        "LogDirReplica",
-        "NewTopic",
-        "NodeDescription",
-        "OffsetSpec",
-        "PartitionDescription",
-        "ProducerDescription",
-        "PartitionLag",
-        "TopicDescription",
-        "TopicListing",
-        "TransactionDescription",
-        "TransactionListing",
-    ),
     "tidelog.administering.sync_admin": ("SyncAdmin",),
     "tidelog.consumer": ("Consumer",),
     "tidelog.consuming.records": (
@@ -146,7 +123,8 @@ _NAMES_OF = {
     "tidelog.producing.transactions": ("Transaction",),
     "tidelog.producing.sync_producer": ("SyncDelivery", "SyncProducer", "SyncTransaction"),
 }
-_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+_MODULE_OF = dict.fromkeys(__all__, "tidelog.administering.results")  # unless said above
+_MODULE_OF |= {name: module for module, names in _NAMES_OF.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

@@ -16,11 +16,11 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
-    Protocol,
     Self,
     TypeVar,
 )
 
+from tidelog.client import Client
 from tidelog.errors import ClientClosed, InvalidRequest
 
 P = ParamSpec("P")
@@ -74,16 +74,6 @@ class LoopThread:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
             self._loop.close()
-
-
-class Client(Protocol):
-    """What every client can do."""
-
-    async def start(self) -> None:
-        """Connect."""
-
-    async def close(self) -> None:
-        """End."""
 
 
 ClientT = TypeVar("ClientT", bound=Client)

@@ -9,13 +9,14 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from tidelog.client import Client
 from tidelog.cluster import Cluster
 from tidelog.errors import ClientClosed, RequestTimedOut, SeveralFailed, TidelogError, error_for
 
 T = TypeVar("T")
 
 
-class AdminCalls:
+class AdminCalls(Client):
     """What the parts of ``Admin`` share."""
 
     def __init__(self, cluster: Cluster, timeout_ms: int) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tidelog_core.model import TopicPartition
 
+from tidelog.client import Client
 from tidelog.cluster import Cluster
 from tidelog.consuming.classic_membership import ClassicMembership
 from tidelog.consuming.committing import Commits
@@ -33,7 +34,7 @@ from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
 
 
-class RecordReader:
+class RecordReader(Client):
     """A consumer, once its options are checked. Not started: nothing is sent before ``start()``."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
@@ -102,11 +103,6 @@ class RecordReader:
             self._positions.replace(())
             await self._fetcher.close()
             await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        """Start."""
-        await self.start()
-        return self
 
     async def __aexit__(
         self,

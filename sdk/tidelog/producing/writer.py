@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Self
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size_bytes_max
 
+from tidelog.client import Client
 from tidelog.cluster import Cluster
 from tidelog.errors import ClientClosed, InvalidRequest, MessageTooLarge, TidelogError
 from tidelog.metadata import TopicInfo
@@ -39,7 +38,7 @@ class _TopicState:
         self.metadata_version = -1
 
 
-class RecordWriter:
+class RecordWriter(Client):
     """A producer, once its options are checked. Not started: nothing is sent before ``start()``."""
 
     def __init__(
@@ -271,20 +270,6 @@ class RecordWriter:
                 await asyncio.gather(self._sender_task, return_exceptions=True)
             self._accumulator.fail_all(ClientClosed("the producer was closed"))
             await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        """Start."""
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Flush and close."""
-        await self.close()
 
     # --- inside ---
 
