@@ -174,7 +174,7 @@ async def _reset(
                 "before": before,
                 "after": after,
                 "end_offset": ends[partition],
-                "lag": _lag(after, ends[partition]),
+                "lag": max(0, ends[partition] - after),
             }
         )
     if is_executed and moved:
@@ -251,7 +251,3 @@ async def _existing(admin: Admin, partitions: list[TopicPartition]) -> list[Topi
     listed = await admin.list_topics(include_internal=True)
     counts = {topic.name: topic.partition_count for topic in listed}
     return [p for p in partitions if p.partition < counts.get(p.topic, 0)]
-
-
-def _lag(committed: int | None, end: int | None) -> int | None:
-    return None if committed is None or end is None else max(0, end - committed)

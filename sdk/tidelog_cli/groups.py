@@ -8,7 +8,7 @@ import typer
 
 from tidelog_cli.clients import administer
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
-from tidelog_cli.output import print_documents, print_rows, print_table
+from tidelog_cli.output import counted, print_documents, print_rows, print_table
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -193,11 +193,10 @@ def _shared(
 
 
 def _show(document: dict[str, Any]) -> None:
-    members = len(document["members"])
     print(
-        f"group {document['group']}, {document['state']}, {members} "
-        f"member{'s' * (members != 1)}, node {document['coordinator']}, lag {document['lag']}"
-        f"{_seconds(document['lag_seconds'])}"
+        f"group {document['group']}, {document['state']}, "
+        f"{counted(len(document['members']), 'member')}, node {document['coordinator']}, "
+        f"lag {document['lag']}{_seconds(document['lag_seconds'])}"
     )
     columns = SHARE_COLUMNS if document["type"] == SHARE else COLUMNS
     rows = document["partitions"]

@@ -23,7 +23,6 @@ from tidelog_cli.stores import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidelog_core.metadata.image import ClusterImage
     from tidelog_core.rewriting.compact import CompactionReport
     from tidelog_core.rewriting.targets import RewriteTarget
 
@@ -91,40 +90,26 @@ async def targets_of(
     is named and not compacted.
     """
     from tidelog_core.metadata.stored_cluster import select_topics
+    from tidelog_core.rewriting.targets import rewrite_targets
 
     if partitions and len(topics) != 1:
         raise UsageError("--partition goes with one --topic")
     async with opened_metadata(locations.metadata) as (_, image):
-        names = select_topics(image, topics)
-        return [
-            target
-            for name in names
-            for target in _compacted(image, name, locations, partitions, is_named=bool(topics))
-        ]
-
-
-def _compacted(
-    image: ClusterImage,
-    topic: str,
-    locations: StoreLocations,
-    partitions: Sequence[int],
-    *,
-    is_named: bool,
-) -> list[RewriteTarget]:
-    from tidelog_core.rewriting.targets import rewrite_targets
-
-    targets = rewrite_targets(
-        image,
-        topic,
-        metadata=locations.metadata,
-        objects=locations.objects,
-        partitions=partitions,
-    )
-    if targets and "compact" not in targets[0].config.cleanup_policy:
-        if is_named:
-            raise CommandFailed(f"topic {topic!r} is not compacted: see cleanup.policy")
-        return []
-    return targets
+        targets: list[RewriteTarget] = []
+        for name in select_topics(image, topics):
+            found = rewrite_targets(
+                image,
+                name,
+                metadata=locations.metadata,
+                objects=locations.objects,
+                partitions=partitions,
+            )
+            if found and "compact" not in found[0].config.cleanup_policy:
+                if topics:
+                    raise CommandFailed(f"topic {name!r} is not compacted: see cleanup.policy")
+                continue
+            targets += found
+        return targets
 
 
 async def _compact(

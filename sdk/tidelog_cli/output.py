@@ -25,6 +25,11 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number and the noun, which is in the plural unless there is one."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def print_rows(
     rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, is_json: bool
 ) -> None:

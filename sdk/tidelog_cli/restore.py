@@ -12,10 +12,11 @@ import typer
 
 from tidelog_cli.failures import FAILED, UsageError
 from tidelog_cli.options import Json
-from tidelog_cli.output import note, print_json, progress, show_reading
+from tidelog_cli.output import counted, note, print_json, progress, show_reading
 from tidelog_cli.stores import (
     ClusterId,
     DataDir,
+    FromBucket,
     Metadata,
     require_local,
     stores_in,
@@ -27,20 +28,10 @@ if TYPE_CHECKING:
     from tidelog_core.restoration.plan import Restoration, RestoredTopic
     from tidelog_core.restoration.selection import Remark
 
-From = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="URL",
-        help="The bucket: s3://bucket/prefix or file:///path, as the nodes were given it.",
-        show_default=False,
-    ),
-]
-
 
 def restore(
     *,
-    from_: From = None,
+    from_: FromBucket = None,
     metadata: Metadata = None,
     data_dir: DataDir = None,
     brokers: Annotated[
@@ -160,7 +151,7 @@ def _tell(restoration: Restoration, *, is_written: bool) -> None:
         f"cluster {restoration.cluster_id} {'restored' if is_written else 'can be restored'}: "
         f"{len(restoration.topics)} topics, {len(segments)} segments, "
         f"{sum(segment.size_bytes for segment in segments)} bytes; "
-        + (f"{count} problem{'s' * (count != 1)}" if count else "no problems")
+        + (counted(count, "problem") if count else "no problems")
     )
 
 

@@ -50,6 +50,15 @@ Objects = Annotated[
         show_default=False,
     ),
 ]
+FromBucket = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="URL",
+        help="A bucket by itself, without a metadata store: s3://bucket/prefix or file:///path.",
+        show_default=False,
+    ),
+]
 ClusterId = Annotated[
     str | None,
     typer.Option(metavar="ID", help="Which cluster, where the bucket has several."),

@@ -10,7 +10,7 @@ import typer
 from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_settings
-from tidelog_cli.output import print_documents, print_json, print_rows, print_table
+from tidelog_cli.output import counted, print_documents, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -74,9 +74,9 @@ def create(
     if json:
         print_json(created)
     elif created["created"]:
-        print(f"topic {topic} created, {_count(created['partitions'], 'partition')}")
+        print(f"topic {topic} created, {counted(created['partitions'], 'partition')}")
     else:
-        print(f"topic {topic} is there already, {_count(created['partitions'], 'partition')}")
+        print(f"topic {topic} is there already, {counted(created['partitions'], 'partition')}")
 
 
 def list_(
@@ -222,7 +222,3 @@ def _show(document: dict[str, Any]) -> None:
             for row in rows
         ],
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tidelog_cli.failures import FAILED, LEFT_OVER, UsageError
 from tidelog_cli.options import Json, OnlyTopics
-from tidelog_cli.output import note, print_json, progress, show_reading
+from tidelog_cli.output import counted, note, print_json, progress, show_reading
 from tidelog_cli.stores import (
     ClusterId,
     DataDir,
+    FromBucket,
     Metadata,
     Objects,
     locate_stores,
@@ -34,15 +35,7 @@ def verify(
     data_dir: DataDir = None,
     metadata: Metadata = None,
     objects: Objects = None,
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="URL",
-            help="A bucket to check by itself, without a metadata store.",
-            show_default=False,
-        ),
-    ] = None,
+    from_: FromBucket = None,
     cluster_id: ClusterId = None,
     json: Json = False,
 ) -> None:
@@ -105,9 +98,9 @@ async def _check(opening: AbstractAsyncContextManager[Planned], *, is_json: bool
 
 def _summary(findings: Findings) -> str:
     problems, leftovers = len(findings.problems), len(findings.leftovers)
-    outcome = f"{problems} problem{'s' * (problems != 1)}" if problems else "all is well"
+    outcome = counted(problems, "problem") if problems else "all is well"
     if leftovers:
-        outcome += f", {leftovers} object{'s' * (leftovers != 1)} left over"
+        outcome += f", {counted(leftovers, 'object')} left over"
     return f"{findings.segment_count} segments, {findings.size_bytes} bytes checked: {outcome}"
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from tidelog_core.errors import ObjectNotFound
-from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
-from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.location import open_object_store, opened_object_store
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.bookmarks import Bookmark
@@ -87,25 +87,21 @@ def task_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
 @asynccontextmanager
 async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
     """Open what the options name, and close it in the end."""
-    metadata = open_metadata_store(options.metadata)
-    try:
-        objects = open_object_store(options.objects)
-        try:
-            if options.nodes is None:
-                yield Sources(metadata, objects, None)
-                return
-            from tidelog_spark.nodes import Nodes
+    async with (
+        opened_metadata_store(options.metadata) as metadata,
+        opened_object_store(options.objects) as objects,
+    ):
+        if options.nodes is None:
+            yield Sources(metadata, objects, None)
+            return
+        from tidelog_spark.nodes import Nodes
 
-            nodes = Nodes(options.nodes, is_read_committed=options.is_read_committed)
-            await nodes.start()
-            try:
-                yield Sources(metadata, objects, nodes)
-            finally:
-                await nodes.close()
+        nodes = Nodes(options.nodes, is_read_committed=options.is_read_committed)
+        await nodes.start()
+        try:
+            yield Sources(metadata, objects, nodes)
         finally:
-            await objects.close()
-    finally:
-        await metadata.close()
+            await nodes.close()
 
 
 def _beside(call: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -147,7 +147,7 @@ class MetadataPlan:
                     continue
                 is_leftover = is_accounted_for(segment.key, finished)
                 text = LEFTOVER if is_leftover else ORPHAN
-                keys = [key for key in _keys_of(segment) if await self._exists(key)]
+                keys = [key for key in _keys_of(segment) if await _exists(self._objects, key)]
                 problems += [Problem(name, key, text, is_leftover) for key in keys]
         return problems
 
@@ -196,11 +196,7 @@ class MetadataPlan:
         if topic.has_manifest:
             keys = itertools.chain([topic.manifest_key], keys)
         first = next(keys, None)
-        return first is None or not await self._exists(first)
-
-    async def _exists(self, key: str) -> bool:
-        """Whether the object is there still: its deletion may have ended meanwhile."""
-        return await _exists(self._objects, key)
+        return first is None or not await _exists(self._objects, first)
 
 
 class BucketPlan:
@@ -245,6 +241,7 @@ class BucketPlan:
 
 
 async def _exists(objects: ObjectStore, key: str) -> bool:
+    """Whether the object is there still: its deletion may have ended meanwhile."""
     try:
         await objects.head(key)
     except (ObjectNotFound, InvalidObjectKey):

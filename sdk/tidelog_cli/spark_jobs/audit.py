@@ -14,9 +14,9 @@ from tidelog_spark.jobs.producers import EXPIRATION_MS
 
 from tidelog_cli.failures import FAILED, UsageError
 from tidelog_cli.options import Json, OnlyTopics, require_choice
-from tidelog_cli.output import note, print_json, print_table, show_reading
+from tidelog_cli.output import counted, note, print_json, print_table, show_reading
 from tidelog_cli.spark_jobs.command_line import run_job, spark_session
-from tidelog_cli.stores import ClusterId, DataDir, Metadata, Objects, locate_stores
+from tidelog_cli.stores import ClusterId, DataDir, FromBucket, Metadata, Objects, locate_stores
 
 REPORT_FORMATS = ("parquet", "json")
 
@@ -27,15 +27,7 @@ def audit_command(
     data_dir: DataDir = None,
     metadata: Metadata = None,
     objects: Objects = None,
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="URL",
-            help="A bucket to audit by itself, without a metadata store.",
-            show_default=False,
-        ),
-    ] = None,
+    from_: FromBucket = None,
     cluster_id: ClusterId = None,
     compacted: Annotated[
         list[str] | None,
@@ -106,7 +98,7 @@ def _print(report: AuditReport, *, is_json: bool) -> None:
         offset = "" if problem.offset is None else f" at offset {problem.offset}"
         print(f"{where}{problem.object}{offset}: {problem.problem}")
     count = len(report.problems)
-    print(f"{count} problem{'s' * (count != 1)}" if count else "all is well")
+    print(counted(count, "problem") if count else "all is well")
 
 
 if __name__ == "__main__":
