@@ -14,6 +14,7 @@ from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.leadership import advance_log_start, leadership_of
 from tidelog_core.metadata.records import (
     Cluster,
     Partition,
@@ -30,9 +31,10 @@ from tidelog_core.records.batch import Record, decode_batch, iter_headers, parse
 from tidelog_core.restoration.selection import Selection
 from tidelog_core.restoration.survey import list_clusters, survey
 from tidelog_core.rewriting.partition_tier import PartitionTier
-from tidelog_core.tier.index_build import SegmentSource, build_index_file
+from tidelog_core.tier.index_build import BuiltIndex, SegmentSource, build_index_file
 from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import cluster_manifest_key, segment_keys, topic_manifest_key
+from tidelog_core.tier.lifecycle import finish_copy, start_copy
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 from tidelog_core.tier.planning import finished_segments
 from tidelog_core.verification.plan import BucketPlan, MetadataPlan
@@ -116,16 +118,24 @@ class TieredPartition:
 
         ``previous`` is what the leader believes to be the segment before, if that is not so.
         """
-        self.batches += [batch for batch in batches if batch not in self.batches]
-        base, end = parse_header(batches[0]).base_offset, parse_header(batches[-1]).next_offset
-        producers, aborted = producers_of(self.batches)
-        finished = [s for s in await self.finished() if s.base_offset < base]
-        before = previous or (finished[-1] if finished else None)
-        meta = SegmentMeta(
+        finished = await self.finished()
+        meta = self.describe(batches, leader_epoch=leader_epoch)
+        leadership = leadership_of(await self.stored_partition())
+        started = await start_copy(self.store, leadership, meta)
+        log, index = self.build(started, batches, finished, previous=previous)
+        keys = segment_keys(CLUSTER_ID, TOPIC, meta)
+        await self.objects.put_file(keys.log, log)
+        await self.objects.put(keys.index, index.data)
+        return await finish_copy(self.store, leadership, described(started, index))
+
+    def describe(self, batches: Sequence[bytes], *, leader_epoch: int = 3) -> SegmentMeta:
+        """Return a new attempt to copy a segment of these batches."""
+        base = parse_header(batches[0]).base_offset
+        return SegmentMeta(
             topic_id=self.topic.topic_id,
             partition=0,
             base_offset=base,
-            end_offset=end,
+            end_offset=parse_header(batches[-1]).next_offset,
             leader_epoch=leader_epoch,
             segment_id=uuid4(),
             state=SegmentState.COPY_STARTED,
@@ -136,7 +146,21 @@ class TieredPartition:
             chained_hash="",
             created_ms=self.clock(),
         )
-        await self.store.commit([records.put(meta, is_logged=False)])
+
+    def build(
+        self,
+        meta: SegmentMeta,
+        batches: Sequence[bytes],
+        finished: Sequence[SegmentMeta],
+        *,
+        previous: SegmentMeta | None = None,
+    ) -> tuple[Path, BuiltIndex]:
+        """Return the segment's log file and its index."""
+        self.batches += [batch for batch in batches if batch not in self.batches]
+        base, end = meta.base_offset, meta.end_offset
+        producers, aborted = producers_of(self.batches)
+        earlier = [segment for segment in finished if segment.base_offset < base]
+        before = previous or (earlier[-1] if earlier else None)
         folder = self.folder / str(meta.segment_id)
         folder.mkdir()
         interval_bytes = self.tier().config.index_interval_bytes
@@ -151,7 +175,7 @@ class TieredPartition:
                 topic_id=meta.topic_id,
                 partition=0,
                 segment_id=meta.segment_id,
-                leader_epoch=leader_epoch,
+                leader_epoch=meta.leader_epoch,
                 base_offset=base,
                 end_offset=end,
                 size_bytes=meta.size_bytes,
@@ -165,19 +189,7 @@ class TieredPartition:
                 key_filter_records_max=1000,
             )
         )
-        keys = segment_keys(CLUSTER_ID, TOPIC, meta)
-        await self.objects.put_file(keys.log, writer.path)
-        await self.objects.put(keys.index, built.data)
-        done = dataclasses.replace(
-            meta,
-            state=SegmentState.COPY_FINISHED,
-            index_size_bytes=len(built.data),
-            max_timestamp_ms=built.max_timestamp_ms,
-            chained_hash=built.chained_hash.hex(),
-            version=1,
-        )
-        await self.store.commit([records.put(done, is_logged=False)])
-        return dataclasses.replace(done, version=2)
+        return writer.path, built
 
     async def copy_all(self, batches: Sequence[bytes], cuts: Sequence[int]) -> None:
         """Copy the batches in segments that end after so many of them each, then the rest."""
@@ -189,12 +201,15 @@ class TieredPartition:
         if rest:
             await self.copy(rest)
 
-    async def move_log_start(self, offset: int) -> None:
-        """Do what DeleteRecords does."""
+    async def stored_partition(self) -> Partition:
+        """Return the partition as the metadata has it."""
         item = await self.store.get(records.partition_key(self.topic.topic_id, 0))
         assert item is not None
-        moved = dataclasses.replace(Partition.from_item(item), log_start_offset=offset)
-        await self.store.commit([records.put(moved)])
+        return Partition.from_item(item)
+
+    async def move_log_start(self, offset: int) -> None:
+        """Do what DeleteRecords does."""
+        await advance_log_start(self.store, leadership_of(await self.stored_partition()), offset)
 
     def tier(
         self, *, store: MetadataStore | None = None, objects: ObjectStore | None = None
@@ -268,6 +283,16 @@ class TieredPartition:
             )
             found += [problem async for problem in verification.run(planned)]
         return [f"{problem.object}: {problem.problem}" for problem in found]
+
+
+def described(segment: SegmentMeta, index: BuiltIndex) -> SegmentMeta:
+    """Return the segment with what its index object says of it."""
+    return dataclasses.replace(
+        segment,
+        index_size_bytes=len(index.data),
+        max_timestamp_ms=index.max_timestamp_ms,
+        chained_hash=index.chained_hash.hex(),
+    )
 
 
 @asynccontextmanager
