@@ -92,7 +92,7 @@ class Segments:
         marked = marked_for_deletion(second, deletable_ms=NOW_MS)
         marked = dataclasses.replace(marked, version=second.version + 1)
         keys = segment_keys(CLUSTER, TOPIC, marked)
-        await delete_objects(self._world.objects.delete, (keys.log, keys.index))
+        await delete_objects(self._world.objects, (keys.log, keys.index))
         await self._world.note("a node drops a segment", lambda: drop_segments(store, [marked]))
 
     def _segment(self, number: int, sealed: SealedSegment) -> SegmentMeta:

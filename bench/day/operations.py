@@ -71,7 +71,7 @@ COSTS: Mapping[str, Cost] = {
         read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 2, "segment": 3},
         transactions=1,
         logged_commits=1,
-        requests={"PUT": 1, "DELETE": 1},
+        requests={"PUT": 1, "GET": 1, "DELETE": 1},
     ),
     "a function deletes a segment": Cost(
         write_units={"segment": 1},

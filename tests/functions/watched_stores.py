@@ -228,7 +228,12 @@ class WatchedObjects:
         await self._store.put_file(key, path)
 
     async def replace(self, key: str, data: bytes) -> None:
+        """Write what tells of log starts and deletions."""
+        number = self._process.operation_count
+        self._process.before(is_write=True)
+        await self._witness.judge_told(key)
         await self._store.replace(key, data)
+        self._process.after(number)
 
     async def get(self, key: str) -> bytes:
         return await self._store.get(key)

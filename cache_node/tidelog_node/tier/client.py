@@ -15,25 +15,26 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TierUnavailable
 from tidelog_core.model import ReadableFile
+from tidelog_core.objects.key_rules import check_range
+from tidelog_core.objects.store import ObjectMeta
 
 from tidelog_node.tier.protocol import (
     ByteRange,
-    DeletePrefixRequest,
-    DeleteRequest,
     Fields,
     ForgetRequest,
     ProtocolError,
     ReadRequest,
-    ReplaceRequest,
     Request,
     StatusRequest,
+    StoreRequest,
     UploadRequest,
     UploadResult,
     encode_message,
@@ -42,6 +43,7 @@ from tidelog_node.tier.protocol import (
     request_to_fields,
     upload_result_from_fields,
 )
+from tidelog_node.tier.store_calls import LIST_PAGE_KEYS, unpack_object
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ STABLE_AFTER_S = 30.0  # a worker that lived this long is restarted without dela
 STOP_TIMEOUT_S = 10.0
 OPEN_ATTEMPTS_MAX = 3
 REQUESTS_MAX = 1000
+INLINE_BYTES_MAX = 8 << 20  # of an object in one message, which takes twice as many
 SOCKET_PATH_LENGTH_MAX = 100  # a little below Linux' 107 and macOS' 103
 
 # glibc gives the memory of every range back to the system and takes it anew, page by page:
@@ -95,7 +98,11 @@ class WorkerCommand:
 
 
 class TierClient:
-    """Asks the worker. For the tasks of one event loop; ``start`` before, ``close`` after."""
+    """Asks the worker. For the tasks of one event loop; ``start`` before, ``close`` after.
+
+    It is the ``ObjectStore`` of the node, whose calls the worker makes: they raise what the store
+    raises, and ``TierUnavailable``.
+    """
 
     def __init__(self, command: WorkerCommand) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -174,21 +181,62 @@ class TierClient:
         """Store a segment's two objects; durable on return. May be repeated with the same keys."""
         return upload_result_from_fields(await self._call(request))
 
-    async def delete(self, keys: Sequence[str]) -> None:
-        """Delete the objects that are there."""
-        await self._call(DeleteRequest(tuple(keys)))
-
     async def forget(self, keys: tuple[str, ...]) -> None:
         """Remove from the cache what is of these objects."""
         await self._call(ForgetRequest(keys))
 
-    async def delete_prefix(self, prefix: str) -> None:
-        """Delete every object whose key starts with ``prefix``, which ends with a slash."""
-        await self._call(DeletePrefixRequest(prefix))
+    # -- the object store
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store ``data``, of at most INLINE_BYTES_MAX. Raises ``ObjectExists``."""
+        await self._store("put", key, data.hex())
+
+    async def put_file(self, key: str, path: Path) -> None:
+        """Store the file's bytes. Raises ``ObjectExists``."""
+        await self._store("put-file", key, str(path))
 
     async def replace(self, key: str, data: bytes) -> None:
-        """Make sure that a manifest has this content."""
-        await self._call(ReplaceRequest(key, data))
+        """Store ``data``, of at most INLINE_BYTES_MAX, whether or not the key exists."""
+        await self._store("replace", key, data.hex())
+
+    async def get(self, key: str) -> bytes:
+        """Return the whole object. Raises ``ObjectNotFound``."""
+        return await self.get_range(key, 0, (await self.head(key)).size_bytes)
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Return bytes ``[start, end)``, fewer only where the object ends, past the cache.
+
+        Raises ``ObjectNotFound``.
+        """
+        check_range(start, end)
+        parts = []
+        for at in range(start, max(end, start + 1), INLINE_BYTES_MAX):
+            part = await self._store("get-range", key, at, min(at + INLINE_BYTES_MAX, end))
+            parts.append(bytes.fromhex(part))
+            if len(parts[-1]) < INLINE_BYTES_MAX:
+                break
+        return b"".join(parts)
+
+    async def head(self, key: str) -> ObjectMeta:
+        """Return what is known of the object without its bytes. Raises ``ObjectNotFound``."""
+        return unpack_object(await self._store("head", key))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        """Yield the objects whose key starts with ``prefix``, in key order."""
+        while True:
+            page = await self._store("list", prefix, start_after)
+            for packed in page:
+                yield unpack_object(packed)
+            if len(page) < LIST_PAGE_KEYS:
+                return
+            start_after = page[-1][0]
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove the objects that are there, also from the cache."""
+        await self._store("delete", *keys)
+
+    async def _store(self, method: str, *arguments: str | int) -> Any:
+        return (await self._call(StoreRequest(method, arguments)))["found"]
 
     async def status(self) -> Mapping[str, int]:
         """Return the worker's counters."""

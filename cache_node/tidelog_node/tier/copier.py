@@ -49,7 +49,6 @@ from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import (
     SegmentKeys,
     cluster_manifest_key,
-    log_start_key,
     segment_keys,
     topic_manifest_key,
 )
@@ -62,7 +61,8 @@ from tidelog_core.tier.lifecycle import (
     start_copy,
     start_deletions,
 )
-from tidelog_core.tier.manifest import ClusterManifest, TopicManifest, log_start_object
+from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+from tidelog_core.tier.persisting import persist, persist_log_start
 from tidelog_core.tier.planning import select_copies, select_leftovers
 
 from tidelog_node.tier.client import TierClient
@@ -225,7 +225,7 @@ class Copier:
 
     async def delete(self, led: LedPartition, due: Sequence[SegmentMeta]) -> None:
         """Delete segments whose time has come. Can be repeated."""
-        await end_deletions(self._store, self._client.delete, due, keys_of=partial(self._keys, led))
+        await end_deletions(self._store, self._client, due, keys_of=partial(self._keys, led))
         for segment in due:
             led.deleting.pop(segment.segment_id, None)
 
@@ -288,7 +288,7 @@ class Copier:
         leader's to clean up. What cannot be removed now is left to the scrub.
         """
         with contextlib.suppress(TidelogError):
-            if await forsake(self._store, self._client.delete, started, keys):
+            if await forsake(self._store, self._client, started, keys):
                 logger.info(
                     "copy that was given up is removed",
                     extra={"segment": str(started.segment_id)},
@@ -375,24 +375,22 @@ class Copier:
         if topic is None or not is_tiered:
             return
         await self.write_manifests(led)
-
-        def key(offset: int) -> str:
-            number = led.leadership.partition
-            return log_start_key(
-                self._view.image.cluster_id, topic.name, topic.topic_id, number, offset
-            )
-
-        await self._client.replace(key(stored), log_start_object(stored))
-        before, led.told_log_start = led.told_log_start, stored
-        if before:
-            await self._client.delete((key(before),))  # The greatest is what counts.
+        await persist_log_start(
+            self._client,
+            self._view.image.cluster_id,
+            topic,
+            led.leadership.partition,
+            start=stored,
+            before=led.told_log_start,
+        )
+        led.told_log_start = stored
 
     async def _ensure(
         self, key: str, manifest: ClusterManifest | TopicManifest, version: int = 0
     ) -> None:
         # What was changed and changed back, another leader may have written in between.
         if self._manifests.get(key) != (manifest, version):
-            await self._client.replace(key, manifest.to_bytes())
+            await persist(self._client, key, manifest.to_bytes())
             self._manifests[key] = manifest, version
 
     def forget_topic(self, topic_id: UUID) -> None:

@@ -24,6 +24,7 @@ from uuid import UUID
 from tidelog_core.errors import (
     CorruptObject,
     CorruptRecordBatch,
+    InvalidObjectKey,
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
@@ -93,10 +94,11 @@ class UploadResult:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRequest:
-    """Delete the objects that are there."""
+class StoreRequest:
+    """Call a method of the object store: ``store_calls`` has them and their arguments."""
 
-    keys: tuple[str, ...]
+    method: str
+    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,34 +109,11 @@ class ForgetRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePrefixRequest:
-    """Delete every object whose key starts with ``prefix``, which ends with a slash."""
-
-    prefix: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaceRequest:
-    """Make sure that a manifest has this content."""
-
-    key: str
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class StatusRequest:
     """Ask how the worker is."""
 
 
-Request = (
-    ReadRequest
-    | UploadRequest
-    | DeleteRequest
-    | ForgetRequest
-    | DeletePrefixRequest
-    | ReplaceRequest
-    | StatusRequest
-)
+Request = ReadRequest | UploadRequest | StoreRequest | ForgetRequest | StatusRequest
 
 
 async def read_message(reader: asyncio.StreamReader) -> Fields | None:
@@ -163,7 +142,7 @@ def encode_message(fields: Mapping[str, object]) -> bytes:
     return _SIZE.pack(len(data)) + data
 
 
-def request_to_fields(request: Request) -> Fields:  # noqa: PLR0911 - one for each request
+def request_to_fields(request: Request) -> Fields:
     """Return the request as JSON values, without its number."""
     match request:
         case ReadRequest(wanted, ahead):
@@ -175,19 +154,15 @@ def request_to_fields(request: Request) -> Fields:  # noqa: PLR0911 - one for ea
         case UploadRequest(source, keys):
             packed = _pack_source(source)
             return {"op": "upload", "log_key": keys.log, "index_key": keys.index, "source": packed}
-        case DeleteRequest(keys):
-            return {"op": "delete", "keys": list(keys)}
+        case StoreRequest(method, arguments):
+            return {"op": "store", "method": method, "arguments": list(arguments)}
         case ForgetRequest(keys):
             return {"op": "forget", "keys": list(keys)}
-        case DeletePrefixRequest(prefix):
-            return {"op": "delete-prefix", "prefix": prefix}
-        case ReplaceRequest(key, data):
-            return {"op": "replace", "key": key, "data": data.hex()}
         case StatusRequest():
             return {"op": "status"}
 
 
-def request_from_fields(fields: Fields) -> Request:  # noqa: PLR0911 - one for each request
+def request_from_fields(fields: Fields) -> Request:
     """Return the request. Raises ``ProtocolError``."""
     try:
         match fields["op"]:
@@ -197,14 +172,10 @@ def request_from_fields(fields: Fields) -> Request:  # noqa: PLR0911 - one for e
             case "upload":
                 keys = SegmentKeys(log=fields["log_key"], index=fields["index_key"])
                 return UploadRequest(_unpack_source(fields["source"]), keys)
-            case "delete":
-                return DeleteRequest(tuple(fields["keys"]))
+            case "store":
+                return StoreRequest(fields["method"], tuple(fields["arguments"]))
             case "forget":
                 return ForgetRequest(tuple(fields["keys"]))
-            case "delete-prefix":
-                return DeletePrefixRequest(fields["prefix"])
-            case "replace":
-                return ReplaceRequest(fields["key"], bytes.fromhex(fields["data"]))
             case "status":
                 return StatusRequest()
     except (KeyError, TypeError, ValueError) as error:
@@ -247,9 +218,9 @@ _PLAIN_ERRORS: Mapping[str, type[TidelogError]] = {
 def error_to_fields(error: TidelogError) -> Fields:
     """Return the error as JSON values; ``error_from_fields`` makes the same class of it."""
     fields: Fields = {"kind": type(error).__name__, "message": str(error)}
-    if isinstance(error, ObjectNotFound | ObjectExists | CorruptObject):
+    if isinstance(error, ObjectNotFound | ObjectExists | CorruptObject | InvalidObjectKey):
         fields["key"] = error.key
-    if isinstance(error, CorruptObject):
+    if isinstance(error, CorruptObject | InvalidObjectKey):
         fields["problem"] = error.problem
     return fields
 
@@ -263,6 +234,8 @@ def error_from_fields(fields: Fields) -> TidelogError:
             return ObjectExists(fields["key"])
         case "CorruptObject":
             return CorruptObject(fields["key"], fields["problem"])
+        case "InvalidObjectKey":
+            return InvalidObjectKey(fields["key"], fields["problem"])
         case kind if kind in _PLAIN_ERRORS:
             return _PLAIN_ERRORS[kind](fields["message"])
         case kind:

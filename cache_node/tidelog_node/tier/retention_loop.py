@@ -45,9 +45,8 @@ from tidelog_core.retention.selection import (
     retained_size_bytes,
     total_limits,
 )
-from tidelog_core.tier.keys import deletion_key, topic_prefix
 from tidelog_core.tier.lifecycle import next_deletable_ms, select_deletable, start_deletions
-from tidelog_core.tier.manifest import deletion_object
+from tidelog_core.tier.persisting import persist_deletion
 
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient
@@ -260,20 +259,12 @@ class Retention:
 
     async def _tell_deletion(self, topic: DeletedTopic, cluster_id: str) -> None:
         if topic.topic_id not in self._told_deletions:
-            key = deletion_key(cluster_id, topic.name, topic.topic_id)
-            await self._client.replace(key, deletion_object(topic))
+            await persist_deletion(self._client, cluster_id, topic)
             self._told_deletions.add(topic.topic_id)
 
     async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
-        # Everything below the topic's prefix goes, so nothing is left of an upload that
-        # was under way either.
-        async def delete_objects() -> None:
-            await self._client.delete_prefix(topic_prefix(cluster_id, topic.name, topic.topic_id))
-            # What tells of the deletion goes last: until then nothing may come back.
-            await self._client.delete((deletion_key(cluster_id, topic.name, topic.topic_id),))
-
         try:
-            await clean_deleted_topic(self._store, topic, delete_objects=delete_objects)
+            await clean_deleted_topic(self._store, self._client, topic, cluster_id=cluster_id)
         except VersionConflict:
             return  # Another node or a function does the same just now.
         logger.info("deleted topic cleaned up", extra={"topic": topic.name})

@@ -17,36 +17,26 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import (
-    InvalidObjectKey,
-    ObjectNotFound,
-    StorageError,
-    TidelogError,
-    TierUnavailable,
-)
+from tidelog_core.errors import StorageError, TidelogError, TierUnavailable
 from tidelog_core.log_format import configure_logging
-from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.tier.bandwidth import Bandwidth
 from tidelog_node.tier.chunk_cache import ChunkCache
 from tidelog_node.tier.protocol import (
-    DeletePrefixRequest,
-    DeleteRequest,
     Fields,
     ForgetRequest,
     ProtocolError,
     ReadRequest,
-    ReplaceRequest,
     Request,
     StatusRequest,
+    StoreRequest,
     UploadRequest,
     UploadResult,
     encode_message,
@@ -56,6 +46,7 @@ from tidelog_node.tier.protocol import (
     upload_result_to_fields,
 )
 from tidelog_node.tier.range_check import check_range_bytes
+from tidelog_node.tier.store_calls import call_store
 from tidelog_node.tier.upload import upload_segment
 
 logger = logging.getLogger(__name__)
@@ -63,7 +54,6 @@ logger = logging.getLogger(__name__)
 THREAD_COUNT = 4
 REQUESTS_MAX = 1024  # of one connection; more are refused at once
 SOCKET_READ_SIZE_BYTES = 1 << 20
-DELETE_PAGE_SIZE = 1000
 NICENESS = 5  # where processors are short, the node's tail goes first; see nice(2)
 
 
@@ -139,7 +129,7 @@ class TierWorker:
             answer = {"error": error_to_fields(StorageError(f"unexpected: {error!r}"))}
         _send(writer, fields["id"], answer)
 
-    async def _do(self, request: Request) -> Fields:  # noqa: PLR0911 - one for each request
+    async def _do(self, request: Request) -> Fields:
         match request:
             case ReadRequest(wanted, ahead):
                 return {"path": str(await self._cache.fetch(wanted, ahead))}
@@ -148,17 +138,14 @@ class TierWorker:
                     result = await self._upload(request)
                 self.upload_count += 1
                 return upload_result_to_fields(result)
-            case DeleteRequest(keys):
-                await self._delete(keys)
-                return {}
+            case StoreRequest(method, arguments):
+                found = await call_store(self._store, request)
+                if method == "delete":
+                    # Nobody will ask for it again: it must not take the place of what is read.
+                    self._cache.forget(arguments)
+                return {"found": found}
             case ForgetRequest(keys):
                 self._cache.forget(keys)
-                return {}
-            case DeletePrefixRequest(prefix):
-                await self._delete_prefix(prefix)
-                return {}
-            case ReplaceRequest(key, data):
-                await self._replace(key, data)
                 return {}
             case StatusRequest():
                 return {
@@ -174,37 +161,6 @@ class TierWorker:
         result = await upload_segment(self._store, request, executor=self._executor)
         self._bandwidth.take(result.index_size_bytes, now=loop.time())  # the next one waits
         return result
-
-    async def _delete_prefix(self, prefix: str) -> None:
-        """Delete all that the tier can have put there; what it cannot is left and named."""
-        if not prefix.endswith("/"):
-            raise StorageError(f"{prefix!r} does not end with a slash")
-        keys: list[str] = []
-        async for found in self._store.list(prefix):
-            try:
-                check_key(found.key)
-            except InvalidObjectKey as error:
-                logger.warning("object left alone", extra={"reason": str(error)})
-                continue
-            keys.append(found.key)
-            if len(keys) == DELETE_PAGE_SIZE:
-                await self._delete(keys)
-                keys.clear()
-        await self._delete(keys)
-
-    async def _delete(self, keys: Sequence[str]) -> None:
-        await self._store.delete(keys)
-        # Nobody will ask for it again: it must not take the place of what is read.
-        self._cache.forget(keys)
-
-    async def _replace(self, key: str, data: bytes) -> None:
-        """Put the manifest unless it says the same already: a GET costs a tenth of a PUT."""
-        try:
-            if await self._store.get(key) == data:
-                return
-        except ObjectNotFound:
-            pass
-        await self._store.replace(key, data)
 
 
 def _send(writer: asyncio.StreamWriter, number: int, answer: Fields) -> None:

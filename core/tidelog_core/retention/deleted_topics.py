@@ -18,21 +18,31 @@ emptied; the scrub removes it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Callable
 from uuid import UUID
 
+from tidelog_core.errors import InvalidObjectKey
 from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, key_erasure_prefix
 from tidelog_core.metadata.local_erasures import local_erasure_key
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
 from tidelog_core.metadata.store import ANY_VERSION, COMMIT_WRITES_MAX, MetadataStore, Write
+from tidelog_core.objects.key_rules import check_key
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.keys import deletion_key, topic_prefix
 from tidelog_core.tier.lifecycle import (
     AT_ONCE,
+    delete_objects,
     drop_segments,
     read_segments,
     start_deletions,
 )
+
+logger = logging.getLogger(__name__)
+
+OBJECTS_AT_ONCE = 1000  # Source: S3's DeleteObjects.
 
 
 def deletable_topic_ms(tombstone: DeletedTopic, *, delay_ms: int) -> int:
@@ -46,22 +56,28 @@ def deletable_topic_ms(tombstone: DeletedTopic, *, delay_ms: int) -> int:
 
 async def clean_deleted_topic(
     store: MetadataStore,
+    objects: ObjectStore,
     tombstone: DeletedTopic,
     *,
-    delete_objects: Callable[[], Awaitable[None]],
+    cluster_id: str,
+    before_page: Callable[[], None] = lambda: None,
 ) -> None:
     """Remove what is left of the topic: its partitions, segments, objects, tombstone.
 
-    ``delete_objects`` deletes all below the topic's prefix, then what tells of the deletion,
-    durable on return; that was told before. Doing it twice is harmless. Raises what it and
-    the store raise: ``VersionConflict`` where someone else is at it just now.
+    The bucket has been told of the deletion before. Doing it twice is harmless. Raises what the
+    stores and ``before_page``, which is called before some more objects are deleted, raise:
+    ``VersionConflict`` where someone else is at it just now.
     """
     await remove_partitions(store, tombstone.topic_id)
     marked: list[SegmentMeta] = []
     for partition in range(tombstone.partition_count):
         segments = await read_segments(store, tombstone.topic_id, partition)
         marked += await start_deletions(store, segments, deletable_ms=AT_ONCE)
-    await delete_objects()
+    await _delete_prefix(
+        objects, topic_prefix(cluster_id, tombstone.name, tombstone.topic_id), before_page
+    )
+    # What tells of the deletion goes last: until then nothing may come back.
+    await objects.delete([deletion_key(cluster_id, tombstone.name, tombstone.topic_id)])
     await drop_segments(store, marked)
     others = [
         key(tombstone.topic_id, number)
@@ -82,3 +98,24 @@ async def remove_partitions(store: MetadataStore, topic_id: UUID) -> None:
     for at in range(0, len(items), COMMIT_WRITES_MAX):
         some = items[at : at + COMMIT_WRITES_MAX]
         await store.commit([Write(item.id, None, ANY_VERSION, False) for item in some])
+
+
+async def _delete_prefix(
+    objects: ObjectStore, prefix: str, before_page: Callable[[], None]
+) -> None:
+    """Delete all that the tier can have put there; what it cannot is left and named."""
+    assert prefix.endswith("/")
+    keys: list[str] = []
+    async for found in objects.list(prefix):
+        try:
+            check_key(found.key)
+        except InvalidObjectKey as error:
+            logger.warning("object left alone", extra={"reason": str(error)})
+            continue
+        keys.append(found.key)
+        if len(keys) == OBJECTS_AT_ONCE:
+            before_page()
+            await delete_objects(objects, keys)
+            keys.clear()
+    before_page()
+    await delete_objects(objects, keys)

@@ -236,7 +236,7 @@ class SegmentSwaps:
 
     async def _end_deletions(self, segments: Sequence[SegmentMeta]) -> None:
         due = select_deletable(segments, now_ms=self._clock_ms())
-        await end_deletions(self._store, self._objects.delete, due, keys_of=self._keys_of)
+        await end_deletions(self._store, self._objects, due, keys_of=self._keys_of)
 
     async def _commit(
         self,

@@ -52,7 +52,7 @@ time; writers' clocks are taken to agree within a few seconds.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from tidelog_core.errors import OutcomeUnknown, VersionConflict
@@ -67,13 +67,11 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import INDEX_SUFFIX, SegmentKeys
 
 AT_ONCE = 0  # as deletable_ms: nobody was ever pointed at the objects
 MARKS_MAX = COMMIT_WRITES_MAX - 1  # segments in one commit, besides the leader's fence
-
-DeleteObjects = Callable[[Sequence[str]], Awaitable[None]]
-"""Deletes the objects of these keys that are there, in any order; durable on return."""
 
 _NEXT_STATES: Mapping[SegmentState | None, frozenset[SegmentState | None]] = {
     None: frozenset({SegmentState.COPY_STARTED}),
@@ -169,7 +167,7 @@ async def finish_copy(
 
 
 async def forsake(
-    store: MetadataStore, delete: DeleteObjects, segment: SegmentMeta, keys: SegmentKeys
+    store: MetadataStore, objects: ObjectStore, segment: SegmentMeta, keys: SegmentKeys
 ) -> bool:
     """Delete what was stored of a copy that another leader has given up and forgotten.
 
@@ -177,7 +175,7 @@ async def forsake(
     """
     if await store.get(segment.item_id) is not None:
         return False
-    await delete_objects(delete, (keys.log, keys.index))
+    await delete_objects(objects, (keys.log, keys.index))
     return True
 
 
@@ -208,7 +206,7 @@ async def start_deletions(
 
 async def end_deletions(
     store: MetadataStore,
-    delete: DeleteObjects,
+    objects: ObjectStore,
     segments: Sequence[SegmentMeta],
     *,
     keys_of: Callable[[SegmentMeta], SegmentKeys],
@@ -217,11 +215,11 @@ async def end_deletions(
     for at in range(0, len(segments), COMMIT_WRITES_MAX):
         some = segments[at : at + COMMIT_WRITES_MAX]
         pairs = map(keys_of, some)
-        await delete_objects(delete, [key for pair in pairs for key in (pair.log, pair.index)])
+        await delete_objects(objects, [key for pair in pairs for key in (pair.log, pair.index)])
         await drop_segments(store, some)
 
 
-async def delete_objects(delete: DeleteObjects, keys: Iterable[str]) -> None:
+async def delete_objects(objects: ObjectStore, keys: Iterable[str]) -> None:
     """Delete objects of the tier: where there is an index, its log is whole at any moment."""
     indexes: list[str] = []
     others: list[str] = []
@@ -229,7 +227,7 @@ async def delete_objects(delete: DeleteObjects, keys: Iterable[str]) -> None:
         (indexes if key.endswith(INDEX_SUFFIX) else others).append(key)
     for some in (indexes, others):
         if some:
-            await delete(some)
+            await objects.delete(some)
 
 
 async def drop_segments(store: MetadataStore, segments: Sequence[SegmentMeta]) -> None:

@@ -15,7 +15,6 @@ and no deletion is begun or ended: both go by the clock.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,7 @@ from functools import partial
 
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import (
-    InvalidObjectKey,
     NotLeaderOrFollower,
-    ObjectExists,
     OutcomeUnknown,
     UnknownTopicOrPartition,
     VersionConflict,
@@ -34,11 +31,10 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.leadership import advance_log_start, leadership_of
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
-from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
 from tidelog_core.retention.selection import total_limits
-from tidelog_core.tier.keys import deletion_key, log_start_key, segment_keys, topic_prefix
+from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.lifecycle import (
     below_log_start,
     end_deletions,
@@ -46,7 +42,7 @@ from tidelog_core.tier.lifecycle import (
     select_deletable,
     start_deletions,
 )
-from tidelog_core.tier.manifest import deletion_object, log_start_object
+from tidelog_core.tier.persisting import persist_deletion, persist_log_start
 
 from tidelog_functions.invocation import TimeLimit
 from tidelog_functions.retention.due_segments import read_due
@@ -57,7 +53,6 @@ ATTEMPTS_MAX = 10  # with each lost one, someone else has done a step
 # Someone else did a step, or leads, or nobody knows whether our step is done.
 LOOK_AGAIN = (VersionConflict, OutcomeUnknown, NotLeaderOrFollower, UnknownTopicOrPartition)
 SEGMENTS_AT_ONCE = COMMIT_WRITES_MAX
-OBJECTS_AT_ONCE = 1000  # Source: S3's DeleteObjects.
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +111,18 @@ class PartitionRetention:
         # The settings of its own went with it.
         delay_ms = TopicConfig().file_delete_delay_ms
         due_ms = deletable_topic_ms(tombstone, delay_ms=delay_ms)
-        told = deletion_key(self.cluster_id, tombstone.name, tombstone.topic_id)
-        await self._tell(told, deletion_object(tombstone))
+        await persist_deletion(self.objects, self.cluster_id, tombstone)
         if self.clock_ms() < due_ms or not self.may_expire():
             return Done(next_deletion_ms=due_ms)
-        prefix = topic_prefix(self.cluster_id, tombstone.name, tombstone.topic_id)
-
-        async def delete_objects() -> None:
-            await self._delete_prefix(prefix)
-            # What tells of the deletion goes last: until then nothing may come back.
-            await self.objects.delete([told])
-
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                await clean_deleted_topic(self.store, tombstone, delete_objects=delete_objects)
+                await clean_deleted_topic(
+                    self.store,
+                    self.objects,
+                    tombstone,
+                    cluster_id=self.cluster_id,
+                    before_page=self.limit.require,
+                )
             except (VersionConflict, OutcomeUnknown):
                 if attempt == ATTEMPTS_MAX:
                     raise
@@ -161,7 +154,14 @@ class PartitionRetention:
         deletable_ms = self.clock_ms() + config.file_delete_delay_ms
         expired = below_log_start(metas, start)
         if expired:
-            await self._tell_log_start(topic, number, start, before=partition.log_start_offset)
+            await persist_log_start(
+                self.objects,
+                self.cluster_id,
+                topic,
+                number,
+                start=start,
+                before=partition.log_start_offset,
+            )
         started = await start_deletions(self.store, expired, deletable_ms=deletable_ms)
         gone = {segment.segment_id for segment in expired}
         metas = [meta for meta in metas if meta.segment_id not in gone] + started
@@ -175,40 +175,9 @@ class PartitionRetention:
             next_deletion_ms=next_deletable_ms(m for m in metas if m.segment_id not in gone),
         )
 
-    async def _tell_log_start(self, topic: Topic, number: int, start: int, *, before: int) -> None:
-        """Have the bucket tell where the log starts, which the metadata store says already."""
-        keys = [
-            log_start_key(self.cluster_id, topic.name, topic.topic_id, number, offset)
-            for offset in (start, before)
-        ]
-        await self._tell(keys[0], log_start_object(start))
-        if 0 < before < start:
-            await self.objects.delete(keys[1:])  # The greatest is what counts.
-
-    async def _tell(self, key: str, data: bytes) -> None:
-        """Put what may be there already, by a run that came no further or by a node."""
-        with contextlib.suppress(ObjectExists):
-            await self.objects.put(key, data)
-
     async def _delete(self, topic: Topic, segments: Sequence[SegmentMeta]) -> None:
         for at in range(0, len(segments), SEGMENTS_AT_ONCE):
             self.limit.require()
             some = segments[at : at + SEGMENTS_AT_ONCE]
             keys_of = partial(segment_keys, self.cluster_id, topic.name)
-            await end_deletions(self.store, self.objects.delete, some, keys_of=keys_of)
-
-    async def _delete_prefix(self, prefix: str) -> None:
-        assert prefix.endswith("/")
-        keys: list[str] = []
-        async for found in self.objects.list(prefix):
-            try:
-                check_key(found.key)
-            except InvalidObjectKey as error:
-                logger.warning("object left alone", extra={"reason": str(error)})
-                continue
-            keys.append(found.key)
-            if len(keys) == OBJECTS_AT_ONCE:
-                await self.objects.delete(keys)
-                keys.clear()
-                self.limit.require()
-        await self.objects.delete(keys)
+            await end_deletions(self.store, self.objects, some, keys_of=keys_of)

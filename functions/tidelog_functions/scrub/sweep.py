@@ -319,7 +319,7 @@ class Sweep:
                 extra={"key": found.key, "size_bytes": found.size_bytes},
             )
         if orphans and not self._settings.is_dry_run:
-            await delete_objects(self._objects.delete, [found.key for found in orphans])
+            await delete_objects(self._objects, [found.key for found in orphans])
 
     async def _report_missing(
         self, topic: Topic, metas: Sequence[SegmentMeta], objects: Sequence[ObjectMeta]

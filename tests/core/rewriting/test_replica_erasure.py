@@ -31,7 +31,7 @@ from tidelog_core.rewriting.replica_erasure import (
     request_replica_erasure,
 )
 
-from tests.core.rewriting.tiered import TieredPartition, tiered_partition
+from tests.core.rewriting.tiered import CLUSTER_ID, TieredPartition, tiered_partition
 
 KEY = b"a"
 DIGEST = hashlib.sha256(KEY).hexdigest()
@@ -189,10 +189,9 @@ def test_requests_go_with_their_topic(tmp_path: Path) -> None:
             [records.delete(dataclasses.replace(topic, version=1)), records.put(tombstone)]
         )
 
-        async def delete_objects() -> None:
-            """There are none."""
-
-        await clean_deleted_topic(partition.store, tombstone, delete_objects=delete_objects)
+        await clean_deleted_topic(
+            partition.store, partition.objects, tombstone, cluster_id=CLUSTER_ID
+        )
         (left,) = await partition.store.list("key-erasure")
         assert left.id == key_erasure_key(TOPIC_ID, 0, DIGEST)
 

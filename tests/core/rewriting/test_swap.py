@@ -24,7 +24,7 @@ from tidelog_core.verification.plan import LEFTOVER, ORPHAN
 
 from tests.core.compaction.random_logs import RandomLog, committed_records, oracle
 from tests.core.rewriting.test_compact import compacted, delete_replaced, plain, read, rows
-from tests.core.rewriting.tiered import TieredPartition, tiered_partition
+from tests.core.rewriting.tiered import CLUSTER_ID, TieredPartition, tiered_partition
 from tests.functions.watched_stores import (
     Crash,
     Fault,
@@ -205,14 +205,11 @@ def test_nothing_is_left_of_a_topic_that_is_deleted_meanwhile(tmp_path: Path) ->
                 topic_id=topic.topic_id, name=topic.name, partition_count=1, deleted_ms=0
             )
 
-            async def delete_objects() -> None:
-                prefix = f"cluster-1/{topic.name}-{topic.topic_id}/"
-                keys = [found.key async for found in partition.objects.list(prefix)]
-                await partition.objects.delete(keys)
-
             async def delete_topic() -> None:
                 await partition.store.commit([records.delete(topic), records.put(tombstone)])
-                await clean_deleted_topic(partition.store, tombstone, delete_objects=delete_objects)
+                await clean_deleted_topic(
+                    partition.store, partition.objects, tombstone, cluster_id=CLUSTER_ID
+                )
 
             tier = partition.tier(store=Interfering(partition, delete_topic))
             with pytest.raises(UnknownTopicOrPartition):

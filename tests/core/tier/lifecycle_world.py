@@ -146,18 +146,24 @@ class SteppedObjects:
         self._objects = world.objects
 
     async def put(self, key: str, data: bytes) -> None:
-        await self._world.stage.turn(self._actor)
-        number = self._process.operation_count
-        self._process.before(is_write=True)
-        await self._world.judge_put(key)
-        await self._objects.put(key, data)
-        self._process.after(number)
+        await self._write(key, self._objects.put(key, data))
 
     async def put_file(self, key: str, path: Path) -> None:
         await self.put(key, path.read_bytes())  # noqa: ASYNC240
 
     async def replace(self, key: str, data: bytes) -> None:
-        raise AssertionError(key)
+        await self._write(key, self._objects.replace(key, data))
+
+    async def _write(self, key: str, write: Coroutine[Any, Any, None]) -> None:
+        try:
+            await self._world.stage.turn(self._actor)
+            number = self._process.operation_count
+            self._process.before(is_write=True)
+            await self._world.judge_put(key)
+            await write
+            self._process.after(number)
+        finally:
+            write.close()
 
     async def get(self, key: str) -> bytes:
         return await self._objects.get(key)

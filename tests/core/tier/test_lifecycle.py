@@ -13,6 +13,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.lifecycle import (
     AT_ONCE,
@@ -36,6 +37,18 @@ from tests.core.tier.test_keys import meta
 from tests.node.coordinator.memory_store import MemoryMetadataStore
 
 STARTED, FINISHED, MARKED = SegmentState
+
+
+class RecordingObjects(MemoryObjectStore):
+    """Remembers what was deleted by each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[list[str]] = []
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.deleted.append(list(keys))
+        await super().delete(keys)
 
 
 def keys_of(segment: SegmentMeta) -> object:
@@ -80,19 +93,16 @@ THIS, BEFORE = (Leadership(partition().topic_id, partition().partition, epoch) f
 
 def test_of_each_segment_the_index_is_gone_before_the_log_goes(tmp_path: Path) -> None:
     """Within one call a store deletes in any order."""
-    calls: list[list[str]] = []
-
-    async def delete(keys: Sequence[str]) -> None:
-        calls.append(list(keys))
+    objects = RecordingObjects()
 
     async def body(store: MemoryMetadataStore) -> None:
         segments = [meta(number, number + 1) for number in range(3)]
         await store.commit([records.put(one, is_logged=False) for one in segments])
         seen = await read_segments(store, THIS.topic_id, THIS.partition)
         marked = await start_deletions(store, seen, deletable_ms=AT_ONCE)
-        await end_deletions(store, delete, marked, keys_of=keys_of)  # type: ignore[arg-type]
+        await end_deletions(store, objects, marked, keys_of=keys_of)  # type: ignore[arg-type]
         pairs = [segment_keys("cluster-1", "t", one) for one in segments]
-        assert calls == [[pair.index for pair in pairs], [pair.log for pair in pairs]]
+        assert objects.deleted == [[pair.index for pair in pairs], [pair.log for pair in pairs]]
         assert await read_segments(store, THIS.topic_id, THIS.partition) == []
 
     on_a_store(body)
@@ -158,21 +168,18 @@ def test_a_step_whose_outcome_is_not_known_is_found_out() -> None:
 
 
 def test_a_copy_is_forsaken_only_once_the_next_leader_has_forgotten_it() -> None:
-    deleted: list[str] = []
-
-    async def delete(keys: Sequence[str]) -> None:
-        deleted.extend(keys)
+    objects = RecordingObjects()
 
     async def body(store: MemoryMetadataStore) -> None:
         started = await start_copy(store, THIS, meta(state=STARTED))
         keys = segment_keys("cluster-1", "t", started)
-        assert not await forsake(store, delete, started, keys)
+        assert not await forsake(store, objects, started, keys)
         marked = await start_deletions(store, [started], deletable_ms=AT_ONCE)
-        assert not await forsake(store, delete, started, keys)
-        assert deleted == []
+        assert not await forsake(store, objects, started, keys)
+        assert objects.deleted == []
         await drop_segments(store, marked)
-        assert await forsake(store, delete, started, keys)
-        assert deleted == [keys.index, keys.log]
+        assert await forsake(store, objects, started, keys)
+        assert objects.deleted == [[keys.index], [keys.log]]
 
     on_a_store(body)
 

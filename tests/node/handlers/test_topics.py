@@ -10,6 +10,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata import records
+from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic
 
 from tests.node.handlers.control_plane import Node, cluster
@@ -313,10 +314,6 @@ def test_delete_topics_by_name_and_by_id(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-async def nothing_to_delete() -> None:
-    """The topic has no objects."""
-
-
 def test_a_deleted_topic_leaves_a_tombstone_until_it_is_purged(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path) as (node,):
@@ -332,7 +329,7 @@ def test_a_deleted_topic_leaves_a_tombstone_until_it_is_purged(tmp_path: Path) -
             store = node.view._store
             assert len(await store.list(records.partition_collection(topic_id))) == 200
             for _ in range(2):  # harmless when repeated
-                await clean_deleted_topic(store, tombstone, delete_objects=nothing_to_delete)
+                await clean_deleted_topic(store, MemoryObjectStore(), tombstone, cluster_id="c")
             assert await store.list(records.partition_collection(topic_id)) == []
             image = await node.view.refresh()
             assert not image.deleted_topics

@@ -12,8 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable
-from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_core.errors import (
+    ObjectExists,
+    ObjectNotFound,
+    StoreUnavailable,
+    TidelogError,
+    TierUnavailable,
+)
+from tidelog_core.objects.store import ObjectStore
+from tidelog_node.tier.client import INLINE_BYTES_MAX, TierClient, WorkerCommand
 from tidelog_node.tier.protocol import ByteRange
 
 from tests.node.tier.tier_node import CONFIG, READY_TIMEOUT_S
@@ -171,21 +178,28 @@ def test_settings_reach_the_worker(tmp_path: Path) -> None:
     assert f"--cache-bytes={CONFIG.remote_cache_bytes}" in arguments
 
 
-def test_what_nobody_can_have_put_there_is_left_and_named_when_a_prefix_goes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "objects" / "c" / "t" / "0"
-    folder.mkdir(parents=True)
-    for name in ("a.log", "a.index", "my notes.txt"):
-        (folder / name).write_text("x")
+def test_what_the_worker_stores_is_read_back_through_it(tmp_path: Path) -> None:
+    large = os.urandom(INLINE_BYTES_MAX + 5)
+    (tmp_path / "large").write_bytes(large)
 
     async def run() -> None:
-        client = TierClient(command(tmp_path))
-        client.start()
-        await client.wait_ready(READY_TIMEOUT_S)
-        await client.delete_prefix("c/t/")
+        client: ObjectStore = started(tmp_path)
+        await client.put("c/small", b"one")
+        await client.put_file("c/large", tmp_path / "large")
+        with pytest.raises(ObjectExists):
+            await client.put("c/small", b"two")
+        assert await client.get("c/large") == large
+        assert await client.get_range("c/large", 3, len(large) + 9) == large[3:]
+        assert [found.key async for found in client.list("c/")] == ["c/large", "c/small"]
+        await client.delete(["c/large"])
+        with pytest.raises(ObjectNotFound):
+            await client.head("c/large")
         await client.close()
 
     asyncio.run(run())
-    assert [path.name for path in folder.iterdir()] == ["my notes.txt"]
-    assert "c/t/0/my notes.txt" in capfd.readouterr().err
+
+
+def started(folder: Path) -> TierClient:
+    client = TierClient(command(folder))
+    client.start()
+    return client

@@ -10,6 +10,7 @@ import pytest
 from tidelog_core.errors import (
     CorruptObject,
     CorruptRecordBatch,
+    InvalidObjectKey,
     ObjectExists,
     ObjectNotFound,
     OffsetOutOfRange,
@@ -23,14 +24,12 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.tier.keys import SegmentKeys
 from tidelog_node.tier.protocol import (
     ByteRange,
-    DeletePrefixRequest,
-    DeleteRequest,
     ForgetRequest,
     ProtocolError,
     ReadRequest,
-    ReplaceRequest,
     Request,
     StatusRequest,
+    StoreRequest,
     UploadRequest,
     UploadResult,
     encode_message,
@@ -63,10 +62,8 @@ def test_every_request_comes_back_as_it_was(tmp_path: Path) -> None:
     requests: list[Request] = [
         ReadRequest(ByteRange("k", 1, 2), (ByteRange("l", 3, 4), ByteRange("m", 5, 6))),
         UploadRequest(source, SegmentKeys(log="a", index="b")),
-        DeleteRequest(("a", "b")),
         ForgetRequest(("a", "b")),
-        DeletePrefixRequest("a/"),
-        ReplaceRequest("k", b"\x00\xff"),
+        StoreRequest("get-range", ("k", 1, 2)),
         StatusRequest(),
     ]
     for request in requests:
@@ -81,6 +78,7 @@ def test_every_request_comes_back_as_it_was(tmp_path: Path) -> None:
         ObjectNotFound("k"),
         ObjectExists("k"),
         CorruptObject("k", "why"),
+        InvalidObjectKey("k", "why"),
         CorruptRecordBatch("why"),
         OutcomeUnknown("why"),
         StorageError("why"),
@@ -108,7 +106,7 @@ def test_an_error_that_nobody_expects_is_a_storage_error() -> None:
         {"op": "read"},
         {"op": "read", "wanted": ["k", 1], "ahead": []},
         {"op": "upload", "log_key": "a", "index_key": "b", "source": {}},
-        {"op": "replace", "key": "k", "data": "zz"},
+        {"op": "store", "method": "head"},
     ],
 )
 def test_what_is_no_request_is_refused(fields: dict[str, object]) -> None:

@@ -1,0 +1,65 @@
+"""Calls of the object store's methods as JSON values: what a node asks and its worker does.
+
+    put          key, bytes
+    replace      key, bytes
+    put-file     key, path
+    get-range    key, start, end        -> bytes
+    head         key                    -> object
+    list         prefix, start after    -> at most LIST_PAGE_KEYS objects
+    delete       key, key, ...
+
+Bytes are hexadecimal digits, an object is ``[key, size, modified ms]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tidelog_core.objects.store import ObjectMeta, ObjectStore
+
+from tidelog_node.tier.protocol import ProtocolError, StoreRequest
+
+LIST_PAGE_KEYS = 1000  # Source: S3's ListObjectsV2.
+
+
+async def call_store(store: ObjectStore, request: StoreRequest) -> Any:
+    """Return what the method returns. Raises what it raises, and ``ProtocolError``."""
+    match request.method, request.arguments:
+        case "put", (key, data):
+            await store.put(key, bytes.fromhex(data))
+        case "replace", (key, data):
+            await store.replace(key, bytes.fromhex(data))
+        case "put-file", (key, path):
+            await store.put_file(key, Path(path))
+        case "get-range", (key, start, end):
+            return bytes(await store.get_range(key, start, end)).hex()
+        case "head", (key,):
+            return pack_object(await store.head(key))
+        case "list", (prefix, start_after):
+            return await _page(store, prefix, start_after)
+        case "delete", keys:
+            await store.delete(keys)
+        case method, _:
+            raise ProtocolError(f"an unknown call of the store: {method!r}")
+    return None
+
+
+def pack_object(found: ObjectMeta) -> list[str | int]:
+    """Return the object's metadata as a JSON value."""
+    return [found.key, found.size_bytes, found.modified_ms]
+
+
+def unpack_object(packed: Sequence[Any]) -> ObjectMeta:
+    """Return the object's metadata."""
+    return ObjectMeta(*packed)
+
+
+async def _page(store: ObjectStore, prefix: str, start_after: str) -> list[list[str | int]]:
+    page: list[list[str | int]] = []
+    async for found in store.list(prefix, start_after=start_after):
+        page.append(pack_object(found))
+        if len(page) == LIST_PAGE_KEYS:
+            break
+    return page
