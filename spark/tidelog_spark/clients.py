@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tidelog.client_factory import ClientFactory
 
-from tidelog_spark.options import NodeOptions
-from tidelog_spark.sink.options import SinkOptions
+
+class Reached(Protocol):
+    """Options that say how nodes are reached."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def request_timeout_ms(self) -> int: ...
 
 
-def client_factory(options: NodeOptions | SinkOptions) -> ClientFactory:
+def client_factory(options: Reached) -> ClientFactory:
     """Return what makes the clients."""
     return ClientFactory(
         options.bootstrap_servers,

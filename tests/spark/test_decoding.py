@@ -14,8 +14,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.errors import InvalidConfig
-from tidelog_spark.jobs.decoding import Decoded, DecoderSpec
+from tidelog_spark.jobs.decoding import DecoderSpec
 from tidelog_spark.jobs.export_tasks import exported_schema
+from tidelog_spark.jobs.value_decoder import Decoded
 
 UTC = datetime.UTC
 TIME = datetime.datetime(2024, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from fastavro.schema import SchemaParseException
 from tidelog_core.errors import InvalidConfig
 
-from tidelog_spark.jobs.decoding import (
+from tidelog_spark.jobs.value_decoder import (
     Decoded,
     UnreadableValue,
     decode_each,

@@ -1,44 +1,16 @@
-"""Turns the bytes of records' values into columns, and says which of them it cannot read."""
+"""Turns the bytes of records' values into columns, in the format that they are said to have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
-from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
+from tidelog_core.errors import InvalidConfig
+
+from tidelog_spark.jobs.value_decoder import Decoded, ValueDecoder
 
 FORMATS = ("raw", "json", "avro", "protobuf")
 FRAMINGS = ("none", "confluent")
-
-_CONFLUENT_MAGIC = 0
-_CONFLUENT_SIZE = 5  # the magic byte and the schema's id, big-endian
-
-
-class UnreadableValue(TidelogError):
-    """A record's value is not what the schema says."""
-
-    code = ErrorCode.invalid_record
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """The columns of some values, and what is wrong with those that could not be read."""
-
-    columns: tuple[pa.Array, ...]  # of the decoder's fields; null where a value is bad or null
-    problems: Mapping[int, str]  # by row
-
-
-class ValueDecoder(Protocol):
-    """Decodes values of one schema. For one thread."""
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        """The columns that values become; all may be null."""
-
-    def decode(self, values: pa.Array) -> Decoded:
-        """Return the columns of binary values, nulls among them. Never raises for a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,60 +56,3 @@ class RawValues:
     def decode(self, values: pa.Array) -> Decoded:
         """Return the values themselves."""
         return Decoded((values,), {})
-
-
-def decode_each(
-    values: pa.Array,
-    read: Callable[[bytes], Mapping[str, object]],
-    struct: pa.StructType,
-    errors: tuple[type[Exception], ...],
-) -> Decoded:
-    """Decode values one by one with ``read``, which raises one of ``errors``."""
-    rows: list[Mapping[str, object] | None] = []
-    problems: dict[int, str] = {}
-    for number, value in enumerate(values.to_pylist()):
-        row = None
-        if value is not None:
-            try:
-                row = read(value)
-            except errors as error:
-                problems[number] = describe(error)
-        rows.append(row)
-    try:
-        table = pa.array(rows, struct)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        # Some value does not fit its column, such as a time beyond what Arrow holds.
-        for number, row in enumerate(rows):
-            try:
-                pa.array([row], struct)
-            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                problems[number], rows[number] = describe(error), None
-        table = pa.array(rows, struct)
-    return Decoded(columns_of(table), problems)
-
-
-def columns_of(table: pa.StructArray) -> tuple[pa.Array, ...]:
-    """Return the fields of structs as columns, null where a struct is."""
-    return tuple(table.flatten())
-
-
-def unframed(value: bytes) -> bytes:
-    """Return what follows the id of the schema in Confluent's wire format.
-
-    Raises ``UnreadableValue``. Source: Confluent Schema Registry, wire format.
-    """
-    if len(value) < _CONFLUENT_SIZE or value[0] != _CONFLUENT_MAGIC:
-        raise UnreadableValue("it does not begin with a schema's id, as Confluent's format does")
-    return value[_CONFLUENT_SIZE:]
-
-
-def describe(error: Exception) -> str:
-    """Return the error in one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text[:500]
-
-
-def require_columns(fields: Sequence[pa.Field]) -> None:
-    """Raise ``InvalidConfig`` for a schema that makes no columns."""
-    if not fields:
-        raise InvalidConfig(["the schema has no fields, so there is nothing to export"])

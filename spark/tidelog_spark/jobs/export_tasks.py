@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
 
-from tidelog_spark.jobs.decoding import DecoderSpec, ValueDecoder
+from tidelog_spark.jobs.decoding import DecoderSpec
 from tidelog_spark.jobs.export_table import (
     DATE_COLUMN,
     HOUR_COLUMN,
@@ -18,6 +18,7 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
 )
 from tidelog_spark.jobs.parquet_files import ParquetFiles
+from tidelog_spark.jobs.value_decoder import ValueDecoder
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.planning import Split
 from tidelog_spark.schema import HEADERS_TYPE, TIMESTAMP_TYPE

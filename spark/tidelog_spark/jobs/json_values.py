@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.json
 from tidelog_core.errors import InvalidConfig
 
-from tidelog_spark.jobs.decoding import (
+from tidelog_spark.jobs.value_decoder import (
     Decoded,
     UnreadableValue,
     columns_of,

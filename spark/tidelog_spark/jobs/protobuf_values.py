@@ -18,7 +18,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from tidelog_core.errors import InvalidConfig
 
-from tidelog_spark.jobs.decoding import (
+from tidelog_spark.jobs.value_decoder import (
     Decoded,
     UnreadableValue,
     decode_each,
