@@ -16,8 +16,8 @@ from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.metadata.image import POLLS_PER_S_MAX
 from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
 from tidelog_core.replication.leases import LeaseTimes
+from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
-from tidelog_node.tier.segment_catalog import OVERLAPPING_COUNT_MAX
 
 from bench.day.amounts import Amounts
 from bench.day.cluster import Cluster, Floats
@@ -151,7 +151,7 @@ def segments_load(copied: float, deleted: float) -> Load:
 
 
 def eviction_units() -> int:
-    """Return the read units of a follower's look before it evicts (``SegmentCatalog.tiered_end``).
+    """Return the read units of a follower's look before it evicts (``read_tiered_end``).
 
     For one new segment.
     """

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelog_core.config import NodeConfig
+from tidelog_core.config import INT64_MAX, NodeConfig
 from tidelog_core.errors import TierUnavailable
 from tidelog_core.model import ReadableFile
 from tidelog_core.objects.key_rules import check_range
@@ -201,7 +201,7 @@ class TierClient:
 
     async def get(self, key: str) -> bytes:
         """Return the whole object. Raises ``ObjectNotFound``."""
-        return await self.get_range(key, 0, (await self.head(key)).size_bytes)
+        return await self.get_range(key, 0, INT64_MAX)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         """Return bytes ``[start, end)``, fewer only where the object ends, past the cache.

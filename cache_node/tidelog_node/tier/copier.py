@@ -44,6 +44,7 @@ from tidelog_core.retention.selection import (
     local_limits,
     of_local,
 )
+from tidelog_core.tier.contents import read_tiered_end
 from tidelog_core.tier.index_build import SegmentSource
 from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import (
@@ -68,7 +69,6 @@ from tidelog_core.tier.planning import select_copies, select_leftovers
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.led_partition import LedPartition, TieredReplica
 from tidelog_node.tier.protocol import UploadRequest
-from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,6 @@ class Copier:
         self,
         *,
         store: MetadataStore,
-        catalog: SegmentCatalog,
         client: TierClient,
         view: ClusterView,
         node_config: Callable[[], NodeConfig],
@@ -103,7 +102,6 @@ class Copier:
     ) -> None:
         """``has_own_clock`` says that the bucket's clock is not this machine's."""
         self._store = store
-        self._catalog = catalog
         self._client = client
         self._view = view
         self._node_config = node_config
@@ -181,7 +179,7 @@ class Copier:
         # What is below the local start was in the tier when it was evicted.
         known_end = max(log.tiered_up_to, log.local_log_start_offset)
         number = replica.partition.partition
-        tiered_end = await self._catalog.tiered_end(replica.topic_id, number, known_end)
+        tiered_end = await read_tiered_end(self._store, replica.topic_id, number, known_end)
         if replica.is_follower and not log.is_offline:
             # What is not committed as far as this node knows stays, wherever else it is.
             log.set_tiered_up_to(min(tiered_end, log.high_watermark))

@@ -24,10 +24,10 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.tier.contents import read_tiered_end
 
 from tidelog_node.committed_ends import CommittedEnds
 from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica
-from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +41,11 @@ class Erasures:
         self,
         *,
         store: MetadataStore,
-        catalog: SegmentCatalog,
         view: ClusterView,
         replicas: ReplicaSource,
         broker_id: int,
     ) -> None:
         self._store = store
-        self._catalog = catalog
         self._view = view
         self._replicas = replicas
         self._broker_id = broker_id
@@ -130,8 +128,8 @@ class Erasures:
         if doomed:
             end_offset = doomed[-1].end_offset
             known_end = max(log.tiered_up_to, log.local_log_start_offset)
-            tiered_end = await self._catalog.tiered_end(
-                request.topic_id, request.partition, known_end
+            tiered_end = await read_tiered_end(
+                self._store, request.topic_id, request.partition, known_end
             )
             if tiered_end < end_offset:
                 if end_offset > request.roll_to:

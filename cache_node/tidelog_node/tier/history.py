@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.tier_start import TierEnd
+from tidelog_core.tier.contents import read_tier
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tidelog_node.tier.index_cache import IndexCache
-from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +27,14 @@ class LogPast:
 class TierHistory:
     """Reads segments' metadata and index objects. For the tasks of one event loop."""
 
-    def __init__(self, *, catalog: SegmentCatalog, indexes: IndexCache, view: ClusterView) -> None:
-        self._catalog = catalog
+    def __init__(self, *, store: MetadataStore, indexes: IndexCache, view: ClusterView) -> None:
+        self._store = store
         self._indexes = indexes
         self._view = view
 
     async def segments(self, topic_id: UUID, partition: int) -> TieredSegments:
         """Return the segments that may be read. Raises ``StoreUnavailable``."""
-        return (await self._catalog.contents(topic_id, partition)).finished
+        return (await read_tier(self._store, topic_id, partition)).finished
 
     async def past(
         self, partition: TopicPartition, segments: TieredSegments, offset: int

@@ -26,11 +26,13 @@ from uuid import UUID
 
 from tidelog_core.errors import ObjectNotFound, OffsetOutOfRange
 from tidelog_core.log.values import AbortedTransaction
-from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.metadata.records import SegmentMeta, segment_key_from
+from tidelog_core.metadata.store import KeyRange, MetadataStore
 from tidelog_core.model import FileSlice, ReadableFile, TopicPartition
-from tidelog_core.tier.contents import TierContents
+from tidelog_core.tier.contents import TierContents, read_tier
 from tidelog_core.tier.index_file import BatchRow, BatchTable, IndexFile
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
+from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.planning import finished_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_core.tier.time_search import find_tiered_offset
@@ -39,7 +41,6 @@ from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.protocol import ByteRange
-from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class RemoteReader:
     """What all partitions' tiered logs read with."""
 
     cluster_id: str
-    catalog: SegmentCatalog
+    store: MetadataStore
     client: TierClient
     indexes: IndexCache
     open_chunks: OpenChunks
@@ -150,8 +151,8 @@ class RemoteLog:
     async def _load(self) -> TierContents:
         while True:
             number = self._invalidations
-            contents = await self._reader.catalog.contents(
-                self._topic_id, self._partition.partition
+            contents = await read_tier(
+                self._reader.store, self._topic_id, self._partition.partition
             )
             if number == self._invalidations:  # Else they may have been read too early.
                 self._segments = contents.finished
@@ -161,8 +162,11 @@ class RemoteLog:
         """Return the same with those that were copied since behind the last one."""
         known = await self.segments()
         number = self._invalidations
-        metas = await self._reader.catalog.segments_from(
-            self._topic_id, self._partition.partition, known.end_offset
+        metas = await read_segments(
+            self._reader.store,
+            self._topic_id,
+            self._partition.partition,
+            keys=KeyRange(segment_key_from(known.end_offset)),
         )
         for meta in finished_segments(metas):
             if number == self._invalidations and meta.base_offset >= known.end_offset:

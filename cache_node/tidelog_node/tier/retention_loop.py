@@ -1,20 +1,13 @@
 """Removes what partitions no longer keep: first from readers, then for good.
 
-    1. decide the new log start offset (time, size, DeleteRecords)
-    2. persist it in the partition's item, then advance the local log
-    3. have the bucket tell it, for whoever has nothing but the bucket
-    4. DELETE_STARTED, with the time file.delete.delay.ms from now
-    5. from then on: delete the objects, drop the item
+The leader decides the new log start offset by time and size, persists it, advances its local
+log, and takes the steps from there on that ``tidelog_core.tier.lifecycle`` describes. The
+retention function may take any of them first. Only the leader knows what is not tiered yet, and
+rolls an active segment that is too old, so it always does its part. A log start that someone
+else has advanced reaches the local log with the next image (``adopt_log_start``).
 
-Each step can be repeated: after a crash or a change of leader the steps that were done
-find nothing to do. Objects of deleted topics go the same way, by the live node that the
-topic's id picks: the bucket is told at once that the topic was deleted.
-
-The retention function does the same steps where it is deployed, and may do any of them
-first: ``tidelog_core.tier.lifecycle`` says why that is safe. Only the leader knows what
-is not tiered yet, and rolls an active segment that is too old, so it always does its part;
-a step that the function has done it finds done. A log start that someone else has
-advanced reaches the local log with the next image (``adopt_log_start``).
+Objects of deleted topics are removed by the live node that the topic's id picks: the bucket is
+told at once that the topic was deleted.
 
 While the node's clock is in doubt (``tidelog_core.retention.clock_rule``) nothing is removed
 for its age, and no deletion is begun or ended: both go by the clock.

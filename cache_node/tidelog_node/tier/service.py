@@ -50,6 +50,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.rewriting.choice import compacted_end
+from tidelog_core.tier.contents import read_tier
 
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient, WorkerCommand
@@ -66,7 +67,6 @@ from tidelog_node.tier.led_partition import (
 from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteRead, RemoteReader
 from tidelog_node.tier.retention_loop import Retention, adopt_log_start
 from tidelog_node.tier.retention_times import DELAY_SHARE, RetentionTimes
-from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 logger = logging.getLogger(__name__)
 
@@ -110,14 +110,14 @@ class TierService:
         config = node_config()
         self._copy_interval_s = config.remote_task_interval_ms / 1000
         self._retention_interval_s = config.log_retention_check_interval_ms / 1000
-        self._catalog = SegmentCatalog(store)
+        self._store = store
         self.client = TierClient(
             WorkerCommand(
                 socket=socket, objects=objects_url, cache_dir=cache_dir, node_config=config
             )
         )
         self._indexes = IndexCache(self.client, executor=executor)
-        self.history = TierHistory(catalog=self._catalog, indexes=self._indexes, view=view)
+        self.history = TierHistory(store=store, indexes=self._indexes, view=view)
         self._executor = executor
         self._inspector = inspector
         self._open_chunks = OpenChunks()
@@ -128,7 +128,6 @@ class TierService:
         )
         self._copier = Copier(
             store=store,
-            catalog=self._catalog,
             client=self.client,
             view=view,
             node_config=node_config,
@@ -166,9 +165,7 @@ class TierService:
         self._loops: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._unwatch: list[Callable[[], None]] = []
-        self._erasures = Erasures(
-            store=store, catalog=self._catalog, view=view, replicas=replicas, broker_id=broker_id
-        )
+        self._erasures = Erasures(store=store, view=view, replicas=replicas, broker_id=broker_id)
         self._deleted_topics: frozenset[UUID] = frozenset()  # as last seen
 
     async def start(self) -> None:
@@ -210,7 +207,7 @@ class TierService:
         store raises.
         """
         number = replica.partition.partition
-        contents = await self._catalog.contents(replica.topic_id, number)
+        contents = await read_tier(self._store, replica.topic_id, number)
         if not contents and not replica.config.remote_storage_enable:
             return None
         return compacted_end(contents.finished)
@@ -353,7 +350,7 @@ class TierService:
     def _remote_log(self, replica: TieredReplica) -> RemoteLog:
         reader = RemoteReader(
             cluster_id=self._view.image.cluster_id,
-            catalog=self._catalog,
+            store=self._store,
             client=self.client,
             indexes=self._indexes,
             open_chunks=self._open_chunks,

@@ -16,12 +16,19 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog_core.metadata.records import SegmentMeta, SegmentState, segment_collection
+from tidelog_core.metadata.records import (
+    SegmentMeta,
+    SegmentState,
+    segment_collection,
+    segment_key_from,
+)
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
 from tidelog_core.metadata.store import ABSENT, KeyRange, MetadataStore
+from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 
 PAGE_COUNT = 250  # segments that are read at once, which keeps the event loop some milliseconds
+OVERLAPPING_COUNT_MAX = 8  # segments below an offset that are looked at first
 READS_MAX = 3  # of all pages; rewriting that goes on has what it changed read again anyway
 
 
@@ -49,6 +56,24 @@ async def read_tier(store: MetadataStore, topic_id: UUID, partition: int) -> Tie
         if page_count <= 1 or await _claim_version(store, topic_id, partition) == claim:
             break
     return TierContents(finished, tuple(unfinished))
+
+
+async def read_tiered_end(store: MetadataStore, topic_id: UUID, partition: int, offset: int) -> int:
+    """Return the offset up to which every record from ``offset`` on is in the tier.
+
+    Reads what was copied since ``offset`` was the tier's end, and a few segments before, since
+    the first that another leader has copied may begin below it. Where that leaves a gap, all
+    segments are read.
+    """
+    start = segment_key_from(offset)
+    keys = KeyRange(end=start, limit=OVERLAPPING_COUNT_MAX, is_descending=True)
+    before = await read_segments(store, topic_id, partition, keys=keys)
+    since = await read_segments(store, topic_id, partition, keys=KeyRange(start))
+    tiered = TieredSegments([*before, *since])
+    end = tiered.tiered_end(offset)
+    if tiered.last is not None and tiered.last.base_offset > end:
+        return (await read_tier(store, topic_id, partition)).finished.tiered_end(offset)
+    return end
 
 
 async def read_pages(

@@ -260,9 +260,9 @@ def play_seeds(folder: Path, seeds: range) -> int:
 
 
 def test_nobody_harms_anybody_whatever_the_order_of_their_steps(tmp_path: Path) -> None:
-    assert play_seeds(tmp_path, range(10)) > 300
+    assert play_seeds(tmp_path, range(8)) > 300
 
 
 @pytest.mark.slow
-def test_nobody_harms_anybody_in_thousands_of_orders(tmp_path: Path) -> None:
-    assert play_seeds(tmp_path, range(1000, 2000)) > 50_000
+def test_nobody_harms_anybody_in_hundreds_of_orders(tmp_path: Path) -> None:
+    assert play_seeds(tmp_path, range(100, 400)) > 10_000

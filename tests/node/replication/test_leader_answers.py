@@ -15,7 +15,6 @@ from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
-from tidelog_node.tier.segment_catalog import SegmentCatalog
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, scripted_leader
@@ -32,7 +31,7 @@ def fetchers_of(node: LedNode) -> FollowerFetchers:
         node_config=node.config,
     )
     history = TierHistory(
-        catalog=SegmentCatalog(node.store),
+        store=node.store,
         indexes=IndexCache(TierClient(worker), executor=node.executor),
         view=node.view,
     )

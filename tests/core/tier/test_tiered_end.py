@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
+from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, read_tiered_end
 from tidelog_core.tier.planning import tiered_end_offset
-from tidelog_node.tier.segment_catalog import OVERLAPPING_COUNT_MAX, SegmentCatalog
 
 from tests.core.tier.test_keys import meta
 from tests.node.coordinator.memory_store import MemoryMetadataStore
@@ -66,8 +66,8 @@ def test_the_tiers_end_is_found_from_where_it_was_before(
     started = [meta(end, end + 3, state=SegmentState.COPY_STARTED)] if has_copy_under_way else []
 
     async def run() -> None:
-        catalog = SegmentCatalog(await store_of([*metas, *started]))
-        assert await catalog.tiered_end(TOPIC_ID, PARTITION, known_end) == end
+        store = await store_of([*metas, *started])
+        assert await read_tiered_end(store, TOPIC_ID, PARTITION, known_end) == end
 
     asyncio.run(run())
 
@@ -77,8 +77,7 @@ def test_a_look_at_the_tiers_end_reads_what_is_new_of_many_segments() -> None:
 
     async def run() -> None:
         store = await store_of(metas)
-        catalog = SegmentCatalog(store)
-        assert await catalog.tiered_end(TOPIC_ID, PARTITION, 9_950) == 10_000
+        assert await read_tiered_end(store, TOPIC_ID, PARTITION, 9_950) == 10_000
         assert store.listed_count == OVERLAPPING_COUNT_MAX + 5
 
     asyncio.run(run())
@@ -90,7 +89,7 @@ def test_a_segment_that_begins_long_before_the_known_end_still_closes_the_gap() 
     long, after = meta(0, known_end + 5), meta(known_end + 5, known_end + 9)
 
     async def run() -> None:
-        catalog = SegmentCatalog(await store_of([*short, long, after]))
-        assert await catalog.tiered_end(TOPIC_ID, PARTITION, known_end) == after.end_offset
+        store = await store_of([*short, long, after])
+        assert await read_tiered_end(store, TOPIC_ID, PARTITION, known_end) == after.end_offset
 
     asyncio.run(run())
