@@ -30,7 +30,7 @@ OnlyTopics = Annotated[
 def require_choice(option: str, value: str, allowed: Sequence[str]) -> None:
     """Raise ``UsageError`` for a value that the option does not have."""
     if value not in allowed:
-        raise UsageError(f"{option} {value!r} must be one of {', '.join(allowed)}")
+        raise UsageError(f"{option} must be one of {', '.join(allowed)}")
 
 
 def parse_pair(option: str, text: str) -> tuple[str, str]:
