@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,16 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def children_running(pid: int, module: str) -> list[int]:
+    """Return the process's children that run the module; some may have ended since."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):  # It has ended just now.
+            if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                found.append(int(child))
+    return found
 
 
 def is_listening(port: int) -> bool:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tools.ports import free_ports
+from tools.server_process import children_running
 
 NODE_COUNT = 3
 SECONDS_MAX = 40.0
@@ -47,13 +48,7 @@ class Cluster:
 
     def pids_of(self, module: str) -> list[int]:
         """Return the children that run the module."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        pids = map(int, children.read_text().split())
-        return [
-            pid
-            for pid in pids
-            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        ]
+        return children_running(self.process.pid, module)
 
 
 @contextmanager

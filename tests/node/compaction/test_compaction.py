@@ -28,7 +28,7 @@ from tests.node.compaction.compacted import (
     wait_compacted,
 )
 from tests.node.node_process import NodeProcess
-from tools.server_process import is_running
+from tools.server_process import children_running, is_running
 
 CONFIG = {
     "log.cleaner.backoff.ms": "100",
@@ -244,12 +244,7 @@ def test_a_node_that_is_killed_while_it_compacts_finds_everything_again(tmp_path
 
 def rewriters_of(node: NodeProcess) -> list[int]:
     """Return the processes in which the node compacts."""
-    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
-    return [
-        int(pid)
-        for pid in children
-        if b"tidelog_node.compaction.rewriter" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    return children_running(node.pid, "tidelog_node.compaction.rewriter")
 
 
 def wait_gone(pid: int) -> None:
