@@ -24,8 +24,9 @@ time pays for that less and less often (``_Kept.misses``). While a request that 
 list is not answered, the next one of the same connection is read in full and leaves the list alone.
 
 Lists are bounded as sessions are, and together with them: each takes one of the slots and counts
-its partitions, some 500 bytes each. They are evicted as clients' sessions are. A list ends with
-its connection.
+its partitions: some 500 bytes each where topics have many, and up to 1,700 where each is of
+another topic with a name of 249 characters. They are evicted as clients' sessions are. A list ends
+with its connection.
 """
 
 from __future__ import annotations
