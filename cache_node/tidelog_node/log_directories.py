@@ -154,17 +154,17 @@ class LogDirectories:
         topics that are not ``known`` either are moved aside, unless ``is_unreadable`` says
         that there is a topic of this name: once it can be read, it may be its.
         """
-        doomed = []
+        renamed = []
         for directory, topic_id in self._labelled():
             if topic_id in known or directory.endswith(STRAY_SUFFIX):
                 continue
             if topic_id in deleted:
-                doomed.append(rename_deleted(self.path / directory))
+                renamed.append(rename_deleted(self.path / directory))
             elif is_unreadable(directory.rpartition("-")[0]):
                 logger.warning("log of an unknown topic left", extra={"log": directory})
             else:
                 self._move_aside(self.path / directory)
-        return doomed
+        return renamed
 
     def _labelled(self) -> list[tuple[str, UUID]]:
         """Return the names of the directories that hold a log, with the topics' ids."""

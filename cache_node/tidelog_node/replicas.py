@@ -134,10 +134,10 @@ class ReplicaManager:
         image = self._view.image
         self._node_configs = image.node_configs
         known = {topic.topic_id for topic in image.topics.values()}
-        doomed = self._directories.clear_out(
+        renamed = self._directories.clear_out(
             known, image.deleted_topics.keys(), is_unreadable=image.is_unreadable
         )
-        self._executor.submit(remove, doomed)
+        self._executor.submit(remove, renamed)
         for name in image.topics:
             self._follow_topic(image, name)
         if not self._directories.was_clean:

@@ -8,8 +8,8 @@ position. Then the first of these that is possible is done:
 - *The leader* of a partition hands over to a member of the ISR: readers get whole records at
   once, and this node can ask the new leader. It stays in the ISR. It does not hand over to
   members whose copy was found damaged, too.
-- *A follower* fetches the range of the segment from the leader, checks every batch, and puts
-  the new file in the place of the old one, as compaction does (``log.cleaned``). Replicas hold
+- *A follower* fetches the range of the segment from the leader, checks every batch, and
+  replaces the old file with the new one, as compaction does (``log.cleaned``). Replicas hold
   the same batches, but not the same segments.
 - *A follower of a compacted log* gives all of it up, and ``LogReopener`` has it fetched again:
   each replica is compacted on its own, and a tombstone that the leader has dropped already

@@ -1,6 +1,6 @@
 """A split whose objects have gone: the same offsets in the segments that there are now.
 
-Compaction and erasure put a new segment in the place of old ones, and the old objects are
+Compaction and erasure replace old segments with a new one, and the old objects are
 deleted after the topic's ``file.delete.delay.ms``: a task that comes later finds none. Offsets
 stay what they are in a rewrite, and batches where they are, so what is left of a split is
 planned anew as a read from offset to offset, by the filters and the isolation of the read.

@@ -44,7 +44,7 @@ class Checker:
         self.acked_one = 0
         self.reads = 0
         self._tier_ahead = ""
-        self._reign_from = 0  # the first epoch from which on the stored leader has led
+        self._leads_since = 0  # the first epoch from which on the stored leader has led
         self._led_by: dict[int, tuple[int, int]] = {}  # epoch: broker, incarnation
         self._forgiven: set[int] = set()  # brokers whose next leadership may lose records
 
@@ -61,7 +61,7 @@ class Checker:
             after.replicas
         )
         if after.leader_epoch != before.leader_epoch and not is_going_on:
-            self._reign_from = after.leader_epoch
+            self._leads_since = after.leader_epoch
         self._require(bool(after.isr), "an ISR is empty")
         self._require(set(after.isr) <= set(after.replicas), "an ISR names no replica")
         self._require(after.leader < 0 or after.leader in after.isr, "a leader is not in the ISR")
@@ -210,7 +210,7 @@ class Checker:
 
     def _leads(self, broker_id: int, epoch: int) -> bool:
         stored = self._stored()
-        return stored.leader == broker_id and self._reign_from <= epoch <= stored.leader_epoch
+        return stored.leader == broker_id and self._leads_since <= epoch <= stored.leader_epoch
 
     def _require_leads(self, broker_id: int, epoch: int, what: str) -> None:
         stored = self._stored()

@@ -248,9 +248,9 @@ def test_what_retention_took_is_told_or_left_out_and_the_rest_is_read(tmp_path: 
         log = await fill(partition)
         strict, lenient = PlannedRead(partition), PlannedRead(partition, failOnDataLoss="false")
         await partition.move_log_start(17)
-        doomed = below_log_start(await partition.metas(), 17)
-        assert len(doomed) == 2
-        await start_deletions(partition.store, doomed, deletable_ms=AT_ONCE)
+        expired = below_log_start(await partition.metas(), 17)
+        assert len(expired) == 2
+        await start_deletions(partition.store, expired, deletable_ms=AT_ONCE)
         await pass_time(partition)
         with pytest.raises(DataLost, match=r"offsets \[0, 17\) of events-0 were deleted"):
             strict.rows()

@@ -66,7 +66,7 @@ from tidelog_node.coordinator.events import (
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
-from tidelog_node.coordinator.loaded_group import LoadedGroup, Surroundings, Unloaded
+from tidelog_node.coordinator.loaded_group import GroupEnvironment, LoadedGroup, Unloaded
 from tidelog_node.coordinator.shard import Shard
 from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
 from tidelog_node.coordinator.share_group import ShareGroup
@@ -122,7 +122,7 @@ class GroupCoordinator:
         self._numbers = itertools.count(1)
         self._pages = OffsetPages()
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
-        self._surroundings = Surroundings(
+        self._environment = GroupEnvironment(
             now_ms=self._now_ms,
             clock_offset_ms=self._clock_offset_ms,
             settings=self._consumer_settings,
@@ -395,7 +395,7 @@ class GroupCoordinator:
     # Offsets that wait for the end of a transaction: ``TransactionalOffsets`` keeps them.
 
     def shard_leadership(self, index: int) -> Leadership:
-        """Return this node's reign over a shard. Raises ``NotCoordinator`` where it has none."""
+        """Return this node's leader term of a shard. Raises ``NotCoordinator`` without one."""
         if not self._can_serve():
             raise NotCoordinator("this node's lease has lapsed")
         self._shards.follow(self._view.image)
@@ -570,7 +570,7 @@ class GroupCoordinator:
             group,
             storage,
             shard=shard_index,
-            surroundings=self._surroundings,
+            environment=self._environment,
             on_change=self._changed,
             is_still_ours=is_still_ours,
         )

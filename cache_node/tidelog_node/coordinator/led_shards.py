@@ -1,8 +1,8 @@
-"""The shards of a reserved topic that this node leads, each read from the store once a reign.
+"""The shards of a reserved topic that this node leads, each read from the store once a leader term.
 
 What a coordinator keeps belongs to a shard, a shard to the leader of that partition of the
 topic. ``LedShards`` takes shards over and drops them as the cluster's image says;
-``LedShard`` is one of them during one reign. For the tasks of one event loop.
+``LedShard`` is one of them during one leader term. For the tasks of one event loop.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tidelog_core.metadata.store import MetadataStore
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Which reign over the shard this is: another one must load everything anew."""
+    """The leader term of a shard. With another one everything is loaded again."""
 
     topic_id: UUID
     leader_epoch: int
 
 
 class LedShard(ABC):
-    """One shard during one reign: what it holds is loaded once, and unloaded at the end."""
+    """One shard during one leader term. What it holds is loaded once, and unloaded at the end."""
 
     kind: ClassVar[str]  # what errors call what it holds
 

@@ -1,6 +1,6 @@
 """One group in memory: its state machine, those who wait for it, and its storage.
 
-A group changes its kind here: a consumer group begins in the place of an empty classic
+A group changes its kind here: a consumer group replaces an empty classic
 one, or takes its members over, and may have to give them back. A share group begins where
 there is none yet, and stays one.
 
@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class GroupEnvironment:
     """What a group's decisions depend on beside its members, as it is at any moment."""
 
     now_ms: Callable[[], int]
@@ -92,7 +92,7 @@ class LoadedGroup:
         storage: GroupStorage,
         *,
         shard: int,
-        surroundings: Surroundings,
+        environment: GroupEnvironment,
         on_change: Callable[[LoadedGroup], None],
         is_still_ours: Callable[[], Awaitable[bool]],
     ) -> None:
@@ -103,8 +103,8 @@ class LoadedGroup:
         self.is_unloaded = False
         # Whether offsets were committed that say themselves when they end (OffsetCommit 2 to 4).
         self.has_own_expiries = False
-        self._now_ms = surroundings.now_ms
-        self._surroundings = surroundings
+        self._now_ms = environment.now_ms
+        self._environment = environment
         self._on_change = on_change  # after every event: deadlines may be nearer, or it unloaded
         self._is_still_ours = is_still_ours
         self._joins: dict[RequestNumber, asyncio.Future[JoinAnswer]] = {}
@@ -130,7 +130,7 @@ class LoadedGroup:
         """Return the group as it would be stored now."""
         return self.group.to_record(
             shard=self.shard,
-            clock_offset_ms=self._surroundings.clock_offset_ms(),
+            clock_offset_ms=self._environment.clock_offset_ms(),
             version=self.storage.version,
         )
 
@@ -262,7 +262,7 @@ class LoadedGroup:
             )
             if error is ErrorCode.none:
                 await self.storage.claim()
-                created_ms = self._now_ms() + self._surroundings.clock_offset_ms()
+                created_ms = self._now_ms() + self._environment.clock_offset_ms()
                 timed = await self.storage.after_committed(offsets)
                 await self.storage.write_beside([write(timed)], checks, created_ms=created_ms)
             return error
@@ -310,7 +310,7 @@ class LoadedGroup:
         group = ShareGroup(self.group.group_id, now_ms=self._now_ms())
         record = group.to_record(
             shard=self.shard,
-            clock_offset_ms=self._surroundings.clock_offset_ms(),
+            clock_offset_ms=self._environment.clock_offset_ms(),
             version=self.storage.version,
         )
         await self.storage.save(record)
@@ -350,7 +350,7 @@ class LoadedGroup:
         await self.storage.close()
 
     def _settings(self) -> ConsumerGroupSettings:
-        return self._surroundings.settings(self.group.group_id)
+        return self._environment.settings(self.group.group_id)
 
     def _join(self, request: JoinRequest, limits: GroupLimits) -> Step:
         now_ms = self._now_ms()
@@ -366,7 +366,7 @@ class LoadedGroup:
             now_ms=now_ms,
             limits=limits,
             settings=self._settings(),
-            topics=self._surroundings.topics(),
+            topics=self._environment.topics(),
         )
 
     async def _heard(self, decide: Callable[[], tuple[HeartbeatAnswer, Step]]) -> HeartbeatAnswer:
@@ -395,7 +395,7 @@ class LoadedGroup:
     async def _compute(self, group: ConsumerGroup, computation: TargetComputation) -> None:
         """Have targets computed while the group goes on, and take them in."""
         try:
-            targets = await self._surroundings.compute(computation)
+            targets = await self._environment.compute(computation)
         except Exception:
             logger.exception("no targets for a group", extra={"group_id": group.group_id})
             self.unload(ErrorCode.unknown_server_error)
@@ -407,7 +407,7 @@ class LoadedGroup:
 
     def _consumer_heartbeat(self, request: ConsumerHeartbeat) -> tuple[HeartbeatAnswer, Step]:
         now_ms, settings = self._now_ms(), self._settings()
-        topics = self._surroundings.topics()
+        topics = self._environment.topics()
         try:
             group = as_consumer_group(
                 self.group, request, now_ms=now_ms, settings=settings, topics=topics
@@ -435,8 +435,8 @@ class LoadedGroup:
         answer, step = group.heartbeat(
             request,
             now_ms=now_ms,
-            settings=self._surroundings.share_settings(group.group_id),
-            topics=self._surroundings.topics(),
+            settings=self._environment.share_settings(group.group_id),
+            topics=self._environment.topics(),
         )
         if answer.error is ErrorCode.none:
             self.group = group

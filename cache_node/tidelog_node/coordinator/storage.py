@@ -67,33 +67,33 @@ PENDING_PAGES_PER_COMMIT = PAGES_PER_COMMIT - 2
 PAGES_CACHED_MAX = 8192  # of all groups of a node
 
 
-class Tenure:
-    """The time in which nobody else has written a group, as far as its coordinator knows."""
+class WriterTerm:
+    """The time in which only its coordinator has written a group, as far as that knows."""
 
 
 class OffsetPages:
     """The pages written last, so that the next commit need not read them first.
 
-    A page counts for the tenure that it was written in only. Between one tenure of a group
+    A page counts for the term that it was written in only. Between one term of a group
     and the next, someone else may have deleted the page and written it again, up to the
     very version that is remembered here.
     """
 
     def __init__(self, pages_max: int = PAGES_CACHED_MAX) -> None:
-        self._pages: OrderedDict[ItemKey, tuple[Tenure, GroupOffsets]] = OrderedDict()
+        self._pages: OrderedDict[ItemKey, tuple[WriterTerm, GroupOffsets]] = OrderedDict()
         self._pages_max = pages_max
 
-    def get(self, id: ItemKey, tenure: Tenure) -> GroupOffsets | None:
-        """Return the page as last written in the tenure, or ``None`` where that is not known."""
+    def get(self, id: ItemKey, term: WriterTerm) -> GroupOffsets | None:
+        """Return the page as last written in the term, or ``None`` where that is not known."""
         found = self._pages.get(id)
-        if found is None or found[0] is not tenure:
+        if found is None or found[0] is not term:
             return None
         self._pages.move_to_end(id)
         return found[1]
 
-    def keep(self, page: GroupOffsets, tenure: Tenure) -> None:
+    def keep(self, page: GroupOffsets, term: WriterTerm) -> None:
         """Remember the page in place of what was written longest ago."""
-        self._pages[page.item_id] = (tenure, page)
+        self._pages[page.item_id] = (term, page)
         self._pages.move_to_end(page.item_id)
         if len(self._pages) > self._pages_max:
             self._pages.popitem(last=False)
@@ -126,7 +126,7 @@ class GroupStorage:
         self._items = GroupItems(
             store, shard=shard, group_id=group_id, stored=stored, limits=limits
         )
-        self._tenure = Tenure()
+        self._term = WriterTerm()
         self._store = store
         self._pages = pages
         self._shard = shard
@@ -319,11 +319,11 @@ class GroupStorage:
         to be claimed again: whoever wrote it may not be done yet.
         """
         async with self._lock:
-            await self._flush()  # in the tenure in which it was accepted, or not at all
+            await self._flush()  # in the term in which it was accepted, or not at all
             version = self.version
             is_as_known = await self._items.catch_up()
             if self.version != version:
-                self._tenure = Tenure()
+                self._term = WriterTerm()
             return is_as_known
 
     async def close(self) -> None:
@@ -395,7 +395,7 @@ class GroupStorage:
                     self._pages.forget(page.item_id)
                 raise
             for page in merged:
-                self._pages.keep(dataclasses.replace(page, version=page.version + 1), self._tenure)
+                self._pages.keep(dataclasses.replace(page, version=page.version + 1), self._term)
             return
         raise CoordinatorNotAvailable(f"offsets of group {self._group_id!r} keep changing")
 
@@ -415,7 +415,7 @@ class GroupStorage:
 
     async def _page(self, key: PageKey) -> GroupOffsets:
         """Return the page as this storage wrote it last, else as it is stored."""
-        page = self._pages.get(offset_item_id(self._group_id, key.topic, key.page), self._tenure)
+        page = self._pages.get(offset_item_id(self._group_id, key.topic, key.page), self._term)
         if page is None:
             return await read_page(self._store, self._group_id, key)
         return page_for(self._group_id, key, page)

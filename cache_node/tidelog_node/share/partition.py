@@ -35,7 +35,7 @@ STORE_RETRY_SECONDS = 0.2
 
 
 class SharePartition:
-    """One share partition during one reign of its leader. For the tasks of one event loop."""
+    """One share partition during one leader term. For the tasks of one event loop."""
 
     def __init__(
         self,

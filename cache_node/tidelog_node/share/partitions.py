@@ -95,7 +95,7 @@ class SharePartitions:
         return self._view.image.group_config(group_id, config)
 
     def get(self, group_id: str, replica: Replica) -> SharePartition | None:
-        """Return the share partition if it has been loaded in this reign of the leader."""
+        """Return the share partition if it has been loaded in this leader term."""
         held = self._held.get(_key(group_id, replica))
         if held is None:
             return None

@@ -361,10 +361,10 @@ class Copier:
             await self._ensure(key, _manifest(topic, image), topic.version)
 
     async def tell_log_start(self, led: LedPartition, stored: int) -> None:
-        """Have the bucket tell where the log starts. Can be repeated. The caller holds the lock.
+        """Publish to the bucket where the log starts. Can be repeated. The caller holds the lock.
 
         ``stored`` is what the metadata store has, so the bucket never goes ahead of it. It is
-        told before anything is deleted for it. Raises what the store raises.
+        published before anything is deleted for it. Raises what the store raises.
         """
         if stored <= led.told_log_start:
             return

@@ -124,9 +124,9 @@ class Erasures:
         self._is_stale = True
 
     async def _evict(self, request: LocalErasure, log: UnifiedLog) -> None:
-        doomed = [s for s in log.sealed_segments() if s.base_offset < request.up_to]
-        if doomed:
-            end_offset = doomed[-1].end_offset
+        segments = [s for s in log.sealed_segments() if s.base_offset < request.up_to]
+        if segments:
+            end_offset = segments[-1].end_offset
             known_end = max(log.tiered_up_to, log.local_log_start_offset)
             tiered_end = await read_tiered_end(
                 self._store, request.topic_id, request.partition, known_end

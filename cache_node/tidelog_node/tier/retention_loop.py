@@ -96,7 +96,7 @@ class Retention:
         log = led.replica.log
         stored = await self._advance_log_start(led, log, expires=expires)
         self._copier.evict(led)
-        # DeleteRecords may move the log on meanwhile: no more goes now than the bucket is told.
+        # DeleteRecords may move the log on meanwhile: no more goes now than is published.
         start = min(stored, log.log_start_offset)
         expired = (await led.remote.segments()).below(start)
         if not expired and stored <= max(led.told_log_start, self._restored_log_start(led)):

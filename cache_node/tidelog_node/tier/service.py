@@ -636,7 +636,7 @@ class TierService:
         return self._retention_interval_s
 
     def _on_rewritten(self, keys: Collection[ItemKey]) -> None:
-        """Read from what has come in the place of other segments, and end their deletion."""
+        """Read from the segments that replaced others, and end the deletion of those."""
         for partition in filter(None, map(claimed_partition, keys)):
             led = self._led.get(partition)
             remote = self._followed.get(partition) if led is None else led.remote

@@ -77,7 +77,7 @@ class _Turn:
 
 
 class _Shard:
-    """What is pending in one shard, during one reign over it."""
+    """The pending offsets of one shard during one leader term."""
 
     def __init__(self, leadership: Leadership, claim_version: int) -> None:
         self.leadership = leadership
@@ -277,7 +277,7 @@ class TransactionalOffsets:
         raise CoordinatorNotAvailable(f"group shard {index} keeps being claimed")
 
     async def _shard(self, index: int) -> _Shard:
-        """Return the shard as it is in this reign; claimed and read if it was not."""
+        """Return the shard as it is in this leader term; claimed and read if it was not."""
         for _ in range(ATTEMPTS_MAX):
             leadership = self._groups.shard_leadership(index)
             shard = self._shards.get(index)

@@ -1,4 +1,4 @@
-"""Reading a log's sealed segments, and sealing what is written in the place of some of them."""
+"""Reading a log's sealed segments, and sealing the segments that replace some of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting a compacted segment into the place of those that it was made from.
+"""Replacing segments with the compacted one that was made from them.
 
 Compaction writes the new segment, with its index files, into the directory ``cleaned``,
 and fsyncs it there. Then:
@@ -226,7 +226,7 @@ def _finish(directory: Path, base_offset: int, end_offset: int, old: Sequence[in
 
 
 def move_indexes(directory: Path, base_offset: int) -> None:
-    """Put the new index files in the place of those of the old segment at this offset."""
+    """Replace the index files of the old segment at this offset with the new ones."""
     for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
         index = segment_path(directory, base_offset, suffix)
         index.unlink(missing_ok=True)

@@ -24,22 +24,24 @@ def rename_deleted(directory: Path) -> Path:
     Durable when ``remove_directories`` has begun; until then a power cut may undo it whole.
     """
     name = directory.name[:NAME_LENGTH_MAX]
-    doomed = directory.with_name(f"{name}.{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}")
-    directory.rename(doomed)
-    return doomed
+    renamed = directory.with_name(f"{name}.{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}")
+    directory.rename(renamed)
+    return renamed
 
 
-def remove_directories(doomed: Sequence[Path]) -> None:
+def remove_directories(directories: Sequence[Path]) -> None:
     """Remove directories that ``rename_deleted`` has named. Blocks. Raises ``OSError``."""
     # First the names: nothing that is half gone may come back under the old one.
-    for parent in {path.parent for path in doomed}:
+    for parent in {path.parent for path in directories}:
         sync_directory(parent)
-    for path in doomed:
+    for path in directories:
         shutil.rmtree(path)
 
 
 def remove_deleted_logs(parent: Path) -> int:
     """Finish the deletions that a crash interrupted in ``parent``. Returns how many."""
-    doomed = [path for path in parent.iterdir() if path.name.endswith(DELETED_DIRECTORY_SUFFIX)]
-    remove_directories(doomed)
-    return len(doomed)
+    directories = [
+        path for path in parent.iterdir() if path.name.endswith(DELETED_DIRECTORY_SUFFIX)
+    ]
+    remove_directories(directories)
+    return len(directories)

@@ -62,8 +62,8 @@ class LogStart:
 
     def advance(self, offset: int) -> None:
         """Move the log start forward and remove what lies below. Durable on return."""
-        doomed = self._count_below(offset)
-        self._write_to_remove(doomed, offset, self._local.start_offset)
+        count = self._count_below(offset)
+        self._write_to_remove(count, offset, self._local.start_offset)
         self.offset = offset
         self._epochs.truncate_from_start(offset)
         self._sealed.clear()  # Their first leader epoch may have been cut.

@@ -793,7 +793,7 @@ class UnifiedLog:
         )
 
     def replace_segments(self, source: CleaningSource, cleaned: CleanedSegment) -> None:
-        """Put a compacted segment in the place of those that it was made from. Durable on return.
+        """Replace segments with the compacted one that was made from them. Durable on return.
 
         Slices being sent stay readable. Raises ``SegmentsChanged`` if the log is not what
         it was when ``source`` was made, ``StorageError``; nothing has changed then, unless
@@ -906,9 +906,9 @@ class UnifiedLog:
 
     def delete(self) -> None:
         """Remove the log and its files."""
-        doomed = self.begin_deletion()
+        directory = self.begin_deletion()
         with self._local.storage_errors("deletion"):
-            remove_directories([doomed])
+            remove_directories([directory])
 
     def begin_deletion(self) -> Path:
         """Take the log away; return the directory for ``remove_directories``, which blocks.

@@ -27,7 +27,7 @@ class GroupConfigOverrides:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return group_config_key(self.group_id)
 
     def to_body(self) -> Body:

@@ -236,7 +236,7 @@ class GroupOffsets:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return offset_item_id(self.group_id, self.topic, self.page)
 
     def to_body(self) -> Body:

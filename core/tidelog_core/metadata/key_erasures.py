@@ -63,7 +63,7 @@ class KeyErasure:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return key_erasure_key(self.topic_id, self.partition, self.key_sha256)
 
     @property

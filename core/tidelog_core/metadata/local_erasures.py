@@ -36,7 +36,7 @@ class LocalErasure:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return local_erasure_key(self.topic_id, self.partition)
 
     @property

@@ -66,7 +66,7 @@ class Record(Protocol):
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
 
     @property
     def version(self) -> int:
@@ -104,7 +104,7 @@ class Cluster:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return cluster_key()
 
     def to_body(self) -> Body:
@@ -133,7 +133,7 @@ class Broker:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return broker_key(self.broker_id)
 
     def to_body(self) -> Body:
@@ -184,7 +184,7 @@ class BrokerLease:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return broker_lease_key(self.broker_id)
 
     def to_body(self) -> Body:
@@ -239,7 +239,7 @@ class NodeConfigOverrides:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return node_config_key(self.broker_id)
 
     def to_body(self) -> Body:
@@ -273,7 +273,7 @@ class Topic:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return topic_key(self.name)
 
     def to_body(self) -> Body:
@@ -318,13 +318,13 @@ class Partition:
     adding: tuple[int, ...] = ()  # replicas that a reassignment brings in
     removing: tuple[int, ...] = ()  # replicas that it takes out
     # Where a restoration began the log though nobody is known to have deleted what lies before:
-    # it could not be read. The bucket is not told, so that it can be put back. 0: nowhere.
+    # it could not be read. The bucket does not get it, so that it can be put back. 0: nowhere.
     restored_log_start: int = 0
     version: int = _version()
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return partition_key(self.topic_id, self.partition)
 
     def to_body(self) -> Body:
@@ -402,7 +402,7 @@ class SegmentMeta:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         key = _segment_key(self.base_offset, self.segment_id)
         return ItemKey(segment_collection(self.topic_id, self.partition), key)
 
@@ -473,7 +473,7 @@ class DeletedTopic:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return deleted_topic_key(self.topic_id)
 
     def to_body(self) -> Body:
@@ -510,7 +510,7 @@ class FunctionProgress:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return function_progress_key(self.function)
 
     def to_body(self) -> Body:
@@ -540,7 +540,7 @@ class ScrubOrphans:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return ItemKey(SCRUB_ORPHANS_COLLECTION, self.prefix)
 
     def to_body(self) -> Body:
@@ -571,7 +571,7 @@ class RestorationMark:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return restoration_key()
 
     def to_body(self) -> Body:

@@ -1,4 +1,4 @@
-"""Who may put rewritten segments in the place of a partition's tiered ones.
+"""Who may replace a partition's tiered segments with rewritten ones.
 
     collection      key                                     value
     rewrite-claim   <topic id>:<partition, 10 digits>       RewriteClaim
@@ -34,7 +34,7 @@ class RewriteClaim:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return rewrite_claim_key(self.topic_id, self.partition)
 
     def to_body(self) -> Body:

@@ -99,7 +99,7 @@ class SharePartitionRecord:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return share_partition_key(self.group_id, self.topic_id, self.partition)
 
     def to_body(self) -> Body:

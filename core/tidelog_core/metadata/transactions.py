@@ -79,7 +79,7 @@ class TransactionRecord:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return ItemKey(transaction_collection(self.shard), self.transactional_id)
 
     def to_body(self) -> Body:
@@ -165,7 +165,7 @@ class PendingOffsets:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         collection = pending_offsets_collection(self.shard)
         return ItemKey(collection, f"{self.producer_id:020d}/{self.group_id}")
 
@@ -244,7 +244,7 @@ class PendingOffsetsClaim:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return pending_offsets_claim_key(self.shard)
 
     def to_body(self) -> Body:

@@ -3,8 +3,8 @@
 The tombstone is written by the deletion and removed last, so whatever stops on the way
 is begun again from it. Any number of nodes and functions may do it at once:
 
-- the bucket is told of the deletion, as soon as the tombstone is seen: whoever has nothing but
-  the bucket does not bring back what is left;
+- the deletion is published to the bucket as soon as the tombstone is seen: a restoration from
+  the bucket alone does not bring back what is left;
 - once its time has come, the partition items go first: every commit of a leader checks one,
   so no copy of the topic ends any more and no new one begins;
 - then its segments are DELETE_STARTED: what one more party finds is final;
@@ -64,8 +64,8 @@ async def clean_deleted_topic(
 ) -> None:
     """Remove what is left of the topic: its partitions, segments, objects, tombstone.
 
-    The bucket has been told of the deletion before. Doing it twice is harmless. Raises what the
-    stores and ``before_page``, which is called before some more objects are deleted, raise:
+    The deletion has been published to the bucket before. Doing it twice is harmless. Raises what
+    the stores and ``before_page``, which is called before some more objects are deleted, raise:
     ``VersionConflict`` where someone else is at it just now.
     """
     await remove_partitions(store, tombstone.topic_id)

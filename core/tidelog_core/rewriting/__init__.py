@@ -1,1 +1,1 @@
-"""Putting rewritten segments in the place of tiered ones: compaction and erasure."""
+"""Replacing tiered segments with rewritten ones: compaction and erasure."""

@@ -231,7 +231,7 @@ class PartitionTier:
         return await self.swap_in(swaps, prepared)
 
     async def swap_in(self, swaps: SegmentSwaps, prepared: PreparedGroup) -> RewrittenGroup:
-        """Put the new segment, if there is one, in the place of its group's."""
+        """Replace the group's segments with the new one, if there is one."""
         group, new = prepared.group, prepared.new
         if new is None:
             return RewrittenGroup(GroupOutcome.UNCHANGED, group)

@@ -189,7 +189,7 @@ class SegmentSwaps:
     async def finish(
         self, new: SegmentMeta, old: Sequence[SegmentMeta], *, delete_delay_ms: int
     ) -> bool:
-        """Put the new segment in the place of the old ones; return whether that was done.
+        """Replace the old segments with the new one; return whether that was done.
 
         It was not where one of them has changed; nothing is left of the new one then. Raises
         ``PartitionClaimed`` and, where the outcome is not known, ``OutcomeUnknown``.

@@ -54,7 +54,7 @@ class TopicObjects:
     has_manifest: bool = False
     is_deleted: bool = False  # there is an object that says so
     partitions: dict[int, list[SegmentObjects]] = field(default_factory=dict)
-    log_starts: dict[int, int] = field(default_factory=dict)  # by partition; the greatest told
+    log_starts: dict[int, int] = field(default_factory=dict)  # by partition; the greatest published
 
     @property
     def manifest_key(self) -> str:

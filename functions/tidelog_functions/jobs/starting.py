@@ -52,7 +52,7 @@ class JobStart:
 
     @property
     def item_id(self) -> ItemKey:
-        """Where the item lies."""
+        """The item's key."""
         return job_start_key(self.job)
 
     def to_body(self) -> Body:

@@ -82,7 +82,7 @@ class ConsumerMembership(Membership):
         self._owned: IdPartitions = frozenset()
         self._may_be_member = False  # A heartbeat was sent since the last goodbye.
         self._has_lost_join = False  # The coordinator may have let us in without our knowing.
-        self._reign = 0  # Grows when the membership ends: later answers are to another.
+        self._term = 0  # Grows when the membership ends: later answers are for another term.
         self._moved = asyncio.Event()  # set and replaced with every new epoch
 
     # --- called by the consumer ---
@@ -140,7 +140,7 @@ class ConsumerMembership(Membership):
 
     async def _beat_once(self) -> None:
         standing = await self._standing()
-        reign, is_joining = self._reign, self.generation == NO_GENERATION
+        term, is_joining = self._term, self.generation == NO_GENERATION
         request = self._request(standing, is_joining=is_joining)
         self._may_be_member = True
         try:
@@ -148,11 +148,11 @@ class ConsumerMembership(Membership):
                 CONSUMER_GROUP_HEARTBEAT, request, lane=Lane.GROUP
             )
         except TidelogError as error:
-            if reign == self._reign:
+            if term == self._term:
                 self._has_lost_join |= is_joining
                 self._on_failure(error)
             return
-        if reign != self._reign:
+        if term != self._term:
             return
         code = response.error_code
         if code is not ErrorCode.none:
@@ -249,7 +249,7 @@ class ConsumerMembership(Membership):
     def _end(self) -> None:
         self._is_stable = False
         self._told = None
-        self._reign += 1
+        self._term += 1
         self._set_generation(NO_GENERATION)
 
     # --- the rebalance ---

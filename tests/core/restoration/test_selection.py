@@ -265,12 +265,12 @@ class Life:
     def retain(self, offset: int, steps: int) -> None:
         """Do so many of the steps of a deletion up to there, and then crash."""
         self.metadata_start = max(self.metadata_start, min(offset, self.end_offset))
-        doomed = [s for s in self.finished if s.meta.end_offset <= self.metadata_start]
+        expired = [s for s in self.finished if s.meta.end_offset <= self.metadata_start]
         if steps > 0 and self.metadata_start:
             self.told.append(self.metadata_start)
         if steps > 1:
-            self.finished = [s for s in self.finished if s not in doomed]
-            self.deleting += doomed
+            self.finished = [s for s in self.finished if s not in expired]
+            self.deleting += expired
         for gone in self.deleting[: max(0, steps - 2)]:
             if gone.log_key in self.without_log or steps % 2:
                 self.in_bucket = [s for s in self.in_bucket if s is not gone]

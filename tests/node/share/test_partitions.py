@@ -322,7 +322,7 @@ def test_what_is_deleted_begins_anew(tmp_path: Path) -> None:
     in_a_world(tmp_path, body)
 
 
-def test_a_new_reign_reads_anew(tmp_path: Path) -> None:
+def test_a_new_leader_term_reads_the_item_again(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await world.begin_at(0)
         share = await world.load()

@@ -219,8 +219,8 @@ def test_deletions_that_a_function_has_begun_are_left_to_it(tmp_path: Path) -> N
             for _ in range(2):
                 await node.tier.apply_retention()
             assert node.tier.status["failing_partition_count"] == 0
-            doomed, kept = await node.metas(replica)
-            assert (doomed.segment_id, doomed.deletable_ms) == (first.segment_id, later_ms)
+            expired, kept = await node.metas(replica)
+            assert (expired.segment_id, expired.deletable_ms) == (first.segment_id, later_ms)
             assert kept.base_offset == 100
             assert str(second.segment_id) not in " ".join(await node.objects())
             assert len(await node.objects()) == 4
