@@ -16,6 +16,7 @@ holds a replica of and asks whether it should be the one to act:
   member has every acknowledged record; and a successor fetches from nobody once it leads,
   so a leader that has not heard of it cannot commit anything new either.
 - Dead members leave the ISR with the takeover; a new leader would wait for them in vain.
+  Where the leader lives, the coordinator takes them out, checked against their leases too.
 - A node that has restarted never goes on in the epoch that it led before: its followers
   may have more of that epoch than it has left. ``LeaderElector.start`` notes the epochs
   of the first reading, and a partition that names this node leader in such an epoch is
@@ -175,17 +176,22 @@ class LeaderElector:
         """Return the write that takes dead followers out of the ISR of a leader that lives.
 
         For the one node that writes for all leaders, of the ``dead`` that it writes for. A leader
-        that may have died together with them is left to itself, as in ``elect``.
+        that may have died together with them is left to itself, as in ``elect``. The write is
+        checked against the leases of those that it takes out: who has come back meanwhile stays.
         """
         leader = partition.leader
         if not is_readable(partition) or leader == NO_LEADER or leader not in partition.isr:
             return None
         if leader in dead or not self._lives(leader, peers, now_ms):
             return None
-        isr = tuple(b for b in partition.isr if b not in dead or not peers.has_died(b))
-        if isr == partition.isr:
+        gone = {b for b in partition.isr if b in dead and peers.has_died(b)}
+        if not gone:
             return None
-        return PartitionChange(dataclasses.replace(partition, isr=isr), ChangeReason.ALTER_ISR)
+        return PartitionChange(
+            dataclasses.replace(partition, isr=tuple(b for b in partition.isr if b not in gone)),
+            ChangeReason.ALTER_ISR,
+            tuple(peers.check(broker_id) for broker_id in sorted(gone)),
+        )
 
     def candidates(self, partition: Partition, peers: PeerLeases) -> list[int]:
         """Return who may take over without loss, the first choice first."""

@@ -290,6 +290,24 @@ def test_takeovers_whose_leader_lives_are_sent_once(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_follower_that_renewed_after_all_stays_in_the_isr(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            await cluster.create("t", partitions=5, replicas=(2, 1), leader=2)
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            late = _Late(cluster)
+            cluster[2].member._elections._store = late  # type: ignore[assignment]
+            await asyncio.sleep(LEASE_S + 2)
+            assert late.commits == 1
+            assert {p.isr for p in await cluster.partitions("t")} == {(2, 1)}
+            # Where it dies after all, nothing has been forgotten.
+            await asyncio.sleep(LEASE_S)
+            assert {p.isr for p in await cluster.partitions("t")} == {(2,)}
+
+    run(main())
+
+
 def test_without_a_live_member_of_the_isr_the_partition_waits_for_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path) as cluster:
