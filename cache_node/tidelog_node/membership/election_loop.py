@@ -122,8 +122,8 @@ class ElectionLoop:
             logger.info("partitions taken over", extra={"count": count})
         if shrunk:
             logger.info("dead replicas taken out of ISRs", extra={"count": shrunk})
-        if outcome.refused or outcome.unknown:
-            self._waiting.update(self._names(outcome.refused + outcome.unknown))
+        # Lost, too: where a lease has moved, and the broker is dead all the same.
+        self._waiting.update(self._names(outcome.refused + outcome.unknown + outcome.lost))
         try:
             await self._view.refresh()
         except StoreUnavailable:
@@ -165,7 +165,7 @@ class ElectionLoop:
             self._waiting.update(self._names(c for c in others if _is_isr_shrink(c)))
             others = [change for change in others if not _is_isr_shrink(change)]
         # What nobody leads first, and that with the same dead leader together: a transaction
-        # checks its lease once.
+        # checks its lease once, and in one version.
         others.sort(key=_urgency)
         return reserved + others
 
@@ -359,5 +359,6 @@ def _is_isr_shrink(change: PartitionChange) -> bool:
     return change.reason is ChangeReason.ALTER_ISR
 
 
-def _urgency(change: PartitionChange) -> tuple[bool, list[str]]:
-    return _is_isr_shrink(change), [check.id.key for check in change.checks]
+def _urgency(change: PartitionChange) -> tuple[bool, list[tuple[str, int]]]:
+    checks = [(check.id.key, check.expected_version) for check in change.checks]
+    return _is_isr_shrink(change), checks

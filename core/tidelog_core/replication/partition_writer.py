@@ -3,6 +3,10 @@
 A transaction fails as a whole, so one partition that someone else has written would keep
 back all the others. The store names what was in the way: those changes are left out and
 the rest is written again.
+
+Every change is committed with the very checks it was decided on. Where leases were read between
+two decisions, their changes may expect two versions of one lease: such changes go into different
+transactions, of which the store lets one in at most.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ class Outcome:
 
 
 async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]) -> Outcome:
-    """Commit the changes in as few transactions as they fit; one change of an item at most.
+    """Commit the changes in order, many in one transaction; one change of an item at most.
 
     Whoever reads the cluster next sees what was written. Never raises for the store.
     """
@@ -81,16 +85,19 @@ async def _write(store: MetadataStore, changes: list[PartitionChange], outcome: 
 
 
 def _transactions(changes: Iterable[PartitionChange]) -> Iterable[list[PartitionChange]]:
-    """Yield runs of changes whose writes and checks fit one transaction."""
+    """Yield runs of changes that fit one transaction and agree on the items they check."""
     some: list[PartitionChange] = []
     items: set[ItemKey] = set()
+    checks: dict[ItemKey, Check] = {}
     for change in changes:
         wanted = items | _items_of(change)
-        if some and len(wanted) > COMMIT_WRITES_MAX:
+        agrees = all(checks.get(check.id, check) == check for check in change.checks)
+        if some and not (agrees and len(wanted) <= COMMIT_WRITES_MAX):
             yield some
-            some, wanted = [], _items_of(change)
+            some, wanted, checks = [], _items_of(change), {}
         some.append(change)
         items = wanted
+        checks.update((check.id, check) for check in change.checks)
     if some:
         yield some
 
@@ -100,5 +107,5 @@ def _items_of(change: PartitionChange) -> set[ItemKey]:
 
 
 def _checks_of(changes: Iterable[PartitionChange]) -> list[Check]:
-    """Return every check once. Decided on one reading, checks of one item agree."""
+    """Return every check of one transaction's changes once; checks of one item agree."""
     return list({check.id: check for change in changes for check in change.checks}.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from tidelog_core import turns
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker, Partition, Topic, put
+from tidelog_core.metadata.store import ABSENT
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.leases import LeaseTimes, OwnLease
@@ -34,6 +36,7 @@ async def make_elections(
     store.latency = 0
     brokers: list[Broker] = list(make_brokers(DEAD, SELF, OTHER, version=0).values())
     await store.commit([put(broker) for broker in brokers])
+    await store.commit([put(make_lease(DEAD, version=ABSENT), is_logged=False)])
     for number in range(topics):
         topic_id = UUID(int=number + 1)
         items = [
@@ -131,5 +134,33 @@ def test_what_is_noted_while_a_round_decides_is_looked_at_in_the_next_one(
         elections.look_again("t7")
         await deciding
         assert "t7" in elections._changed
+
+    asyncio.run(main())
+
+
+def test_a_lease_read_between_two_turns_loses_what_was_decided_on_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker renews and then releases its lease: it is dead in both readings."""
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+
+    async def main() -> None:
+        elections, membership = await make_elections(topics=30, partitions=1)
+        in_round = asyncio.create_task(elections.round())
+        for _ in range(1000):
+            if elections._takeovers_left <= election_loop.TAKEOVERS_PER_ROUND_MAX - 10:
+                break
+            await asyncio.sleep(0)
+        released = make_lease(DEAD, 0, version=1)
+        await elections._store.commit([put(released, is_logged=False)])
+        membership.observe(
+            [dataclasses.replace(released, version=2), make_lease(OTHER, 4)],
+            started_ms=membership.now_ms(),
+        )
+        assert membership.dead == {DEAD}
+        written = await in_round
+        assert 0 < written <= 20
+        # What was lost is decided again, on the lease as it is now.
+        assert await elections.round() == 30 - written
 
     asyncio.run(main())
