@@ -18,21 +18,22 @@ from uuid import UUID, uuid4
 from kio.schema.describe_cluster.v1 import request as describe_cluster
 from tidelog.wire.connection import Address, open_connection
 from tidelog.wire.requests import DESCRIBE_CLUSTER
-from tidelog_core.errors import ErrorCode, StorageError, TidelogError, VersionConflict
+from tidelog_core.errors import ErrorCode, StorageError, TidelogError
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import Broker, Cluster, broker_key, cluster_key, put
+from tidelog_core.metadata.records import Broker, Cluster, cluster_key, put
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
     UNREADABLE_VERSION,
+    Item,
     MetadataStore,
     Write,
 )
+from tidelog_core.metadata.update import update
 from tidelog_core.wire_messages import build
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 10
 ANSWER_SECONDS_MAX = 3.0
 
 
@@ -48,20 +49,19 @@ async def ensure_cluster(store: MetadataStore, *, may_create: bool = True) -> Cl
 
     Raises ``StorageError`` where there is none and none may be made.
     """
-    for _ in range(ATTEMPTS_MAX):
-        item = await store.get(cluster_key())
+
+    def create(item: Item | None) -> tuple[Cluster, Write | None]:
         if item is not None:
-            return Cluster.from_item(item)
+            return Cluster.from_item(item), None
         if not may_create:
             raise StorageError(
                 "the data directory is in use by a cluster, but the metadata store knows of none:"
                 " is it the right store?"
             )
-        try:
-            await store.commit([put(Cluster(cluster_id=_new_cluster_id()))])
-        except VersionConflict:
-            continue
-    raise VersionConflict([(cluster_key().collection, cluster_key().key)])
+        cluster = Cluster(cluster_id=_new_cluster_id())
+        return cluster, put(cluster)
+
+    return await update(store, cluster_key(), create)
 
 
 async def register_broker(
@@ -74,28 +74,16 @@ async def register_broker(
     rack: str | None,
 ) -> None:
     """Write where clients reach this node. Durable on return."""
-    key = broker_key(broker_id)
-    for attempt in range(ATTEMPTS_MAX):
-        item = await store.get(key)
-        broker = Broker(
-            broker_id=broker_id,
-            incarnation=incarnation,
-            host=host,
-            port=port,
-            rack=rack,
-            version=ABSENT if item is None else item.version,
-        )
-        write = put(broker)
-        if broker.version == UNREADABLE_VERSION:
+    broker = Broker(broker_id=broker_id, incarnation=incarnation, host=host, port=port, rack=rack)
+
+    def register(item: Item | None) -> tuple[None, Write]:
+        version = ABSENT if item is None else item.version
+        if version == UNREADABLE_VERSION:
             # Nobody else writes it but a process of this id, which the lease keeps away.
-            write = Write(key, broker.to_body(), ANY_VERSION)
-        try:
-            await store.commit([write])
-        except VersionConflict:
-            if attempt == ATTEMPTS_MAX - 1:
-                raise
-            continue
-        return
+            version = ANY_VERSION
+        return None, Write(broker.item_id, broker.to_body(), version)
+
+    await update(store, broker.item_id, register)
 
 
 async def require_gone(image: ClusterImage, broker_id: int) -> None:

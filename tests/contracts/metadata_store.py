@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 
 import pytest
 from tidelog_core.errors import (
@@ -30,12 +29,13 @@ from tidelog_core.metadata.store import (
     Write,
 )
 
+from tests.contracts.metadata_update import MetadataUpdateContract, Open
+
 CHANGELOG_LENGTH = 20  # what the backends' ``open`` is asked for
 
 # Spoils what is stored of an item, behind the store's back: its body, or its version too.
 Spoil = Callable[[ItemKey, bool], None]
 
-Open = Callable[[], AbstractAsyncContextManager[MetadataStore]]
 A = ItemKey("letters", "a")
 B = ItemKey("letters", "b")
 C = ItemKey("letters", "c")
@@ -50,12 +50,8 @@ def numbered(count: int, *, first: int = 0) -> list[ItemKey]:
     return [ItemKey("numbers", f"{number:05d}") for number in range(first, first + count)]
 
 
-class MetadataStoreContract:
+class MetadataStoreContract(MetadataUpdateContract):
     """Subclasses give ``open``: a factory of stores on one and the same empty database."""
-
-    @pytest.fixture
-    def open(self) -> Open:
-        raise NotImplementedError
 
     @pytest.fixture
     def spoil(self) -> Spoil:

@@ -58,7 +58,8 @@ from tidelog_core.metadata.key_erasures import (
     ReplacedSegment,
     ReplicaErasure,
 )
-from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.update import update
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.committed_ends import CommittedEnds
@@ -314,20 +315,15 @@ class KeyEraser:
         self, request: KeyErasure, change: Callable[[ReplicaErasure], ReplicaErasure]
     ) -> None:
         """Change what this replica says in the request. Raises ``_Withdrawn``."""
-        for attempt in range(1, WRITE_ATTEMPTS_MAX + 1):
-            item = await self._store.get(request.item_id)
+
+        def say(item: Item | None) -> tuple[None, Write]:
             if item is None:
                 raise _Withdrawn
             found = KeyErasure.from_item(item)
             if found.up_to != request.up_to:
                 raise _Withdrawn
-            said = found.with_replica(change(found.of(self._broker_id)))
-            try:
-                await self._store.commit([records.put(said)])
-            except (VersionConflict, OutcomeUnknown):
-                if attempt == WRITE_ATTEMPTS_MAX:
-                    raise
-            else:
-                self._is_stale = True
-                self._changed.set()
-                return
+            return None, records.put(found.with_replica(change(found.of(self._broker_id))))
+
+        await update(self._store, request.item_id, say, attempts_max=WRITE_ATTEMPTS_MAX)
+        self._is_stale = True
+        self._changed.set()

@@ -16,17 +16,11 @@ import dataclasses
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog_core.errors import (
-    NotLeaderOrFollower,
-    OutcomeUnknown,
-    UnknownTopicOrPartition,
-    VersionConflict,
-)
+from tidelog_core.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
-
-ATTEMPTS_MAX = 10  # with each that is lost, someone else has changed the partition's item
+from tidelog_core.metadata.store import Item, MetadataStore, Write
+from tidelog_core.metadata.update import update
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +47,7 @@ async def require_leadership(store: MetadataStore, leadership: Leadership) -> Pa
     in another leader epoch by now.
     """
     key = records.partition_key(leadership.topic_id, leadership.partition)
-    item = await store.get(key)
-    if item is None:
-        raise UnknownTopicOrPartition(f"there is no partition {key.key}: it was deleted")
-    partition = Partition.from_item(item)
-    if partition.leader_epoch != leadership.leader_epoch:
-        raise NotLeaderOrFollower(f"{leadership} is over, it is in {partition.leader_epoch} now")
-    return partition
+    return _led(await store.get(key), leadership)
 
 
 async def advance_log_start(store: MetadataStore, leadership: Leadership, offset: int) -> int:
@@ -70,16 +58,21 @@ async def advance_log_start(store: MetadataStore, leadership: Leadership, offset
     up to there. The log start never goes back, so an outcome that is not known is found out
     by reading. Raises as ``require_leadership`` and what the store raises.
     """
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        partition = await require_leadership(store, leadership)
+
+    def advance(item: Item | None) -> tuple[int, Write | None]:
+        partition = _led(item, leadership)
         if partition.log_start_offset >= offset:
-            return partition.log_start_offset
-        moved = dataclasses.replace(partition, log_start_offset=offset)
-        try:
-            await store.commit([records.put(moved)])
-        except (VersionConflict, OutcomeUnknown):
-            if attempt == ATTEMPTS_MAX:
-                raise
-        else:
-            break
-    return offset
+            return partition.log_start_offset, None
+        return offset, records.put(dataclasses.replace(partition, log_start_offset=offset))
+
+    key = records.partition_key(leadership.topic_id, leadership.partition)
+    return await update(store, key, advance)
+
+
+def _led(item: Item | None, leadership: Leadership) -> Partition:
+    if item is None:
+        raise UnknownTopicOrPartition(f"{leadership} is over: the partition was deleted")
+    partition = Partition.from_item(item)
+    if partition.leader_epoch != leadership.leader_epoch:
+        raise NotLeaderOrFollower(f"{leadership} is over, it is in {partition.leader_epoch} now")
+    return partition

@@ -27,7 +27,8 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import ReplicaErasure
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import Item, MetadataStore
+from tidelog_core.metadata.store import ABSENT, Item, MetadataStore, Write
+from tidelog_core.metadata.update import update
 from tidelog_core.rewriting.erase import (
     ErasedSegment,
     TierErasure,
@@ -38,7 +39,6 @@ from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.rewriting.replica_erasure import (
     ReplicaProgress,
     end_replica_erasure,
-    put_request,
     replica_progress,
     request_replica_erasure,
 )
@@ -199,11 +199,12 @@ async def _progress(tier: PartitionTier, key_sha256: str) -> ReplicaProgress:
 async def request_local_erasure(store: MetadataStore, topic_id: UUID, partition: int) -> None:
     """Have every replica let go of what it has locally now. Asked twice, it is done anew."""
 
-    def ask(item: Item | None) -> LocalErasure:
-        before = 0 if item is None else item.version
-        return LocalErasure(topic_id=topic_id, partition=partition, version=before)
+    def ask(item: Item | None) -> tuple[None, Write]:
+        before = ABSENT if item is None else item.version
+        request = LocalErasure(topic_id=topic_id, partition=partition, version=before)
+        return None, records.put(request)
 
-    await put_request(store, local_erasure_key(topic_id, partition), ask)
+    await update(store, local_erasure_key(topic_id, partition), ask)
 
 
 async def waiting_for(tier: PartitionTier) -> tuple[int | None, tuple[str, ...]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog_core.errors import OutcomeUnknown, VersionConflict
+from tidelog_core.errors import VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure, key_erasure_key
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
-
-ATTEMPTS_MAX = 10
+from tidelog_core.metadata.store import Item, MetadataStore, Write
+from tidelog_core.metadata.update import update
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +31,11 @@ async def request_replica_erasure(
     """
     new = KeyErasure(topic_id=topic_id, partition=partition, key_sha256=key_sha256)
 
-    def ask(item: Item | None) -> KeyErasure:
-        return new if item is None else KeyErasure.from_item(item).asked_anew()
+    def ask(item: Item | None) -> tuple[None, Write]:
+        request = new if item is None else KeyErasure.from_item(item).asked_anew()
+        return None, records.put(request)
 
-    await put_request(store, new.item_id, ask)
-
-
-async def put_request(
-    store: MetadataStore, key: ItemKey, ask: Callable[[Item | None], records.Record]
-) -> None:
-    """Write the request that ``ask`` makes of what is there, anew where someone else was first.
-
-    Durable on return. Raises ``VersionConflict`` or ``OutcomeUnknown`` after ``ATTEMPTS_MAX``.
-    """
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        request = ask(await store.get(key))
-        try:
-            await store.commit([records.put(request)])
-        except (VersionConflict, OutcomeUnknown):
-            if attempt == ATTEMPTS_MAX:
-                raise
-        else:
-            return
+    await update(store, new.item_id, ask)
 
 
 async def replica_progress(

@@ -37,6 +37,7 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
+from tidelog_core.metadata.update import retried
 from tidelog_core.model import NO_OFFSET
 from tidelog_core.rewriting.groups import SegmentGroup
 from tidelog_core.rewriting.partition_tier import (
@@ -52,13 +53,7 @@ from tidelog_core.rewriting.rounds import (
     add_stretch,
     mark_if_unchanged,
 )
-from tidelog_core.rewriting.swap import (
-    ATTEMPTS_MAX,
-    CLAIM_MS,
-    PartitionClaimed,
-    SegmentSwaps,
-    check_of_partition,
-)
+from tidelog_core.rewriting.swap import CLAIM_MS, PartitionClaimed, SegmentSwaps, check_of_partition
 from tidelog_core.tier.stretches import Stretch
 
 T = TypeVar("T")
@@ -138,20 +133,17 @@ class BegunSegments:
         Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` where the topic is gone.
         """
         tier = self._tier
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+
+        async def attempt() -> SegmentMeta:
             claim = await self._held()
             owner = await check_of_partition(tier.store, tier.topic.topic_id, tier.partition)
-            try:
-                await tier.store.commit(
-                    [records.put(segment, is_logged=False)],
-                    checks=[owner, records.check(claim)],
-                )
-            except VersionConflict:  # The driver has renewed its claim, or it is gone.
-                if attempt == ATTEMPTS_MAX:
-                    raise
-            else:
-                return replace(segment, version=segment.version + 1)
-        raise AssertionError("unreachable")
+            await tier.store.commit(
+                [records.put(segment, is_logged=False)], checks=[owner, records.check(claim)]
+            )
+            return replace(segment, version=segment.version + 1)
+
+        # The driver has renewed its claim, or it is gone.
+        return await retried(attempt, on=(VersionConflict,))
 
     async def put(self, segment: SegmentMeta, log: Path, index: bytes) -> None:
         """Store the new segment's objects, the index last; durable on return."""

@@ -41,6 +41,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
 from tidelog_core.metadata.rewrite_claims import RELEASED_MS, RewriteClaim, rewrite_claim_key
 from tidelog_core.metadata.store import ABSENT, COMMIT_WRITES_MAX, Check, MetadataStore, Write
+from tidelog_core.metadata.update import ATTEMPTS_MAX, retried
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import SegmentKeys
 from tidelog_core.tier.lifecycle import (
@@ -55,7 +56,6 @@ from tidelog_core.tier.lifecycle import (
 
 CLAIM_MS = 900_000  # renewed with every step; longer than reading one segment takes
 OLD_SEGMENTS_MAX = COMMIT_WRITES_MAX - 2  # besides the new segment and the claim
-ATTEMPTS_MAX = 10  # each that is lost is one change of the partition's item by someone else
 
 
 class PartitionClaimed(TidelogError):
@@ -75,7 +75,8 @@ async def take_claim(
 
     Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` and what the store raises.
     """
-    for attempt in range(1, ATTEMPTS_MAX + 1):
+
+    async def attempt() -> RewriteClaim:
         owner = await check_of_partition(store, topic_id, partition)
         item = await store.get(rewrite_claim_key(topic_id, partition))
         held = None if item is None else RewriteClaim.from_item(item)
@@ -91,14 +92,10 @@ async def take_claim(
             expires_ms=now_ms + CLAIM_MS,
             version=ABSENT if held is None else held.version,
         )
-        try:
-            await store.commit([records.put(claim, is_logged=False)], checks=[owner])
-        except (VersionConflict, OutcomeUnknown):
-            if attempt == ATTEMPTS_MAX:
-                raise
-        else:
-            return dataclasses.replace(claim, version=claim.version + 1)
-    raise AssertionError("unreachable")
+        await store.commit([records.put(claim, is_logged=False)], checks=[owner])
+        return dataclasses.replace(claim, version=claim.version + 1)
+
+    return await retried(attempt)
 
 
 class SegmentSwaps:
@@ -168,17 +165,14 @@ class SegmentSwaps:
         """
         assert segment.state is SegmentState.COPY_STARTED
         assert segment.rewrite_epoch == self.rewrite_epoch
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            topic_id, partition = self._claim.topic_id, self._claim.partition
+        topic_id, partition = self._claim.topic_id, self._claim.partition
+
+        async def attempt() -> SegmentMeta:
             owner = await check_of_partition(self._store, topic_id, partition)
-            try:
-                await self._commit([records.put(segment, is_logged=False)], checks=[owner])
-            except VersionConflict:  # of the partition's item
-                if attempt == ATTEMPTS_MAX:
-                    raise
-            else:
-                return dataclasses.replace(segment, version=segment.version + 1)
-        raise AssertionError("unreachable")
+            await self._commit([records.put(segment, is_logged=False)], checks=[owner])
+            return dataclasses.replace(segment, version=segment.version + 1)
+
+        return await retried(attempt, on=(VersionConflict,))  # of the partition's item
 
     async def put(self, segment: SegmentMeta, log: Path, index: bytes) -> None:
         """Store the new segment's objects, the index last; durable on return."""

@@ -57,7 +57,7 @@ from uuid import UUID
 
 from tidelog_core.errors import OutcomeUnknown, VersionConflict
 from tidelog_core.metadata import records
-from tidelog_core.metadata.leadership import ATTEMPTS_MAX, Leadership, require_leadership
+from tidelog_core.metadata.leadership import Leadership, require_leadership
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.metadata.store import (
     ALL_KEYS,
@@ -67,6 +67,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.metadata.update import ATTEMPTS_MAX
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import INDEX_SUFFIX, SegmentKeys
 

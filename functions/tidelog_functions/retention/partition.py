@@ -21,16 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import (
-    NotLeaderOrFollower,
-    OutcomeUnknown,
-    UnknownTopicOrPartition,
-    VersionConflict,
-)
+from tidelog_core.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 from tidelog_core.metadata import records
 from tidelog_core.metadata.leadership import advance_log_start, leadership_of
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
+from tidelog_core.metadata.update import LOST, retried
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
 from tidelog_core.retention.selection import total_limits
@@ -49,9 +45,8 @@ from tidelog_functions.retention.due_segments import read_due
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 10  # with each lost one, someone else has done a step
 # Someone else did a step, or leads, or nobody knows whether our step is done.
-LOOK_AGAIN = (VersionConflict, OutcomeUnknown, NotLeaderOrFollower, UnknownTopicOrPartition)
+LOOK_AGAIN = (*LOST, NotLeaderOrFollower, UnknownTopicOrPartition)
 SEGMENTS_AT_ONCE = COMMIT_WRITES_MAX
 
 
@@ -95,13 +90,9 @@ class PartitionRetention:
         For an event only where the partition begins (``read_due``). A topic that was deleted
         meanwhile has no partition any more: nothing is done.
         """
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                return await self._apply(topic, partition, is_event=is_event)
-            except LOOK_AGAIN:
-                if attempt == ATTEMPTS_MAX:
-                    raise
-        raise AssertionError("unreachable")
+        return await retried(
+            lambda: self._apply(topic, partition, is_event=is_event), on=LOOK_AGAIN
+        )
 
     async def clean(self, tombstone: DeletedTopic) -> Done:
         """Remove what is left of a deleted topic once its time has come.
@@ -114,20 +105,15 @@ class PartitionRetention:
         await persist_deletion(self.objects, self.cluster_id, tombstone)
         if self.clock_ms() < due_ms or not self.may_expire():
             return Done(next_deletion_ms=due_ms)
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                await clean_deleted_topic(
-                    self.store,
-                    self.objects,
-                    tombstone,
-                    cluster_id=self.cluster_id,
-                    before_page=self.limit.require,
-                )
-            except (VersionConflict, OutcomeUnknown):
-                if attempt == ATTEMPTS_MAX:
-                    raise
-            else:
-                break
+        await retried(
+            lambda: clean_deleted_topic(
+                self.store,
+                self.objects,
+                tombstone,
+                cluster_id=self.cluster_id,
+                before_page=self.limit.require,
+            )
+        )
         logger.info("deleted topic cleaned up", extra={"topic": tombstone.name})
         return Done(topic_deleted_count=1)
 

@@ -1,0 +1,63 @@
+"""Changing what others change too: read, decide, write, and all of it again where that was lost.
+
+What may interleave, and why it does no harm:
+
+- *Another's write between reading and commit.* The commit expects the version that was read, so
+  it is lost, and the next attempt decides on what is there by then. An item that was removed and
+  created again counts from the start, so a decision compares an id or an epoch where that matters.
+- *A commit whose outcome is unknown.* The next attempt reads the item with the write or without.
+  The decision sees that there is nothing left to do, or is one that may be made twice.
+- *Such a commit that lands late.* It is lost once anyone has written the item. Two kinds may land
+  and must be harmless: the creation of an item that was removed again, and ``ANY_VERSION``.
+
+A writer that keeps the item in memory does not belong here: it stops once another has written it.
+Nor does a commit of many items that has to find out which of them were lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
+from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
+
+ATTEMPTS_MAX = 10  # with each that is lost, someone else has written
+LOST = (VersionConflict, OutcomeUnknown)
+
+T = TypeVar("T")
+
+# Returns the result, and the write that makes it true: at the version of the item that is given,
+# ``None`` where there is nothing to write. Is called once an attempt; may raise.
+Decide = Callable[[Item | None], tuple[T, Write | None]]
+
+
+async def update(
+    store: MetadataStore, key: ItemKey, decide: Decide[T], *, attempts_max: int = ATTEMPTS_MAX
+) -> T:
+    """Return the decided result, once the write that belongs to it is stored.
+
+    Durable on return. Raises what ``decide`` raises, and as ``retried``.
+    """
+
+    async def attempt() -> T:
+        result, write = decide(await store.get(key))
+        if write is not None:
+            await store.commit([write])
+        return result
+
+    return await retried(attempt, attempts_max=attempts_max)
+
+
+async def retried(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    on: tuple[type[TidelogError], ...] = LOST,
+    attempts_max: int = ATTEMPTS_MAX,
+) -> T:
+    """Return what the attempt returns, which begins by reading; the last one's error is raised."""
+    for _ in range(attempts_max - 1):
+        with contextlib.suppress(*on):
+            return await attempt()
+    return await attempt()
