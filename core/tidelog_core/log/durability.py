@@ -158,9 +158,14 @@ class Durability:
 
     def _open_unflushed(self, target: int) -> list[int]:
         descriptors: list[int] = []
+        segments = self._local.segments
         try:
-            for segment in self._local.segments:
-                if segment.end_offset <= self.recovery_point or segment.base_offset >= target:
+            # From the first that is not flushed whole: a log may have many before it.
+            for index in range(self._local.floor_index(self.recovery_point), len(segments)):
+                segment = segments[index]
+                if segment.base_offset >= target:
+                    break
+                if segment.end_offset <= self.recovery_point:
                     continue
                 descriptors.append(segment.open_for_sync())
                 if segment.seal is None:

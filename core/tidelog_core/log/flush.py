@@ -21,7 +21,8 @@ from tidelog_core.log.seal_file import SealWrite
 class PendingFlush:
     """One flush, begun by the log's thread and carried out on any.
 
-    Holds descriptors of its own, so segments may be removed meanwhile.
+    Holds descriptors of its own, so segments may be removed meanwhile. ``run`` closes them,
+    or ``cancel`` if ``run`` has not begun.
     """
 
     recovery_point: int  # what the recovery point becomes
@@ -31,12 +32,20 @@ class PendingFlush:
     seals: SealWrite | None  # None: there is nothing to say of sealed segments
     directories: Sequence[Path]  # to fsync
     _lock: Lock = field(default_factory=Lock)
+    _has_begun: bool = False  # to run: the descriptors are that thread's
     _is_cancelled: bool = False
     is_done: bool = False
     is_out_of_room: bool = False  # it failed for space or descriptors, with the batches on disk
 
     def run(self) -> None:
-        """Make everything durable. Blocks. Raises ``OSError``; the recovery point stays then."""
+        """Make everything durable. Blocks. Raises ``OSError``; the recovery point stays then.
+
+        Does nothing if it was cancelled before.
+        """
+        with self._lock:
+            if self._is_cancelled:
+                return
+            self._has_begun = True
         try:
             for descriptor in self.descriptors:
                 os.fsync(descriptor)
@@ -69,6 +78,8 @@ class PendingFlush:
         """
         with self._lock:
             self._is_cancelled = True
+            if not self._has_begun:
+                self._close()  # No thread may ever come to run it.
 
     def _close(self) -> None:
         while self.descriptors:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidelog_core.log.flush import PendingFlush
+from tidelog_core.log.segment import LogSegment
 from tidelog_core.log.unified_log import UnifiedLog
 
 from tests.core.log.building import append, batch, copy_of, open_log
@@ -51,3 +54,75 @@ def test_the_next_flush_writes_what_one_has_left_that_came_to_no_end(
     assert reopened.leader_epoch_for(1) == EPOCH
     assert reopened.offset_for_leader_epoch(EPOCH) == (EPOCH, 4)
     reopened.close()
+
+
+def descriptor_count() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_flush_that_never_runs_keeps_no_descriptors(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    append(log, batch(1))
+    log.roll()  # A sealed segment has its index files flushed with it.
+    append(log, batch(1))
+    count = descriptor_count()
+    for _ in range(5):
+        pending = log.begin_flush()
+        assert pending is not None
+        assert descriptor_count() > count
+        log.give_up_flush(pending)
+        assert descriptor_count() == count
+    log.flush()
+    assert descriptor_count() <= count
+    log.close()
+
+
+def test_a_thread_that_comes_late_to_a_flush_touches_no_descriptor(tmp_path: Path) -> None:
+    """Its numbers may be other files' by then."""
+    log = open_log(tmp_path / "log")
+    append(log, batch(1))
+    pending = log.begin_flush()
+    assert pending is not None
+    numbers = tuple(pending.descriptors)
+    log.give_up_flush(pending)
+    others = [os.open(tmp_path, os.O_RDONLY) for _ in numbers]
+    assert set(others) == set(numbers)
+    pending.run()
+    assert not pending.is_done
+    for descriptor in others:
+        os.close(descriptor)  # It is still open.
+    log.close()
+
+
+class WatchedSegments(list[LogSegment]):
+    """Segments that count how often one is looked at."""
+
+    look_count = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.look_count += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[LogSegment]:
+        for segment in super().__iter__():
+            self.look_count += 1
+            yield segment
+
+
+def test_a_flush_looks_at_no_segment_that_is_flushed(tmp_path: Path) -> None:
+    def looks(segment_count: int) -> int:
+        log = open_log(tmp_path / str(segment_count))
+        for _ in range(segment_count):
+            append(log, batch(1))
+            log.roll()
+        log.flush()
+        append(log, batch(1))
+        watched = WatchedSegments(log._local.segments)
+        log._local.segments = watched
+        log.flush()
+        count = watched.look_count
+        assert log.recovery_point == log.log_end_offset == segment_count + 1
+        log.close()
+        return count
+
+    assert looks(40) == looks(4)
