@@ -61,7 +61,17 @@ class Flusher:
         return []
 
     def flush(self, replica: Replica) -> asyncio.Future[None]:
-        """Flush what is appended so far; the future is done when it is durable."""
+        """Flush what is appended so far; the future is done when it is durable.
+
+        It is the caller's own: cancelling it ends this one wait, and not the flush. Fails with
+        ``StorageError`` if the flush was cancelled, since nothing is known of the disk then.
+        """
+        outcome = self._loop.create_future()
+        self._request(replica).add_done_callback(lambda flush: _pass_on(flush, outcome))
+        return outcome
+
+    def _request(self, replica: Replica) -> asyncio.Future[None]:
+        """Begin a flush, or have one follow the flush under way. Returns what all share."""
         if replica not in self._running:
             return self._start(replica)
         waiting = self._next.get(replica)
@@ -78,7 +88,7 @@ class Flusher:
                 self._to_expire.discard(replica)
                 continue
             if log.needs_flush:
-                self.flush(replica)
+                self._request(replica)
             due_ms = log.roll_due_ms
             if due_ms is None:
                 self._to_roll.discard(replica)
@@ -119,7 +129,7 @@ class Flusher:
         try:
             if log.maybe_roll():
                 replica.note_changed()
-                self.flush(replica)
+                self._request(replica)
                 return
         except StorageError as error:
             if not replica.note_failure(error):
@@ -152,7 +162,7 @@ class Flusher:
             self._room_from += 1
             log = replica.opened_log
             if log is not None and not log.is_offline and log.recovery_point < log.log_end_offset:
-                self.flush(replica)
+                self._request(replica)
                 left -= 1
                 if not left:
                     break
@@ -176,7 +186,7 @@ class Flusher:
 
     def _flush_due(self, replica: Replica) -> None:
         del self._timers[replica]
-        self.flush(replica)
+        self._request(replica)
 
     async def _flush(self, replica: Replica) -> None:
         log = replica.opened_log
@@ -221,10 +231,16 @@ def _online_log(replica: Replica) -> UnifiedLog | None:
 
 
 def _pass_on(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:
+    """Give the end of a flush to a future that waits for it."""
     if target.done():
         return
-    problem = None if source.cancelled() else source.exception()
-    if problem is not None:
-        target.set_exception(problem)
+    if source.cancelled():
+        # Records are acknowledged on a result: a flush that came to no end must not give one.
+        problem: BaseException | None = StorageError("the flush was cancelled")
     else:
+        problem = source.exception()
+    if problem is None:
         target.set_result(None)
+        return
+    target.set_exception(problem)
+    target.exception()  # It was logged: if nobody waits, the loop need not say so again.

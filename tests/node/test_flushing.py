@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StorageError
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_node import flushing as flushing_module
 from tidelog_node import log_changes
@@ -54,6 +56,20 @@ async def flushing(folder: Path, config: NodeConfig | None = None) -> AsyncItera
         one = Flushing(node)
         yield one
         await one.flusher.close()
+
+
+@contextmanager
+def busy_executor(flusher: Flusher) -> Iterator[None]:
+    """Have flushes queue behind other work until the end."""
+    gate, executor = threading.Event(), flusher._executor
+    with ThreadPoolExecutor(1) as queue:
+        queue.submit(gate.wait)
+        flusher._executor = queue
+        try:
+            yield
+        finally:
+            flusher._executor = executor
+            gate.set()
 
 
 def test_a_segment_is_rolled_when_it_is_old_enough_without_another_append(tmp_path: Path) -> None:
@@ -315,5 +331,44 @@ def test_a_flush_that_breaks_in_any_way_keeps_no_later_one_from_the_disk(tmp_pat
             one.flusher._executor = executor
             await one.flusher.flush(replica)
             assert replica.log.recovery_point == replica.log.log_end_offset == 1
+
+    asyncio.run(run())
+
+
+def test_a_flush_that_is_cancelled_acknowledges_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create()
+            replica.append(bytearray(a_batch(b"x")))
+            with busy_executor(one.flusher):
+                first = one.flusher.flush(replica)
+                replica.append(bytearray(a_batch(b"y")))
+                chained = one.flusher.flush(replica)
+                for outcome in (first, chained):
+                    await asyncio.sleep(0)  # The flush is queued.
+                    one.flusher._running[replica].cancel()
+                    with pytest.raises(StorageError, match="cancelled"):
+                        await outcome
+            assert replica.log.recovery_point == 0
+            await one.flusher.flush(replica)
+            assert replica.log.recovery_point == replica.log.log_end_offset == 2
+
+    asyncio.run(run())
+
+
+def test_a_caller_that_is_cancelled_takes_the_flush_from_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with flushing(tmp_path) as one:
+            replica = await one.create()
+            replica.append(bytearray(a_batch(b"x")))
+            with busy_executor(one.flusher):
+                first = one.flusher.flush(replica)
+                await asyncio.sleep(0)
+                replica.append(bytearray(a_batch(b"y")))
+                impatient, patient = (one.flusher.flush(replica) for _ in range(2))
+                first.cancel()
+                impatient.cancel()
+            await patient
+            assert replica.log.recovery_point == replica.log.log_end_offset == 2
 
     asyncio.run(run())
