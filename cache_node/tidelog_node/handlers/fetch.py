@@ -338,7 +338,10 @@ class _LongPoll(OwedReply):
             self.look_again()
 
     def on_change(self) -> None:
-        """Wait on for records: who watches the partition has noted what it is."""
+        """Wait on for records, also while the leader is in doubt: the next look sees it.
+
+        That is at the latest when the time is up; a change of hands comes by ``look_again``.
+        """
 
     def look_again(self) -> None:
         """Look at the logs soon, from the first partition on."""

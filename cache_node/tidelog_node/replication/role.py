@@ -177,7 +177,10 @@ class ReplicaRole:
             self._wake_readers(size_bytes)
         if leader.is_serving != self._said_serving:
             self._said_serving = leader.is_serving
-            self._tell_waiters()  # They are answered otherwise now.
+            # What fetch sessions have settled is looked at again by the next look. A fetch that
+            # waits is not answered for it: a doubt mostly ends within one metadata write, and a
+            # change of hands wakes it (``Replica.wake``). No look reads while the doubt lasts.
+            self._tell_waiters()
         self.release()
 
     def release(self) -> None:
