@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
@@ -11,8 +12,8 @@ from tidelog_core import turns
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker, Partition, Topic, put
-from tidelog_core.metadata.store import ABSENT
-from tidelog_core.replication.change import PartitionChange
+from tidelog_core.metadata.store import ABSENT, ItemKey, Write
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.leases import LeaseTimes, OwnLease
 from tidelog_node.membership import election_loop
@@ -29,11 +30,14 @@ LONGEST_SHARE_MAX = 0.4  # of the time that all turns take
 
 
 async def make_elections(
-    *, topics: int, partitions: int, leaders: tuple[int, ...] = (DEAD,)
-) -> tuple[ElectionLoop, Membership]:
+    *,
+    topics: int,
+    partitions: int,
+    leaders: tuple[int, ...] = (DEAD,),
+    last_topic: str | None = None,
+) -> tuple[ElectionLoop, Membership, MemoryMetadataStore]:
     """Return the elections of a node that has just found a peer dead; leaders go in turn."""
-    store = MemoryMetadataStore()
-    store.latency = 0
+    store = MemoryMetadataStore(latency=0)
     brokers: list[Broker] = list(make_brokers(DEAD, SELF, OTHER, version=0).values())
     await store.commit([put(broker) for broker in brokers])
     await store.commit([put(make_lease(DEAD, version=ABSENT), is_logged=False)])
@@ -50,7 +54,8 @@ async def make_elections(
             )
             for index in range(partitions)
         ]
-        topic = Topic(name=f"t{number}", topic_id=topic_id, partition_count=partitions, configs={})
+        name = last_topic if last_topic is not None and number == topics - 1 else f"t{number}"
+        topic = Topic(name=name, topic_id=topic_id, partition_count=partitions, configs={})
         for start in range(0, partitions, 80):
             some = items[start : start + 80]
             await store.commit([put(item, is_logged=False) for item in some])
@@ -73,11 +78,17 @@ async def make_elections(
         membership=membership, view=view, store=store, node_config=lambda: config
     )
     elections._grace_until_ms = now_ms  # It has been up for a while.
-    return elections, membership
+    store.commits.clear()
+    return elections, membership, store
 
 
-def takeovers(changes: list[PartitionChange]) -> list[PartitionChange]:
-    return [change for change in changes if change.after.leader_epoch == 1]
+def written(store: MemoryMetadataStore) -> list[list[tuple[ItemKey, bool]]]:
+    """Return each commit's partitions, and whether it was a takeover."""
+    return [
+        [(w.id, w.body is not None and w.body["leader_epoch"] == 1) for w in writes]
+        for writes in store.commits
+        if writes[0].is_logged
+    ]
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1500, 2), (1, 3000)])
@@ -87,11 +98,13 @@ def test_a_look_at_thousands_of_partitions_goes_in_turns(
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.001)
 
     async def main() -> None:
-        elections, _ = await make_elections(
+        elections, *_ = await make_elections(
             topics=topics, partitions=partitions, leaders=(SELF, OTHER)
         )
+        look = await elections._begin()
         with loop_turns() as seen:
-            await elections.decide()
+            await elections._leaderless(look)
+            await elections._decide_topics(look, look.names)
         share = seen.longest_seconds / seen.total_seconds
         print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.0%}")
         assert share < LONGEST_SHARE_MAX, seen.longest
@@ -105,17 +118,80 @@ def test_a_round_takes_over_so_many_and_the_next_ones_the_rest(
     monkeypatch.setattr(election_loop, "TAKEOVERS_PER_ROUND_MAX", 5)
 
     async def main() -> None:
-        elections, _ = await make_elections(topics=6, partitions=3, leaders=(DEAD, OTHER))
-        seen: set[tuple[UUID, int]] = set()
-        for is_last in (False, True):
-            changes = await elections.decide()
-            taken = {(c.after.topic_id, c.after.partition) for c in takeovers(changes)}
-            assert len(taken) == 9 - len(seen) if is_last else len(taken) in (5, 6)
-            assert seen.isdisjoint(taken)
-            seen |= taken
-            # Followers wait until everything is led.
-            assert (len(changes) > len(taken)) == is_last
-            elections._waiting.difference_update(f"t{topic.int - 1}" for topic, _ in taken)
+        elections, _, store = await make_elections(topics=6, partitions=3, leaders=(DEAD, OTHER))
+        assert [await elections.round() for _ in range(2)] == [5, 4 + 9]
+        first, *others = written(store)
+        assert all(is_takeover for _, is_takeover in first)
+        rest = [entry for some in others for entry in some]
+        # Followers wait until everything is led.
+        assert [is_takeover for _, is_takeover in rest] == [True] * 4 + [False] * 9
+        assert len({key for key, _ in first + rest}) == 18
+
+    asyncio.run(main())
+
+
+def test_a_round_of_one_large_topic_takes_over_no_more_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(election_loop, "TAKEOVERS_PER_ROUND_MAX", 50)
+
+    async def main() -> None:
+        elections, *_ = await make_elections(topics=1, partitions=120)
+        assert [await elections.round() for _ in range(4)] == [50, 50, 20, 0]
+
+    asyncio.run(main())
+
+
+def test_reserved_topics_then_dead_leaders_are_written_before_the_rest_is_decided() -> None:
+    async def main() -> None:
+        elections, _, store = await make_elections(
+            topics=40,
+            partitions=1,
+            leaders=(OTHER,) * 18 + (DEAD,) * 2,
+            last_topic=CONSUMER_OFFSETS_TOPIC,
+        )
+        left: list[tuple[int, int]] = []
+
+        def note(_: Sequence[Write]) -> None:
+            left.append((elections._takeovers_left, elections._isr_shrinks_left))
+
+        store.on_commit = note
+        assert await elections.round() == 40
+        takeovers_max = election_loop.TAKEOVERS_PER_ROUND_MAX
+        shrinks_max = election_loop.ISR_SHRINKS_PER_ROUND_MAX
+        assert left == [
+            (takeovers_max - 1, shrinks_max),
+            (takeovers_max - 4, shrinks_max),
+            (takeovers_max - 4, shrinks_max - 36),
+        ]
+
+    asyncio.run(main())
+
+
+def test_a_leader_found_dead_between_two_turns_has_its_partition_changed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(election_loop, "PARTITIONS_PER_STEP", 10)
+
+    async def main() -> None:
+        elections, membership, store = await make_elections(
+            topics=1, partitions=60, leaders=(OTHER,)
+        )
+        in_round = asyncio.create_task(elections.round())
+        for _ in range(1000):
+            if elections._isr_shrinks_left <= election_loop.ISR_SHRINKS_PER_ROUND_MAX - 20:
+                break
+            await asyncio.sleep(0)
+        released = make_lease(OTHER, 0, version=5)
+        for version in range(released.version):
+            await store.commit([put(make_lease(OTHER, version=version), is_logged=False)])
+        sent: list[ItemKey] = []
+        store.on_commit = lambda writes: sent.extend(write.id for write in writes)
+        membership.observe([make_lease(DEAD), released], started_ms=membership.now_ms())
+        assert membership.dead == {DEAD, OTHER}
+        await in_round
+        assert 20 <= len(set(sent)) == len(sent)
 
     asyncio.run(main())
 
@@ -126,13 +202,15 @@ def test_what_is_noted_while_a_round_decides_is_looked_at_in_the_next_one(
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
 
     async def main() -> None:
-        elections, membership = await make_elections(topics=20, partitions=2, leaders=(SELF, OTHER))
+        elections, membership, _ = await make_elections(
+            topics=20, partitions=2, leaders=(SELF, OTHER)
+        )
         membership.elector.start(elections._view.image.partitions("t7"))
-        deciding = asyncio.create_task(elections.decide())
+        in_round = asyncio.create_task(elections.round())
         await asyncio.sleep(0)
-        assert not deciding.done()
+        assert not in_round.done()
         elections.look_again("t7")
-        await deciding
+        await in_round
         assert "t7" in elections._changed
 
     asyncio.run(main())
@@ -145,22 +223,22 @@ def test_a_lease_read_between_two_turns_loses_what_was_decided_on_the_one_before
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
 
     async def main() -> None:
-        elections, membership = await make_elections(topics=30, partitions=1)
+        elections, membership, store = await make_elections(topics=30, partitions=1)
         in_round = asyncio.create_task(elections.round())
         for _ in range(1000):
             if elections._takeovers_left <= election_loop.TAKEOVERS_PER_ROUND_MAX - 10:
                 break
             await asyncio.sleep(0)
         released = make_lease(DEAD, 0, version=1)
-        await elections._store.commit([put(released, is_logged=False)])
+        await store.commit([put(released, is_logged=False)])
         membership.observe(
             [dataclasses.replace(released, version=2), make_lease(OTHER, 4)],
             started_ms=membership.now_ms(),
         )
         assert membership.dead == {DEAD}
-        written = await in_round
-        assert 0 < written <= 20
+        count = await in_round
+        assert 0 < count <= 20
         # What was lost is decided again, on the lease as it is now.
-        assert await elections.round() == 30 - written
+        assert await elections.round() == 30 - count
 
     asyncio.run(main())
