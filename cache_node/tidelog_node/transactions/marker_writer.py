@@ -150,7 +150,7 @@ class MarkerWriter:
         async with asyncio.timeout(REPLICATION_SECONDS_MAX):
             if replica.has_flush_policy:
                 for flush in self._flusher.appended(replica):
-                    await asyncio.shield(flush)
+                    await flush
             await _replicated(replica, info.last_offset + 1)
 
 
