@@ -17,7 +17,7 @@ import asyncio
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import islice
@@ -26,20 +26,19 @@ from uuid import UUID
 
 from tidelog_core.errors import ObjectNotFound, OffsetOutOfRange
 from tidelog_core.log.values import AbortedTransaction
-from tidelog_core.metadata.records import SegmentMeta, segment_key_from
-from tidelog_core.metadata.store import KeyRange, MetadataStore
+from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import FileSlice, ReadableFile, TopicPartition
-from tidelog_core.tier.contents import TierContents, read_tier
+from tidelog_core.tier.contents import TierContents
 from tidelog_core.tier.index_file import BatchRow, BatchTable, IndexFile
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
-from tidelog_core.tier.lifecycle import read_segments
-from tidelog_core.tier.planning import finished_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_core.tier.time_search import find_tiered_offset
 
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.index_cache import IndexCache
+from tidelog_node.tier.known_segments import KnownSegments
 from tidelog_node.tier.protocol import ByteRange
 
 T = TypeVar("T")
@@ -130,86 +129,59 @@ class RemoteLog:
         self._reader = reader
         self._topic_id = topic_id
         self._partition = partition
-        self._segments: TieredSegments | None = None
-        self._loading = asyncio.Lock()
-        self._invalidations = 0  # so far
+        self._known = KnownSegments(
+            reader.store, topic_id, partition.partition, on_replaced=self._on_replaced
+        )
+        self._replaced: dict[UUID, SegmentMeta] = {}  # whose objects may still be cached
         # Where each sequential reader goes on, least used first: in the middle of which
         # chunk and with which row, None where a chunk begins.
         self._cursors: OrderedDict[int, tuple[ByteRange, int] | None] = OrderedDict()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there may be something for ``refresh`` to do."""
+        return self._known.is_stale or bool(self._replaced)
+
     async def segments(self) -> TieredSegments:
-        """Return the segments that may be read; from memory once loaded."""
-        async with self._loading:
-            return (await self._load()).finished if self._segments is None else self._segments
+        """Return the segments that were read last; from memory once loaded."""
+        return await self._known.segments()
 
     async def reload(self) -> TierContents:
-        """Read the metadata of all segments again, and return it."""
-        self.invalidate()
-        async with self._loading:
-            return await self._load()
-
-    async def _load(self) -> TierContents:
-        while True:
-            number = self._invalidations
-            contents = await read_tier(
-                self._reader.store, self._topic_id, self._partition.partition
-            )
-            if number == self._invalidations:  # Else they may have been read too early.
-                self._segments = contents.finished
-                return contents
-
-    async def _newer_segments(self) -> TieredSegments:
-        """Return the same with those that were copied since behind the last one."""
-        known = await self.segments()
-        number = self._invalidations
-        metas = await read_segments(
-            self._reader.store,
-            self._topic_id,
-            self._partition.partition,
-            keys=KeyRange(segment_key_from(known.end_offset)),
-        )
-        for meta in finished_segments(metas):
-            if number == self._invalidations and meta.base_offset >= known.end_offset:
-                known.add(meta)
-        return known
+        """Return the metadata of all segments, read since they may last have been replaced."""
+        return await self._known.contents()
 
     def add(self, segment: SegmentMeta) -> None:
         """Note a segment whose copy has finished."""
-        if self._segments is None:
-            self.invalidate()  # Who reads them at this moment may have been too early.
-        else:
-            self._segments.add(segment)
+        self._known.add(segment)
 
     def remove(self, segment: SegmentMeta) -> None:
         """Note that a segment is no longer read."""
         self._reader.indexes.forget(segment.segment_id)
-        if self._segments is None:
-            self.invalidate()
-        else:
-            self._segments.remove(segment)
+        self._known.remove(segment)
 
     def invalidate(self) -> None:
-        """Read the segments' metadata again before the next use."""
-        self._segments = None
-        self._invalidations += 1
+        """Note that segments may have been replaced: ``refresh`` and who needs others read them."""
+        self._known.invalidate()
 
-    async def begin_anew(self) -> None:
+    async def refresh(self) -> None:
         """Have everyone read from the segments that there are now, also who is in the middle.
 
-        What is cached of those that are no longer read goes. Raises what the store and the
-        client raise, once readers begin anew.
+        Until they are read, the old ones are served. What is cached of those that are no longer
+        read goes. Raises what the store and the client raise.
         """
-        known = self._segments or TieredSegments()
-        self._cursors.clear()
-        contents = await self.reload()
-        replaced = known.without(contents.finished)
-        gone = {meta.segment_id: meta for meta in (*contents.unfinished, *replaced)}
-        for segment_id in gone:
-            self._reader.indexes.forget(segment_id)
-        keys = map(self._keys, gone.values())
+        await self._known.caught_up()
+        replaced, self._replaced = self._replaced, {}
+        keys = map(self._keys, replaced.values())
         await self._reader.client.forget(
             tuple(key for pair in keys for key in (pair.log, pair.index))
         )
+
+    def _on_replaced(self, metas: Collection[SegmentMeta]) -> None:
+        if metas:
+            self._cursors.clear()
+        for meta in metas:
+            self._reader.indexes.forget(meta.segment_id)
+            self._replaced[meta.segment_id] = meta
 
     async def read(
         self, offset: int, *, max_bytes: int, min_one_batch: bool, include_aborted: bool
@@ -255,11 +227,14 @@ class RemoteLog:
     async def _attempt(self, read: Callable[[], Awaitable[T]]) -> T:
         """Return what ``read`` does; again with other segments where an object is not there."""
         for _ in range(1, READ_ATTEMPTS_MAX):
+            known = await self.segments()
             try:
                 return await read()
             except ObjectNotFound:
                 # Retention was faster, or someone rewrote the segment: look again.
-                self.invalidate()
+                if known is await self.segments():  # Else others have read them again.
+                    self.invalidate()
+                    await self._known.caught_up()
         return await read()
 
     async def _read(
@@ -342,10 +317,7 @@ class RemoteLog:
         segment = (await self.segments()).locate(offset)
         if segment is None:
             # Another node may have finished it since these were read, be it just now.
-            segment = (await self._newer_segments()).locate(offset)
-        if segment is None:
-            self.invalidate()
-            segment = (await self.segments()).locate(offset)
+            segment = (await self._known.search(offset)).locate(offset)
         while segment is not None:
             index = await self._index(segment)
             row = index.batches.row_of_offset(offset)

@@ -151,7 +151,7 @@ class TierService:
         self._led: dict[tuple[UUID, int], LedPartition] = {}
         self._followed: dict[tuple[UUID, int], RemoteLog] = {}  # what followers have read
         self._copying: dict[tuple[UUID, int], asyncio.Task[None]] = {}
-        self._beginning_anew: set[asyncio.Task[None]] = set()
+        self._refreshing: dict[tuple[UUID, int], asyncio.Task[None]] = {}
         self._copy_slots = asyncio.Semaphore(config.remote_upload_concurrency)
         self._to_copy: set[TieredReplica] = set()  # at least those with segments to copy
         self._times = RetentionTimes(
@@ -189,7 +189,7 @@ class TierService:
             self._unsubscribe()
         for unwatch in self._unwatch:
             unwatch()
-        tasks = [*self._loops, *self._copying.values(), *self._beginning_anew]
+        tasks = [*self._loops, *self._copying.values(), *self._refreshing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -638,16 +638,38 @@ class TierService:
     def _on_rewritten(self, keys: Collection[ItemKey]) -> None:
         """Read from the segments that replaced others, and end the deletion of those."""
         for partition in filter(None, map(claimed_partition, keys)):
-            led = self._led.get(partition)
-            remote = self._followed.get(partition) if led is None else led.remote
+            led, remote = self._led.get(partition), self._known_remote(partition)
             if remote is not None:
-                beginning = asyncio.create_task(_begin_anew(remote), name="read what was rewritten")
-                self._beginning_anew.add(beginning)
-                beginning.add_done_callback(self._beginning_anew.discard)
+                remote.invalidate()
+                if partition not in self._refreshing:
+                    self._refreshing[partition] = asyncio.create_task(
+                        self._refresh(partition), name="read what was rewritten"
+                    )
             if led is not None:
                 led.is_taken_over = False  # Taking over finds what is to be deleted.
                 self._times.put_in(led.replica, self._retention_interval_s * DELAY_SHARE)
                 self._retain_now.set()
+
+    def _known_remote(self, partition: tuple[UUID, int]) -> RemoteLog | None:
+        led = self._led.get(partition)
+        return self._followed.get(partition) if led is None else led.remote
+
+    async def _refresh(self, partition: tuple[UUID, int]) -> None:
+        """Read the partition's segments again until no swap has come that was not read.
+
+        However many come, one reading at a time, with pauses (``known_segments``).
+        """
+        try:
+            while (remote := self._known_remote(partition)) is not None and remote.is_behind:
+                try:
+                    await remote.refresh()
+                except TidelogError as error:
+                    logger.warning(
+                        "replaced segments stay in use or cached", extra={"reason": str(error)}
+                    )
+                    await asyncio.sleep(RETRY_DELAY_S_MIN)
+        finally:
+            del self._refreshing[partition]
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
         if image.deleted_topics.keys() - self._deleted_topics:
@@ -736,13 +758,6 @@ def _log_read(replica: TieredReplica, found: RemoteRead) -> LogRead:
         log.log_end_offset,
         found.aborted_transactions,
     )
-
-
-async def _begin_anew(remote: RemoteLog) -> None:
-    try:
-        await remote.begin_anew()
-    except TidelogError as error:
-        logger.warning("replaced segments stay cached", extra={"reason": str(error)})
 
 
 def _open_each(replicas: Sequence[TieredReplica]) -> None:

@@ -20,6 +20,8 @@ from tidelog_core.errors import (
     UnknownTopicId,
 )
 from tidelog_core.log.values import OffsetNotLocal
+from tidelog_core.metadata.records import SEGMENT_COLLECTION_PREFIX, put
+from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.tier.lifecycle import drop_segments, start_deletions
@@ -411,5 +413,54 @@ def test_a_segment_is_read_that_was_finished_while_others_looked_for_theirs(
             may_go_on.set()
             assert (await first).start_offset == 0
             assert (await second).start_offset == 200
+
+    asyncio.run(run())
+
+
+def test_cold_reads_go_on_while_segments_are_swapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many swaps there are: nobody waits, and few readings serve all of them."""
+
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+            replica, _ = await evicted(node, 2)
+            read = partial(node.tier.read, replica.topic_id, replica.partition, max_bytes=1)
+            await read(0)
+            may_go_on, reading_count = asyncio.Event(), 0
+            list_items = node.store.list
+
+            async def list_slowly(
+                collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+            ) -> list[Item]:
+                nonlocal reading_count
+                items = await list_items(collection, prefix=prefix, keys=keys)
+                if collection.startswith(SEGMENT_COLLECTION_PREFIX):
+                    reading_count += 1
+                    await may_go_on.wait()
+                return items
+
+            monkeypatch.setattr(node.store, "list", list_slowly)
+            claim = RewriteClaim(
+                topic_id=replica.topic_id,
+                partition=0,
+                rewrite_epoch=1,
+                holder=replica.topic_id,
+                expires_ms=0,
+            )
+            for version in range(10):
+                await node.store.commit([put(dataclasses.replace(claim, version=version))])
+                await node.view.refresh()
+                await asyncio.sleep(0)
+                served = await asyncio.wait_for(read(0), READY_TIMEOUT_S)
+                assert served.start_offset == 0
+            may_go_on.set()
+            remote = node.tier._led_of(replica.topic_id, replica.partition).remote
+
+            async def has_caught_up() -> bool:
+                return not remote.is_behind
+
+            await eventually(has_caught_up)
+            assert 1 <= reading_count <= 3
 
     asyncio.run(run())

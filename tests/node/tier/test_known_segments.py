@@ -1,0 +1,196 @@
+"""What is known of a tier is served while it is read again, and it is read again seldom.
+
+All is counted: what was served, and how many times the store was asked for all segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Collection
+
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
+from tidelog_node.tier.known_segments import KnownSegments
+
+from tests.core.tier.test_contents import PARTITION, TOPIC_ID, neighbours, put
+from tests.core.tier.test_keys import meta
+from tests.node.coordinator.memory_store import MemoryMetadataStore
+
+SWAP_COUNT = 20
+
+
+class HeldStore(MemoryMetadataStore):
+    """Counts the readings of all segments, and lets them end when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(latency=0)
+        self.reading_count = 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
+        found = await super().list(collection, prefix=prefix, keys=keys)
+        if not keys.start and not keys.is_descending:
+            self.reading_count += 1
+            await self.may_end.wait()
+        return found
+
+
+class Swaps:
+    """Replaces pairs of segments by one each, as compaction does."""
+
+    def __init__(self, store: MemoryMetadataStore, metas: list[SegmentMeta]) -> None:
+        self.store, self.metas, self.count = store, metas, 0
+
+    async def swap(self) -> SegmentMeta:
+        old = self.metas[2 * self.count : 2 * self.count + 2]
+        self.count += 1
+        new = meta(old[0].base_offset, old[1].end_offset)
+        gone = [
+            dataclasses.replace(one, state=SegmentState.DELETE_STARTED, version=1) for one in old
+        ]
+        await self.store.commit([records.put(one) for one in (*gone, new)])
+        return new
+
+
+def known_in(store: MemoryMetadataStore) -> tuple[KnownSegments, list[SegmentMeta]]:
+    """Return the segments, and the list of those that they find replaced."""
+    replaced: list[SegmentMeta] = []
+
+    def note(metas: Collection[SegmentMeta]) -> None:
+        replaced.extend(metas)
+
+    return KnownSegments(store, TOPIC_ID, PARTITION, on_replaced=note), replaced
+
+
+def test_segments_are_served_while_swaps_go_on() -> None:
+    async def run() -> None:
+        store, metas = HeldStore(), neighbours(2 * SWAP_COUNT)
+        await put(store, metas)
+        known, replaced = known_in(store)
+        swaps, served = Swaps(store, metas), 0
+        await known.segments()
+        store.may_end.clear()
+        readings: list[asyncio.Task[object]] = []
+        for _ in range(SWAP_COUNT):
+            await swaps.swap()
+            known.invalidate()
+            readings.append(asyncio.create_task(known.caught_up()))
+            await asyncio.sleep(0)
+            served += (await known.segments()).locate(5) is not None
+        assert served == SWAP_COUNT
+        store.may_end.set()
+        await asyncio.gather(*readings)
+        # The first, and one for all the swaps; another where one came after it had begun.
+        assert store.reading_count <= 3
+        assert not known.is_stale
+        assert len(await known.segments()) == SWAP_COUNT
+        assert {one.segment_id for one in metas} <= {one.segment_id for one in replaced}
+
+    asyncio.run(run())
+
+
+def test_a_caller_waits_for_one_reading_and_not_for_the_swaps_to_end() -> None:
+    async def run() -> None:
+        store, metas = HeldStore(), neighbours(2 * SWAP_COUNT)
+        await put(store, metas)
+        known, _ = known_in(store)
+        swaps = Swaps(store, metas)
+        await known.segments()
+        store.may_end.clear()
+        new = await swaps.swap()
+        known.invalidate()
+        waiting = asyncio.create_task(known.caught_up())
+        while store.reading_count < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await swaps.swap()
+        known.invalidate()
+        store.may_end.set()
+        assert new in await waiting
+        assert store.reading_count == 2
+        assert known.is_stale  # The second swap is still to be read.
+
+    asyncio.run(run())
+
+
+def test_changes_during_a_reading_are_in_what_it_read() -> None:
+    async def run() -> None:
+        store, metas = HeldStore(), neighbours(4)
+        await put(store, metas)
+        known, _ = known_in(store)
+        await known.segments()
+        store.may_end.clear()
+        known.invalidate()
+        waiting = asyncio.create_task(known.caught_up())
+        while store.reading_count < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        copied = meta(40, 50)
+        known.add(copied)
+        known.remove(metas[0])
+        assert copied in await known.segments()
+        store.may_end.set()
+        found = await waiting
+        assert copied in found
+        assert metas[0] not in found
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_gives_up_leaves_the_reading_to_the_next() -> None:
+    async def run() -> None:
+        store = HeldStore()
+        await put(store, neighbours(4))
+        known, _ = known_in(store)
+        store.may_end.clear()
+        first, second = (asyncio.create_task(known.segments()) for _ in range(2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        first.cancel()
+        store.may_end.set()
+        assert len(await second) == 4
+
+    asyncio.run(run())
+
+
+def test_what_was_just_read_is_handed_out_once_without_reading_it_again() -> None:
+    async def run() -> None:
+        store = HeldStore()
+        await put(store, [*neighbours(4), meta(40, 50, state=SegmentState.DELETE_STARTED)])
+        known, _ = known_in(store)
+        await known.segments()
+        assert len((await known.contents()).unfinished) == 1
+        assert store.reading_count == 1
+        # Only its caller knows what has become of those since.
+        assert len((await known.contents()).unfinished) == 1
+        assert store.reading_count == 2
+        known.invalidate()
+        await known.caught_up()
+        known.remove(neighbours(1)[0])
+        await known.contents()
+        assert store.reading_count == 4
+
+    asyncio.run(run())
+
+
+def test_offsets_in_a_gap_have_all_segments_read_once() -> None:
+    async def run() -> None:
+        store, metas = HeldStore(), neighbours(9)
+        await put(store, metas[:3] + metas[6:])
+        known, _ = known_in(store)
+        await known.segments()
+        for offset in (30, 45, 59, 30, 45):
+            assert (await known.search(offset)).locate(offset) is None
+        assert store.reading_count == 2
+        # What closes the gap is found without.
+        await put(store, metas[3:6])
+        assert (await known.search(45)).locate(45) is not None
+        assert (await known.search(30)).locate(30) is not None
+        await put(store, [meta(90, 100)])
+        assert (await known.search(95)).locate(95) is not None
+        assert store.reading_count == 2
+
+    asyncio.run(run())
