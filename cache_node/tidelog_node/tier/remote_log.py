@@ -325,7 +325,11 @@ class RemoteLog:
                 return segment, index, row
             # Compaction has removed all from the offset to the segment's end.
             offset = segment.end_offset
-            segment = (await self.segments()).next_after(segment)
+            known = await self.segments()
+            segment = known.next_after(segment)
+            if segment is None and offset < known.end_offset:
+                # A swap during the last reading may have hidden a segment from it.
+                segment = (await self._known.search(offset)).locate(offset)
         segments = await self.segments()
         raise OffsetOutOfRange(
             self._partition,

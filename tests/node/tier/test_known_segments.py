@@ -136,6 +136,9 @@ def test_changes_during_a_reading_are_in_what_it_read() -> None:
         found = await waiting
         assert copied in found
         assert metas[0] not in found
+        # What was unfinished when it was read may not be any more.
+        await known.contents()
+        assert store.reading_count == 3
 
     asyncio.run(run())
 
