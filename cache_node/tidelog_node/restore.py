@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.errors import CorruptItem, StorageError, TidelogError
+from tidelog_core.errors import CorruptItem, StorageError, TidelogError, TierRewritten
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
 from tidelog_core.log.producer_snapshots import snapshot_path
@@ -43,6 +43,7 @@ from tidelog_node.log_directories import LogDirectories
 logger = logging.getLogger(__name__)
 
 PARTITIONS_AT_ONCE_MAX = 16
+REWRITTEN_RETRY_S = 0.5  # between readings of a tier that is rewritten at that time
 
 
 class _Held(NamedTuple):
@@ -141,9 +142,9 @@ async def _lay_start(
 ) -> tuple[Path, SegmentMeta] | None:
     """Make the empty log at the tier's end; return its directory and the last segment.
 
-    ``None`` where nothing is tiered. Raises ``CorruptItem``.
+    ``None`` where nothing is tiered. Raises ``CorruptItem`` and what the store raises.
     """
-    segments = (await read_tier(store, partition.topic_id, partition.partition)).finished
+    segments = await _read_segments(store, held, partition)
     end_offset = segments.tiered_end(partition.log_start_offset)
     last = segments.ending_at(end_offset)
     if end_offset == partition.log_start_offset or last is None:
@@ -155,6 +156,19 @@ async def _lay_start(
         extra={"partition": str(held.partition), "offset": end_offset},
     )
     return directory, last
+
+
+async def _read_segments(store: MetadataStore, held: _Held, partition: Partition) -> TieredSegments:
+    """Return the tier's segments, read until no swap meets the reading."""
+    while True:
+        try:
+            return (await read_tier(store, partition.topic_id, partition.partition)).finished
+        except TierRewritten as error:
+            logger.warning(
+                "tier changed while it was read, will retry",
+                extra={"partition": str(held.partition), "reason": str(error)},
+            )
+            await asyncio.sleep(REWRITTEN_RETRY_S)
 
 
 async def _lay_producers(

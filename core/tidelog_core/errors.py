@@ -367,6 +367,16 @@ class StoreUnavailable(TidelogError):
     hint = "check the store's address, its credentials and the network, and try again"
 
 
+class TierRewritten(TidelogError):
+    """A partition's tiered segments were replaced every time they were read.
+
+    What was read may lack records that the tier has.
+    """
+
+    code = ErrorCode.kafka_storage_error
+    hint = "try again"
+
+
 class OutcomeUnknown(TidelogError):
     """A write to a store may or may not have happened; read before trying again."""
 

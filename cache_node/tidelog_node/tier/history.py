@@ -33,7 +33,10 @@ class TierHistory:
         self._view = view
 
     async def segments(self, topic_id: UUID, partition: int) -> TieredSegments:
-        """Return the segments that may be read. Raises ``StoreUnavailable``."""
+        """Return the segments that may be read.
+
+        Raises ``StoreUnavailable`` and ``TierRewritten``.
+        """
         return (await read_tier(self._store, topic_id, partition)).finished
 
     async def past(

@@ -10,6 +10,8 @@ What may interleave, and why that is safe:
 - Swaps arrive during a reading. It may have missed them, so it covers those only that were noted
   before it began (``_loaded_number``); the segments stay stale and are read once more. A caller
   waits for a reading that began after its own call, never for the swaps to end.
+  A reading that every attempt found swaps in is served all the same (``read_changing_tier``):
+  this node is told of them.
 - A segment is added or removed during a reading. It is noted in the segments that are served,
   and again in those that were read (``_changes``): doing it twice changes nothing. Where the
   segment was replaced in between, a swap is noted later and has all read again.
@@ -26,7 +28,7 @@ from uuid import UUID
 
 from tidelog_core.metadata.records import SegmentMeta, segment_key_from
 from tidelog_core.metadata.store import KeyRange, MetadataStore
-from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, TierContents, read_tier
+from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, TierContents, read_changing_tier
 from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.planning import finished_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
@@ -168,7 +170,7 @@ class KnownSegments:
         number, began = self._invalidations, loop.time()
         self._changes.clear()
         try:
-            contents = await read_tier(self._store, self._topic_id, self._partition)
+            contents = await read_changing_tier(self._store, self._topic_id, self._partition)
         finally:
             pause_s = PAUSE_SHARE * (loop.time() - began)
             self._load_at = loop.time() + min(max(pause_s, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)

@@ -5,9 +5,13 @@ only the packed segments stay, and others have their turn on the event loop and 
 between two pages.
 
 Pages are read one after the other, so a segment that is rewritten between two of them may be
-missing from both as what it was and as what it became. Every swap is committed with the
-partition's rewrite claim: as long as that is another one after the last page than it was before
-the first, the pages are read again.
+missing from both, in its old form and in its new one. The same may happen within one page: a
+DynamoDB query is only read-committed beside a transaction. Every swap is committed with the
+partition's rewrite claim, so a reading counts if the claim's version is the same before the first
+page and after the last one. Otherwise the pages are read again. If every one of ``READS_MAX``
+readings meets a swap, ``read_tier`` raises: a log that is begun inside the tier would give away
+offsets that the tier has. Only a reader that hears of each swap, and reads again, takes less
+(``read_changing_tier``).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import UUID
 
+from tidelog_core.errors import TierRewritten
 from tidelog_core.metadata.records import (
     SegmentMeta,
     SegmentState,
@@ -29,7 +34,7 @@ from tidelog_core.tier.tiered_segments import TieredSegments
 
 PAGE_COUNT = 250  # segments that are read at once, which keeps the event loop some milliseconds
 OVERLAPPING_COUNT_MAX = 8  # segments below an offset that are looked at first
-READS_MAX = 3  # of all pages; rewriting that goes on has what it changed read again anyway
+READS_MAX = 3  # of all pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +50,24 @@ class TierContents:
 
 
 async def read_tier(store: MetadataStore, topic_id: UUID, partition: int) -> TierContents:
-    """Return the partition's segments. Raises ``CorruptItem`` and what the store raises."""
-    for _ in range(READS_MAX):
-        claim = await _claim_version(store, topic_id, partition)
-        finished, unfinished, page_count = TieredSegments(), list[SegmentMeta](), 0
-        async for page in read_pages(store, topic_id, partition):
-            finished.extend(page)
-            unfinished += [one for one in page if one.state is not SegmentState.COPY_FINISHED]
-            page_count += bool(page)
-        if page_count <= 1 or await _claim_version(store, topic_id, partition) == claim:
-            break
-    return TierContents(finished, tuple(unfinished))
+    """Return the partition's segments as they were between two swaps.
+
+    Raises ``TierRewritten``, ``CorruptItem`` and what the store raises.
+    """
+    contents, is_whole = await _read(store, topic_id, partition)
+    if not is_whole:
+        raise TierRewritten(f"the tier of {topic_id}:{partition} changed in {READS_MAX} readings")
+    return contents
+
+
+async def read_changing_tier(store: MetadataStore, topic_id: UUID, partition: int) -> TierContents:
+    """Return the same, or the last reading if swaps met all of them: it may have gaps.
+
+    For a reader that is told of every swap and reads again then. Raises ``CorruptItem`` and what
+    the store raises.
+    """
+    contents, _ = await _read(store, topic_id, partition)
+    return contents
 
 
 async def read_tiered_end(store: MetadataStore, topic_id: UUID, partition: int, offset: int) -> int:
@@ -96,6 +108,23 @@ async def read_pages(
         start = items[-1].id.key + "\0"  # the next key there can be
 
 
-async def _claim_version(store: MetadataStore, topic_id: UUID, partition: int) -> int:
+async def claim_version(store: MetadataStore, topic_id: UUID, partition: int) -> int:
+    """Return the version of the partition's rewrite claim, which every swap increases."""
     claim = await store.get(rewrite_claim_key(topic_id, partition))
     return ABSENT if claim is None else claim.version
+
+
+async def _read(store: MetadataStore, topic_id: UUID, partition: int) -> tuple[TierContents, bool]:
+    """Return the last reading, and whether no swap met it."""
+    claim = await claim_version(store, topic_id, partition)
+    is_whole = False
+    for _ in range(READS_MAX):
+        finished, unfinished = TieredSegments(), list[SegmentMeta]()
+        async for page in read_pages(store, topic_id, partition):
+            finished.extend(page)
+            unfinished += [one for one in page if one.state is not SegmentState.COPY_FINISHED]
+        before, claim = claim, await claim_version(store, topic_id, partition)
+        is_whole = before == claim
+        if is_whole:
+            break
+    return TierContents(finished, tuple(unfinished)), is_whole

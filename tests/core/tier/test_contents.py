@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tidelog_core.errors import CorruptItem
+from tidelog_core.errors import CorruptItem, TierRewritten
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
@@ -24,7 +24,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
-from tidelog_core.tier.contents import PAGE_COUNT, READS_MAX, read_tier
+from tidelog_core.tier.contents import PAGE_COUNT, READS_MAX, read_changing_tier, read_tier
 from tidelog_core.tier.planning import finished_segments
 
 from tests.core.tier.test_keys import meta
@@ -117,14 +117,64 @@ def test_what_is_swapped_between_two_pages_leaves_no_gap() -> None:
     asyncio.run(run())
 
 
-def test_a_tier_that_is_rewritten_again_and_again_is_read_in_the_end() -> None:
+def test_a_tier_that_is_rewritten_with_every_reading_is_not_returned_with_its_gaps() -> None:
+    metas = neighbours(PAGE_COUNT + 50)
+
+    async def run() -> None:
+        store = SwappingStore(metas, swap_count=READS_MAX)
+        await put(store, metas)
+        with pytest.raises(TierRewritten) as raised:
+            await read_tier(store, TOPIC_ID, PARTITION)
+        assert raised.value.retriable
+        assert store.swap_count == 0
+        found = await read_tier(store, TOPIC_ID, PARTITION)
+        assert found.finished.tiered_end(0) == metas[-1].end_offset
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_is_told_of_swaps_gets_the_last_reading() -> None:
     metas = neighbours(PAGE_COUNT + 50)
 
     async def run() -> None:
         store = SwappingStore(metas, swap_count=40)
         await put(store, metas)
-        assert await read_tier(store, TOPIC_ID, PARTITION)
+        assert await read_changing_tier(store, TOPIC_ID, PARTITION)
         assert store.swap_count == 40 - READS_MAX
+
+    asyncio.run(run())
+
+
+class TornPageStore(SwappingStore):
+    """Has a page without the segments that were swapped, in either form, as DynamoDB may."""
+
+    async def swap(self) -> None:
+        old = self.metas[1:3]
+        new = meta(old[0].base_offset, old[1].end_offset)
+        self.metas[1:3] = [new]
+        gone = [dataclasses.replace(m, state=SegmentState.DELETE_STARTED, version=1) for m in old]
+        await self.commit([records.put(one) for one in (*gone, new, self.claim)])
+        self.claim = dataclasses.replace(self.claim, version=self.claim.version + 1)
+
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
+        is_torn = self.swap_count > 0
+        found = await super().list(collection, prefix=prefix, keys=keys)
+        return found[:1] + found[3:] if is_torn else found
+
+
+def test_a_swap_within_the_only_page_leaves_no_gap() -> None:
+    metas = neighbours(5)
+
+    async def run() -> None:
+        store = TornPageStore(metas, swap_count=1)
+        await put(store, metas)
+        found = await read_tier(store, TOPIC_ID, PARTITION)
+        assert found.finished.tiered_end(0) == metas[-1].end_offset
+        assert list(found.finished) == finished_segments(store.metas)
+
+    asyncio.run(run())
 
     asyncio.run(run())
 

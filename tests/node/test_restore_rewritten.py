@@ -1,0 +1,49 @@
+"""A lost log is begun where the tier ends, also if the tier is rewritten while it is read."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tidelog_core.log.checkpoint import read_checkpoint
+from tidelog_core.log.paths import START_OFFSET_FILE
+from tidelog_core.metadata.records import Partition
+from tidelog_core.model import TopicPartition
+from tidelog_core.tier.contents import PAGE_COUNT, READS_MAX
+from tidelog_node import restore
+from tidelog_node.log_directories import LogDirectories
+
+from tests.core.tier.test_contents import PARTITION, TOPIC_ID, SwappingStore, neighbours, put
+
+
+def test_a_lost_log_is_not_begun_inside_a_tier_that_is_being_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "REWRITTEN_RETRY_S", 0.0)
+    metas = neighbours(PAGE_COUNT + 50)
+    partition = Partition(
+        topic_id=TOPIC_ID,
+        partition=PARTITION,
+        replicas=(1,),
+        leader=1,
+        leader_epoch=0,
+        isr=(1,),
+        log_start_offset=0,
+    )
+    held = restore._Held(TopicPartition("t", PARTITION), TOPIC_ID)
+
+    async def run() -> None:
+        store = SwappingStore(metas, swap_count=READS_MAX)
+        await put(store, metas)
+        directories = LogDirectories(tmp_path)
+        try:
+            laid = await restore._lay_start(store, directories, held, partition)
+        finally:
+            directories.close()
+        assert laid is not None
+        directory, last = laid
+        assert last.end_offset == metas[-1].end_offset
+        assert read_checkpoint(directory / START_OFFSET_FILE) == [[0, metas[-1].end_offset]]
+
+    asyncio.run(run())
