@@ -120,7 +120,7 @@ class Copier:
         Raises ``NotLeaderOrFollower``, ``StorageError`` where the local log is behind
         the tier, and what the stores raise.
         """
-        leadership = led.leadership
+        leadership, swap_count = led.leadership, led.swap_count
         tier = await led.remote.reload()
         under_way = set() if led.under_way is None else {led.under_way[1].segment_id}
         led.deleting.clear()
@@ -146,7 +146,8 @@ class Copier:
                 f"{log.log_end_offset}: it has lost records and must not be appended to"
             )
         log.set_tiered_up_to(tiered_end)
-        led.is_taken_over = True
+        # A swap that the node was told of since is to be taken over again.
+        led.is_taken_over = led.swap_count == swap_count
 
     async def copy(self, led: LedPartition) -> None:
         """Copy what is due and evict what need not stay. The caller holds the lock.

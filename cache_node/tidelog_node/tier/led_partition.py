@@ -79,6 +79,7 @@ class LedPartition:
         "remote",
         "replica",
         "retained_at",
+        "swap_count",
         "told_log_start",
         "under_way",
         "was_looked_at",
@@ -90,6 +91,7 @@ class LedPartition:
         self.remote = remote
         self.lock = asyncio.Lock()  # one of copying, retention and take-over at a time
         self.is_taken_over = False
+        self.swap_count = 0  # of rewritten segments, as far as this node was told
         self.was_looked_at = False  # by retention, be it in vain
         # A copy that has begun, so that a retry continues it instead of beginning anew.
         self.under_way: tuple[SealedSegment, SegmentMeta] | None = None
@@ -102,6 +104,11 @@ class LedPartition:
         self.retained_at = replica.held_since
         self.failure_count = 0
         self.not_before = 0.0  # the loop's time
+
+    def note_swap(self) -> None:
+        """Have the partition taken over again: that finds the segments that were replaced."""
+        self.swap_count += 1
+        self.is_taken_over = False
 
     def reset(self) -> None:
         """Forget what is believed of the tier: the next step reads the metadata again.

@@ -646,7 +646,7 @@ class TierService:
                         self._refresh(partition), name="read what was rewritten"
                     )
             if led is not None:
-                led.is_taken_over = False  # Taking over finds what is to be deleted.
+                led.note_swap()
                 self._times.put_in(led.replica, self._retention_interval_s * DELAY_SHARE)
                 self._retain_now.set()
 
