@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+from tidelog_core.errors import NotLeaderOrFollower, TierRewritten, UnknownTopicOrPartition
 from tidelog_core.metadata import records
 from tidelog_core.metadata.leadership import advance_log_start, leadership_of
 from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentMeta, Topic
@@ -46,7 +46,7 @@ from tidelog_functions.retention.due_segments import read_due
 logger = logging.getLogger(__name__)
 
 # Someone else did a step, or leads, or nobody knows whether our step is done.
-LOOK_AGAIN = (*LOST, NotLeaderOrFollower, UnknownTopicOrPartition)
+LOOK_AGAIN = (*LOST, NotLeaderOrFollower, UnknownTopicOrPartition, TierRewritten)
 SEGMENTS_AT_ONCE = COMMIT_WRITES_MAX
 
 
