@@ -27,7 +27,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import ReplicaErasure
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import ABSENT, Item, MetadataStore, Write
+from tidelog_core.metadata.store import ABSENT, Item, KeyRange, MetadataStore, Write
 from tidelog_core.metadata.update import update
 from tidelog_core.rewriting.erase import (
     ErasedSegment,
@@ -246,7 +246,8 @@ async def _erase_partition(
 
 
 async def _has_segments(tier: PartitionTier) -> bool:
-    return bool(await read_segments(tier.store, tier.topic.topic_id, tier.partition))
+    one = KeyRange(limit=1)
+    return bool(await read_segments(tier.store, tier.topic.topic_id, tier.partition, keys=one))
 
 
 async def _when_free(work: Callable[[], Awaitable[T]], wait_seconds: float, sleep: Sleep) -> T:
