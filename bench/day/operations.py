@@ -68,18 +68,39 @@ COSTS: Mapping[str, Cost] = {
     "list 20 segments": Cost(read_units={"segment": 3}),
     "a function expires a segment": Cost(
         write_units={"partition": 2, "#cluster": 2, "#changelog": 4, "segment": 1},
-        read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 2, "segment": 3},
+        read_units={
+            "cluster": 1,
+            "node-config": 1,
+            "topic": 1,
+            "partition": 2,
+            "rewrite-claim": 2,
+            "segment": 3,
+        },
         transactions=1,
         logged_commits=1,
         requests={"PUT": 1, "GET": 1, "DELETE": 1},
     ),
     "a function deletes a segment": Cost(
         write_units={"segment": 1},
-        read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 1, "segment": 3},
+        read_units={
+            "cluster": 1,
+            "node-config": 1,
+            "topic": 1,
+            "partition": 1,
+            "rewrite-claim": 2,
+            "segment": 3,
+        },
         requests={"DELETE": 2},
     ),
     "a function finds nothing due": Cost(
-        read_units={"cluster": 1, "node-config": 1, "topic": 1, "partition": 1, "segment": 3}
+        read_units={
+            "cluster": 1,
+            "node-config": 1,
+            "topic": 1,
+            "partition": 1,
+            "rewrite-claim": 2,
+            "segment": 3,
+        }
     ),
     "a node advances a log start": Cost(
         write_units={"partition": 2, "#cluster": 2, "#changelog": 4},
