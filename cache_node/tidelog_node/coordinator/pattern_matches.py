@@ -13,30 +13,36 @@ class PatternMatches:
     def __init__(self) -> None:
         self.by_pattern: dict[str, tuple[str, ...]] = {}  # the names that match, sorted
         self._seen_patterns: frozenset[str] = frozenset()  # all of them matched to ...
-        self._seen_names: frozenset[str] = frozenset()  # ... all of these
+        self._seen_names: Collection[str] = ()  # ... all of these
 
     def update(self, patterns: Collection[str], names: Collection[str]) -> None:
-        """Match the patterns to the names."""
-        known = frozenset(names)
-        added = known - self._seen_names
+        """Match the patterns to the names.
+
+        The names are kept as they are given, and not at all without a pattern: groups are many,
+        and share the topics of an image, which nobody changes.
+        """
+        if not patterns:
+            self.by_pattern, self._seen_patterns, self._seen_names = {}, frozenset(), ()
+            return
+        added = [name for name in names if name not in self._seen_names]
         found: dict[str, tuple[str, ...]] = {}
         for pattern in patterns:
             if pattern in self._seen_patterns:
-                kept = known.intersection(self.by_pattern[pattern])
-                matched = kept.union(_matching(pattern, added))
+                kept = [name for name in self.by_pattern[pattern] if name in names]
+                matched = kept + _matching(pattern, added)
             else:
-                matched = _matching(pattern, known)
+                matched = _matching(pattern, names)
             found[pattern] = tuple(sorted(matched))
         self.by_pattern = found
-        self._seen_patterns, self._seen_names = frozenset(patterns), known
+        self._seen_patterns, self._seen_names = frozenset(patterns), names
 
 
-def _matching(pattern: str, names: frozenset[str]) -> frozenset[str]:
+def _matching(pattern: str, names: Collection[str]) -> list[str]:
     if not names:
-        return names
+        return []
     try:
         compiled = TopicPattern(pattern)
     except InvalidPattern:
         # The group was stored by a node that allowed larger patterns. Its members go on.
-        return frozenset()
-    return frozenset(name for name in names if compiled.matches(name))
+        return []
+    return [name for name in names if compiled.matches(name)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import tracemalloc
 from random import Random
 
 import psutil
@@ -144,6 +145,20 @@ def test_names_are_matched_again_only_where_they_are_new() -> None:
     assert matches.by_pattern == {"b": ("b",)}
     matches.update((), ["a1", "b"])
     assert matches.by_pattern == {}
+
+
+@pytest.mark.parametrize("patterns", [(), ("a.*",)])
+def test_many_groups_keep_the_names_of_all_topics_once(patterns: tuple[str, ...]) -> None:
+    topics = {f"topic-{number}": number for number in range(5_000)}
+    tracemalloc.start()
+    try:
+        groups = [PatternMatches() for _ in range(50)]
+        for group in groups:
+            group.update(patterns, topics)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < len(groups) * 4_096
 
 
 def test_a_stored_pattern_that_is_refused_by_now_matches_nothing() -> None:
