@@ -110,7 +110,12 @@ DIMENSIONS: tuple[Dimension, ...] = (
         "a group without members that has committed an offset; the workload is another's commit",
         _TO_TEN_THOUSAND,
         Groups,
-        {Measure.MEMORY: Growth(0.008, "8 KB: what its coordinator keeps while it is asked for")},
+        {
+            Measure.MEMORY: Growth(0.008, "8 KB: what its coordinator keeps while it is asked for"),
+            Measure.START_CPU: Growth(
+                0.0001, "its shard's next coordinator reads its record and its offsets: 0.1 ms"
+            ),
+        },
         workload=_commit,
     ),
     Dimension(
