@@ -14,7 +14,7 @@ import re2
 PATTERN_SIZE_MAX = 1000  # characters; Kafka has no limit
 # RE2's limit for one pattern: two thirds for its program, the rest for what matching caches. It
 # bounds the time too: about 5,000 instructions, which a hostile name of 249 characters takes
-# half a millisecond to go through. ``.{1,249}`` has 2,244.
+# up to a millisecond to go through. ``.{1,249}`` has 2,244.
 PATTERN_MEMORY_BYTES_MAX = 131_072
 
 

@@ -101,7 +101,7 @@ class Cleaning:
                 swap.go_on()
         except StorageError:
             self._pending = None
-            local.seal_file.change()
+            local.seal_file.require_rewrite()
             if swap.has_begun:
                 local.go_offline()  # The next open finishes it.
             raise

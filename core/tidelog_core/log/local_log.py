@@ -321,7 +321,7 @@ class LocalLog:
         if count == 0:
             return
         removed, self.segments[-count:] = self.segments[-count:], []
-        self.seal_file.change()
+        self.seal_file.require_rewrite()
         self._remove(reversed(removed))
         with self.storage_errors("truncation"):
             sync_directory(self.directory)
@@ -334,7 +334,7 @@ class LocalLog:
             if old in self._open_sealed:
                 self._open_sealed.remove(old)
             old.close()
-        self.seal_file.change()
+        self.seal_file.require_rewrite()
 
     def first_timestamp_ms(self, segment: LogSegment) -> int | None:
         """Return the timestamp of a segment's first batch without keeping its file open."""

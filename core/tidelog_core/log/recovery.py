@@ -319,7 +319,7 @@ class _Opening:
             if following is not None:
                 segment.write_indexes()
                 segment.release()
-                local.seal_file.change()
+                local.seal_file.require_rewrite()
         if local.end_offset < self.recovery_point:
             raise self._lost(local.active, local.active.size_bytes)
         return producers
@@ -472,7 +472,7 @@ def rebuild_indexes(local: LocalLog, segment: LogSegment, *, expiration_ms: int)
     indexes = segment.indexes
     if segment is not local.active:
         segment.write_indexes()
-        local.seal_file.change()
+        local.seal_file.require_rewrite()
     return indexes
 
 

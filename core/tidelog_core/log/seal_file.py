@@ -1,16 +1,16 @@
 """``sealed-segments``, which vouches for a log's sealed segments: written whole, or appended to.
 
-Layout: checkpoints (``checkpoint``), one behind the other, with a seal record a row. The first one
-was written in the place of a whole file; every other one was appended by a flush, and has the
-segments that were sealed since the one before it. A reader believes the checkpoints up to the
-first that is not right. What a crash has torn off at the end was of a flush that has not ended,
-and the next write replaces it. Where the first one is not right, nothing is known.
+The file is a run of checkpoints (``checkpoint``), with a seal record a row. Writing the file whole
+leaves one checkpoint. Each later flush appends one more, with the segments sealed since. A reader
+stops at the first checkpoint that is damaged and believes those before it: if the first is
+damaged, nothing is known. A crash tears only what an unfinished flush appended, and the next
+write replaces that.
 
-Rows are appended while they only add to the file, each of a segment behind all that it has: a
-roll costs as much beside many segments as beside few. Rows of segments that were removed at the
-front stay, since nobody asks for them, until they are more than those of segments that are
-there. After any other change the file is written whole, so that a row is never about another
-segment at the same place, except while one segment replaces others (``cleaned``).
+A flush appends while every new row is of a segment behind all rows of the file, so a roll costs as
+much beside many segments as beside few. Rows of segments removed at the front stay, since nobody
+asks for them, until they outnumber the rows of segments that exist. After any other change the
+file is written whole, so that no row is about another segment at the same place, except while one
+segment replaces others (``cleaned``).
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class SealFile:
     def add(self, seal: SealRecord) -> None:
         """Note that a segment was sealed, or sealed again."""
         if seal.base_offset <= self._last_base_offset:
-            self.change()
+            self.require_rewrite()
         else:
             self._added.append(seal)
             self._last_base_offset = seal.base_offset
 
-    def change(self) -> None:
+    def require_rewrite(self) -> None:
         """Note that rows are no longer right: the next write is of the whole file."""
         self._is_changed, self._is_whole = True, False
 
@@ -99,10 +99,10 @@ class SealFile:
         row_count = self._row_count + len(self._added)
         if self._is_whole and row_count <= max(2 * segment_count, STALE_ROWS_MIN):
             write = SealWrite(self._path, self._added, is_append=True)
+            self._row_count = row_count
         else:
             write = SealWrite(self._path, seals(), is_append=False)
             self.opened(write.rows, is_whole=True)
-        self._row_count = row_count if write.is_append else len(write.rows)
         self._added, self._is_changed = [], False
         return write
 
@@ -112,7 +112,7 @@ class SealFile:
             self._row_count -= len(write.rows)
             self._added[:0] = write.rows
         elif not write.is_done:
-            self.change()  # Nobody knows what is in the file.
+            self.require_rewrite()  # Nobody knows what is in the file.
 
 
 def read_seals(path: Path) -> tuple[list[SealRecord], bool]:

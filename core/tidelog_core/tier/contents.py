@@ -32,7 +32,9 @@ from tidelog_core.metadata.store import ABSENT, KeyRange, MetadataStore
 from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 
-PAGE_COUNT = 250  # segments that are read at once, which keeps the event loop some milliseconds
+PAGE_SEGMENTS_MAX = (
+    250  # segments that are read at once, which keeps the event loop some milliseconds
+)
 OVERLAPPING_COUNT_MAX = 8  # segments below an offset that are looked at first
 READS_MAX = 3  # of all pages
 
@@ -89,13 +91,14 @@ async def read_tiered_end(store: MetadataStore, topic_id: UUID, partition: int, 
 
 
 async def read_pages(
-    store: MetadataStore, topic_id: UUID, partition: int, *, first_count: int = PAGE_COUNT
+    store: MetadataStore, topic_id: UUID, partition: int, *, first_count: int = PAGE_SEGMENTS_MAX
 ) -> AsyncIterator[list[SegmentMeta]]:
     """Yield the partition's segments in any state by base offset, a page at a time.
 
     The first page has ``first_count`` of them, each other one twice as many as the one before, up
-    to ``PAGE_COUNT``; the last one has fewer than that, and may have none. Raises ``CorruptItem``
-    and what the store raises.
+    to ``PAGE_SEGMENTS_MAX``; the last one has fewer than that, and may have none.
+
+    Raises ``CorruptItem`` and what the store raises.
     """
     collection = segment_collection(topic_id, partition)
     start, count = "", first_count
@@ -104,7 +107,7 @@ async def read_pages(
         yield [SegmentMeta.from_item(item) for item in items]
         if len(items) < count:
             return
-        count = min(2 * count, PAGE_COUNT)
+        count = min(2 * count, PAGE_SEGMENTS_MAX)
         start = items[-1].id.key + "\0"  # the next key there can be
 
 

@@ -5,8 +5,8 @@ that is copied, reads them from the first one on, up to the first that is to be 
 is too old, or marked for deletion because it was, is before that. What is marked elsewhere, since
 it was rewritten, is left to the schedule and the leader.
 
-Whether a partition has too many bytes only the sum of all tells. An event reads all of a small
-partition for that; the bytes of a large one are left to the schedule and the leader.
+Only the sum of all segments tells whether a partition has too many bytes. An event reads all of a
+small partition for that, and leaves the bytes of a large one to the schedule and the leader.
 
 A segment that is replaced between two pages may be read in both forms, and its bytes counted
 twice. So nothing is decided by a reading that met a swap.
@@ -26,7 +26,7 @@ from tidelog_core.retention.selection import Limits, log_start_after_tier_retent
 from tidelog_core.tier.contents import claim_version, read_pages, read_tier
 from tidelog_core.tier.tiered_segments import TieredSegments
 
-EVENT_PAGE_COUNT = 32  # segments that an event reads first: four read units of DynamoDB
+EVENT_PAGE_SEGMENTS = 32  # segments that an event reads first: four read units of DynamoDB
 # Segments of a partition with a limit of bytes that an event reads at least, if there are so
 # many: 30 units, which cost less than the PUTs of the segment that the event tells of.
 EVENT_SIZES_MAX = 200
@@ -66,7 +66,9 @@ async def _read_first(
     tiered, added_count = TieredSegments(), 0
     reached = partition  # with the log start that the pages so far lead to
     by_time = limits.without_size()
-    pages = read_pages(store, partition.topic_id, partition.partition, first_count=EVENT_PAGE_COUNT)
+    pages = read_pages(
+        store, partition.topic_id, partition.partition, first_count=EVENT_PAGE_SEGMENTS
+    )
     async for page in pages:
         metas += page
         may_have_all_sizes = limits.retention_bytes != UNLIMITED and len(metas) < EVENT_SIZES_MAX

@@ -15,12 +15,12 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.retention.selection import Limits, log_start_after_tier_retention
-from tidelog_core.tier.contents import PAGE_COUNT
+from tidelog_core.tier.contents import PAGE_SEGMENTS_MAX
 from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_functions.retention import due_segments
 from tidelog_functions.retention.due_segments import (
     EVENT_COUNT_MAX,
-    EVENT_PAGE_COUNT,
+    EVENT_PAGE_SEGMENTS,
     EVENT_SIZES_MAX,
     read_due,
 )
@@ -89,7 +89,7 @@ def test_an_event_reads_as_much_beside_many_segments_as_beside_few() -> None:
     few, _, few_start = read(segments(100, old_count=3), BY_TIME)
     many, found, many_start = read(segments(3_000, old_count=3), BY_TIME)
     assert few_start == many_start == 30
-    assert len(found) == EVENT_PAGE_COUNT
+    assert len(found) == EVENT_PAGE_SEGMENTS
     assert many == few <= 7
     every, _, _ = read(segments(3_000, old_count=3), BY_TIME, is_event=False)
     assert every > 50 * many
@@ -126,12 +126,12 @@ def test_an_event_judges_the_bytes_of_a_small_partition_alone(count: int) -> Non
 
 @pytest.mark.parametrize("is_event", [True, False])
 def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(is_event: bool) -> None:
-    metas = [meta(10 * n, 10 * n + 10, size_bytes=100) for n in range(PAGE_COUNT + 50)]
+    metas = [meta(10 * n, 10 * n + 10, size_bytes=100) for n in range(PAGE_SEGMENTS_MAX + 50)]
 
     class LeavingLittle(SwappingStore):
         async def swap(self) -> None:
             """Compact the last segment of the first page and the first one of the second."""
-            at = EVENT_PAGE_COUNT if is_event else PAGE_COUNT
+            at = EVENT_PAGE_SEGMENTS if is_event else PAGE_SEGMENTS_MAX
             old = self.metas[at - 1 : at + 1]
             new = meta(old[0].base_offset, old[1].end_offset, size_bytes=10)
             self.metas[at - 1 : at + 1] = [new]
@@ -164,7 +164,7 @@ def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(is_event
 def test_an_event_stops_after_many_segments_that_are_too_old_and_the_next_goes_on() -> None:
     metas = segments(2 * EVENT_COUNT_MAX, old_count=2 * EVENT_COUNT_MAX)
     _, found, start = read(metas, BY_TIME)
-    assert EVENT_COUNT_MAX <= len(found) < EVENT_COUNT_MAX + PAGE_COUNT
+    assert EVENT_COUNT_MAX <= len(found) < EVENT_COUNT_MAX + PAGE_SEGMENTS_MAX
     assert start == found[-1].base_offset  # The last one of a page is judged with the next one.
     left = [one for one in metas if one.end_offset > start]
     assert read(left, BY_TIME, log_start_offset=start)[2] > start
@@ -181,7 +181,7 @@ def test_an_event_judges_each_segment_once_however_many_are_too_old() -> None:
             yield part
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(due_segments, "EVENT_PAGE_COUNT", 20)
+        patch.setattr(due_segments, "EVENT_PAGE_SEGMENTS", 20)
         patch.setattr(TieredSegments, "parts_above", counted)
         read(segments(900, old_count=900), BY_TIME)
     assert sorted(judged) == sorted(set(judged))
@@ -217,7 +217,7 @@ def test_an_event_removes_what_the_schedule_would_and_never_more(
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(due_segments, "EVENT_PAGE_COUNT", 2)
+        patch.setattr(due_segments, "EVENT_PAGE_SEGMENTS", 2)
         patch.setattr(due_segments, "EVENT_SIZES_MAX", 7)
         _, found, start = read(metas, limits, log_start_offset=log_start_offset)
     is_all = len(found) == len(metas)
@@ -241,5 +241,5 @@ def test_segments_that_begin_together_are_judged_together() -> None:
         old = dataclasses.replace(old, segment_id=pair[0].segment_id)
     later = segments(20)[5:]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(due_segments, "EVENT_PAGE_COUNT", 1)
+        patch.setattr(due_segments, "EVENT_PAGE_SEGMENTS", 1)
         assert read([old, young, *later], BY_TIME)[2] == 0
