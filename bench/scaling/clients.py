@@ -15,7 +15,14 @@ from bench.group_joins import TOPIC as GROUP_TOPIC
 from bench.peers.frames import Frames
 from bench.peers.topics import PRODUCE, await_partitions, check_produced
 from bench.scaling.cluster import HOT, Cluster
-from bench.scaling.workload import FETCH, RECORD, check_committed, commit_frame
+from bench.scaling.workload import (
+    FETCH,
+    RECORD,
+    await_committed,
+    check_committed,
+    commit_frame,
+    is_coordinator_late,
+)
 from tests.node.wire_client import (
     WireClient,
     a_batch,
@@ -135,8 +142,12 @@ class Groups:
             some = list(zip(clients, names[start : start + len(clients)], strict=False))
             for client, name in some:
                 client.send(commit_frame(name, HOT))
-            for client, _ in some:
-                check_committed(client.receive(), HOT)
+            for client, name in some:
+                answer = client.receive()
+                if is_coordinator_late(answer, HOT):
+                    await_committed(client, commit_frame(name, HOT), HOT)
+                else:
+                    check_committed(answer, HOT)
         for client in clients:
             client.socket.close()
         self._count = count

@@ -25,6 +25,9 @@ RECORD = b"v" * 100
 COMMITTER = "committer"
 WORK_SECONDS_MAX = 20.0
 IN_FLIGHT = 5
+_RETRY_SECONDS = 0.05
+# Loading, not available, not the coordinator.
+_COORDINATOR_LATE = (14, 15, 16)
 # Of a Produce answer behind correlation id, topic and partition: error code, base offset.
 _PRODUCED, _PRODUCED_AT = struct.Struct(">hq"), 4 + 4 + 2 + 4 + 4
 FETCH, _OFFSET_COMMIT = (1, 11), (8, 9)
@@ -83,6 +86,7 @@ class Commit:
         cluster.await_coordinator(COMMITTER)
         request = commit_frame(COMMITTER, HOT)
         with cluster.client() as client:
+            await_committed(client, request, HOT)
             return repeat(lambda: require_committed(client, request, HOT), count)
 
 
@@ -132,10 +136,33 @@ def require_committed(client: WireClient, request: bytes, topic: str) -> None:
 
 def check_committed(answer: bytes, topic: str) -> None:
     """Raise ``RuntimeError`` where a commit of one partition was refused."""
-    # correlation id, tags, throttle time, one topic: name; one partition: index, error code
-    (error,) = struct.unpack_from(">h", answer, 4 + 1 + 4 + 1 + 1 + len(topic) + 1 + 4)
-    if error:
+    if error := commit_error(answer, topic):
         raise RuntimeError(f"a commit was answered with error code {error}")
+
+
+def await_committed(client: WireClient, request: bytes, topic: str) -> None:
+    """Send the commit until its coordinator has loaded. Raises ``RuntimeError`` if refused."""
+    deadline = time.monotonic() + WORK_SECONDS_MAX
+    while True:
+        client.send(request)
+        answer = client.receive()
+        if not is_coordinator_late(answer, topic) or time.monotonic() > deadline:
+            return check_committed(answer, topic)
+        time.sleep(_RETRY_SECONDS)
+
+
+def is_coordinator_late(answer: bytes, topic: str) -> bool:
+    """Whether a commit was refused because its group's coordinator is still being loaded.
+
+    Kafka names a coordinator before that one has read its partition of offsets.
+    """
+    return commit_error(answer, topic) in _COORDINATOR_LATE
+
+
+def commit_error(answer: bytes, topic: str) -> int:
+    """Return the error code that an OffsetCommit answer has for one partition."""
+    # correlation id, tags, throttle time, one topic: name; one partition: index, error code
+    return int(struct.unpack_from(">h", answer, 4 + 1 + 4 + 1 + 1 + len(topic) + 1 + 4)[0])
 
 
 def produced(client: WireClient, request: bytes, topic: str) -> int:

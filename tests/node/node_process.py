@@ -9,6 +9,7 @@ back on the same port, with the same data.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -111,6 +112,14 @@ class NodeProcess:
         """Return the resident memory of the process."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def open_files(self) -> dict[Path, str]:
+        """Return the target of each descriptor that the process has open, by its path in /proc."""
+        found: dict[Path, str] = {}
+        for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # It was closed after it was listed.
+                found[descriptor] = str(descriptor.readlink())
+        return found
 
     def __enter__(self) -> NodeProcess:
         return self.start()

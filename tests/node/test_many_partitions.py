@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
 import time
@@ -131,11 +130,11 @@ def test_a_log_that_cannot_be_opened_spoils_no_answer_about_others(tmp_path: Pat
 
 def open_logs(node: NodeProcess, topic: str) -> list[str]:
     """Return the segment files of a topic that the node has open, as often as it has them."""
-    found: list[str] = []
-    for file in Path(f"/proc/{node.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found.append(str(file.readlink()))
-    return [path for path in found if path.endswith(".log") and f"/{topic}-" in path]
+    return [
+        path
+        for path in node.open_files().values()
+        if path.endswith(".log") and f"/{topic}-" in path
+    ]
 
 
 def test_a_node_with_fewer_files_than_partitions_takes_and_gives_every_record(

@@ -109,8 +109,8 @@ def test_a_node_whose_store_is_deleted_stops_serving_and_its_files_can_be_saved(
         for name in FILES[:2]:
             (held, *_) = [
                 descriptor
-                for descriptor in Path(f"/proc/{node.pid}/fd").iterdir()
-                if str(descriptor.readlink()) == f"{node.data_dir / name} (deleted)"
+                for descriptor, target in node.open_files().items()
+                if target == f"{node.data_dir / name} (deleted)"
             ]
             shutil.copyfile(held, node.data_dir / name)
         node.stop()
