@@ -7,7 +7,7 @@ import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 from tidelog_core.config import NodeConfig, TopicConfig
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.leadership import Leadership, advance_log_start, leadership_of
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
@@ -162,7 +162,7 @@ class Segments:
     def _sealed(self, number: int) -> SealedSegment:
         """Return a sealed segment of one record, of a log of its own."""
         directory = self._world.folder / f"log-{number}"
-        log = UnifiedLog.open(directory, TopicPartition(TOPIC, 0), config=TopicConfig())
+        log = LocalLog.open(directory, TopicPartition(TOPIC, 0), config=TopicConfig())
         try:
             batch = bytearray(build_batch([Record(0, NOW_MS, None, b"value")]))
             log.append_as_leader(batch, leader_epoch=18)

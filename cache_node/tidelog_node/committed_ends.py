@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 from uuid import UUID
 
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check, ItemKey, MetadataStore
@@ -33,7 +33,7 @@ class LedReplica(Protocol):
         """The epoch that this node knows."""
 
     @property
-    def log(self) -> UnifiedLog:
+    def log(self) -> LocalLog:
         """The log, opened if it was not."""
 
     def note_changed(self) -> None:

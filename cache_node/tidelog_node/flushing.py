@@ -20,7 +20,7 @@ from concurrent.futures import Executor
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import StorageError
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 
 from tidelog_node.due_queue import DueQueue
 from tidelog_node.replica import Replica
@@ -110,7 +110,7 @@ class Flusher:
         self._work_through(self._to_expire, self._expire)
 
     def _work_through(
-        self, queue: DueQueue[Replica], work: Callable[[Replica, UnifiedLog], None]
+        self, queue: DueQueue[Replica], work: Callable[[Replica, LocalLog], None]
     ) -> None:
         now_ms = self._clock_ms()
         for replica in queue.take(now_ms):
@@ -125,7 +125,7 @@ class Flusher:
                 what = {"partition": str(replica.partition)}
                 logger.exception("log could not be rolled or looked at, will retry", extra=what)
 
-    def _roll(self, replica: Replica, log: UnifiedLog) -> None:
+    def _roll(self, replica: Replica, log: LocalLog) -> None:
         try:
             if log.maybe_roll():
                 replica.note_changed()
@@ -139,11 +139,11 @@ class Flusher:
         if due_ms is not None:
             self._to_roll.put(replica, max(due_ms, self._clock_ms() + RETRY_MS))
 
-    def _expire(self, replica: Replica, log: UnifiedLog) -> None:
+    def _expire(self, replica: Replica, log: LocalLog) -> None:
         log.expire_producers()
         self._expire_next(replica, log)
 
-    def _expire_next(self, replica: Replica, log: UnifiedLog) -> None:
+    def _expire_next(self, replica: Replica, log: LocalLog) -> None:
         due_ms = log.next_producer_expiry_ms
         if due_ms is not None:
             self._to_expire.put(replica, max(due_ms, self._clock_ms() + EXPIRE_MS_MIN))
@@ -224,7 +224,7 @@ class Flusher:
             self._start(replica).add_done_callback(lambda after: _pass_on(after, waiting))
 
 
-def _online_log(replica: Replica) -> UnifiedLog | None:
+def _online_log(replica: Replica) -> LocalLog | None:
     """Return the log if it is open and of use."""
     log = replica.opened_log
     return None if log is None or log.is_offline or replica.is_dropped else log

@@ -29,8 +29,8 @@ from uuid import UUID, uuid4
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import sync_directory
 from tidelog_core.log.deletion import rename_deleted
+from tidelog_core.log.local_log import remove_deleted_logs
 from tidelog_core.log.paths import LOG_SUFFIX
-from tidelog_core.log.unified_log import remove_deleted_logs
 from tidelog_core.model import TopicPartition
 
 logger = logging.getLogger(__name__)

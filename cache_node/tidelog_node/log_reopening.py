@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 from tidelog_core.back_off import back_off_seconds
 from tidelog_core.errors import StorageError, TidelogError
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import CorruptLog
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
@@ -207,7 +207,7 @@ class LogReopener:
         replica.begin_anew()
         self._replicas.look_again(replica.partition.topic)
 
-    async def _reopen(self, replica: Replica, before: UnifiedLog) -> None:
+    async def _reopen(self, replica: Replica, before: LocalLog) -> None:
         end_offset = before.log_end_offset
         is_patient = self._troubles[replica].count <= READ_ATTEMPTS_MAX
         quarantine = None if is_patient else self._directories.quarantine(replica)
@@ -233,7 +233,7 @@ class LogReopener:
                 after.close()
 
     def _take(
-        self, replica: Replica, log: UnifiedLog, partition: Partition, *, is_last: bool
+        self, replica: Replica, log: LocalLog, partition: Partition, *, is_last: bool
     ) -> None:
         if is_last:
             replica.is_leader = False

@@ -22,8 +22,8 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog_core.log.append_checks import CheckedBatches, looks_at_records
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.rewriting import rewrite_unflushed
-from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
@@ -89,7 +89,7 @@ class Replica:
         *,
         config: TopicConfig,
         log_start_offset: int,
-        open_log: Callable[[Replica], UnifiedLog],
+        open_log: Callable[[Replica], LocalLog],
         changed: set[Replica],
         troubled: set[Replica],
         disk: DataDisk,
@@ -117,7 +117,7 @@ class Replica:
         # Held while the log is being opened, on whatever thread, and while that changes from
         # which it is opened. Others see a log that is not open, or one that is up to date.
         self.opening = RLock()
-        self._log: UnifiedLog | None = None
+        self._log: LocalLog | None = None
         self._open_log = open_log
         self._changed = changed  # gets this one whenever something about its log changes
         self._troubled = troubled  # gets this one whenever ``is_in_trouble`` becomes true
@@ -128,7 +128,7 @@ class Replica:
         self._refusal: TidelogError | None = None  # why the log will not be opened any more
 
     @property
-    def log(self) -> UnifiedLog:
+    def log(self) -> LocalLog:
         """The log, opened if it was not.
 
         Raises ``StorageError``, ``OSError``, ``UnknownTopicOrPartition`` once dropped.
@@ -142,7 +142,7 @@ class Replica:
                     self._set_log(log)
         return log
 
-    def _opened(self) -> UnifiedLog:
+    def _opened(self) -> LocalLog:
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
         try:
@@ -163,7 +163,7 @@ class Replica:
         _ = self.log
 
     @property
-    def opened_log(self) -> UnifiedLog | None:
+    def opened_log(self) -> LocalLog | None:
         """The log if something has opened it already."""
         return self._log
 
@@ -181,7 +181,7 @@ class Replica:
             self._on_trouble(self)
             self.wake()  # Who waits for records will get none.
 
-    def _set_log(self, log: UnifiedLog) -> None:
+    def _set_log(self, log: LocalLog) -> None:
         self._log = log
         if log.is_offline:
             self.note_offline()
@@ -207,7 +207,7 @@ class Replica:
         self.tell_trouble()
         return is_disk_full
 
-    def reopen(self, quarantine: Path | None) -> UnifiedLog:
+    def reopen(self, quarantine: Path | None) -> LocalLog:
         """Return a log over the files of the one that is offline, whatever thread this is.
 
         It is nobody's yet. ``rewrite_unflushed`` comes first, with the quarantine. Raises
@@ -218,7 +218,7 @@ class Replica:
         rewrite_unflushed(log.directory, quarantine=quarantine)
         return self._open_log(self)
 
-    def take(self, log: UnifiedLog) -> None:
+    def take(self, log: LocalLog) -> None:
         """Go on with the log that ``reopen`` has returned."""
         with self.opening:
             self._set_log(log)
@@ -257,7 +257,7 @@ class Replica:
         """Append as the leader and let those who wait know.
 
         ``checked``: what the batches were found to be with ``config`` as it is. Raises as
-        ``log`` and ``UnifiedLog.append_as_leader``.
+        ``log`` and ``LocalLog.append_as_leader``.
         """
         disk = self._disk
         if disk.is_full:
@@ -283,14 +283,14 @@ class Replica:
                 self.wake_readers(info.size_bytes)
         return info
 
-    def _append_replicated(self, log: UnifiedLog, info: AppendInfo, role: ReplicaRole) -> None:
+    def _append_replicated(self, log: LocalLog, info: AppendInfo, role: ReplicaRole) -> None:
         role.on_append(log, info.last_offset + 1, info.size_bytes)
         if self.follower_waiters:
             for waiter in tuple(self.follower_waiters):
                 waiter.on_append(info.size_bytes)
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
-        """Append what the leader has sent. Raises as ``UnifiedLog.append_as_follower``."""
+        """Append what the leader has sent. Raises as ``LocalLog.append_as_follower``."""
         disk = self._disk
         if disk.is_full:
             raise disk.refusal()

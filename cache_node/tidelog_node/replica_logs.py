@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, TidelogError
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.open_files import OpenFiles
-from tidelog_core.log.unified_log import UnifiedLog
 
 from tidelog_node.log_directories import LogDirectories
 from tidelog_node.log_opening import open_each
@@ -44,10 +44,10 @@ class ReplicaLogs:
         self._executor = executor
         self._open_files = open_files
 
-    def open(self, replica: Replica) -> UnifiedLog:
-        """Return the replica's log, made if there is none. Raises as ``UnifiedLog.open``."""
+    def open(self, replica: Replica) -> LocalLog:
+        """Return the replica's log, made if there is none. Raises as ``LocalLog.open``."""
         directory = self._directories.claim(replica.partition, replica.topic_id)
-        log = UnifiedLog.open(
+        log = LocalLog.open(
             directory,
             replica.partition,
             config=replica.config,

@@ -52,10 +52,10 @@ from tidelog_core.errors import (
 from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean, cleaned_directory
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.leader_epochs import EpochEntry
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.quarantine import keep_file
 from tidelog_core.log.segment_check import SegmentDamage, check_segment, require_epoch
 from tidelog_core.log.segment_indexes import SealRecord
-from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import CorruptLog, SealedSegment
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
@@ -315,7 +315,7 @@ class SegmentMender:
         )
 
     async def _replace(
-        self, replica: Replica, log: UnifiedLog, sealed: SealedSegment, partition: Partition
+        self, replica: Replica, log: LocalLog, sealed: SealedSegment, partition: Partition
     ) -> None:
         broker = self._view.image.brokers.get(partition.leader)
         known = log.segments_to_erase(sealed.end_offset)
@@ -378,7 +378,7 @@ class SegmentMender:
         return writer
 
 
-def _give_up(replica: Replica, log: UnifiedLog, case: _Case) -> None:
+def _give_up(replica: Replica, log: LocalLog, case: _Case) -> None:
     """Have the whole log fetched again."""
     log.take_offline()
     log.close()

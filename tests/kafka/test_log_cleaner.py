@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.records.batch import decode_records, iter_headers
 
 from tests.core.compaction.local_logs import clean
@@ -142,7 +142,7 @@ def wait_cleaned(data: Path, up_to: int) -> None:
         time.sleep(0.1)
 
 
-def append_all(log: UnifiedLog, batches: list[bytes]) -> None:
+def append_all(log: LocalLog, batches: list[bytes]) -> None:
     for batch in batches:
         log.append_as_follower(bytearray(batch))
         log.advance_high_watermark(log.log_end_offset)

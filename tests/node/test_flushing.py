@@ -13,7 +13,7 @@ import pytest
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_node import flushing as flushing_module
 from tidelog_node import log_changes
 from tidelog_node.flushing import RETRY_MS, Flusher
@@ -42,7 +42,7 @@ class Flushing:
             replicas=(1,), partition_count=partition_count, **configs
         )
         for one in self.node.replicas.replicas():
-            one.log._clock_ms = one.log._local.clock_ms = lambda: self.now_ms
+            one.log._clock_ms = one.log._segments.clock_ms = lambda: self.now_ms
         return replica
 
     def sweep(self, *, after_ms: int) -> None:
@@ -216,8 +216,8 @@ def test_logs_that_have_not_changed_are_told_a_few_at_a_time(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("cut", [UnifiedLog.truncate_to, UnifiedLog.truncate_fully_and_start_at])
-def test_a_log_that_was_cut_is_told(tmp_path: Path, cut: Callable[[UnifiedLog, int], None]) -> None:
+@pytest.mark.parametrize("cut", [LocalLog.truncate_to, LocalLog.truncate_fully_and_start_at])
+def test_a_log_that_was_cut_is_told(tmp_path: Path, cut: Callable[[LocalLog, int], None]) -> None:
     async def run() -> None:
         async with flushing(tmp_path) as one:
             replica = await one.create()

@@ -58,7 +58,7 @@ class Reopening:
     def fail(self) -> None:
         """Have the disk fail, and lose the last two records."""
         log = self.replica.log
-        log._local.go_offline()
+        log._segments.go_offline()
         (path,) = log.directory.glob("*.log")
         os.truncate(path, path.stat().st_size // 6 * 4)
         self.replica.note_failure(BROKEN)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import StorageError
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import CorruptLog
 from tidelog_node.replica import Replica
 
@@ -21,7 +21,7 @@ def fail_append(replica: Replica) -> None:
     """Append while the disk refuses the write, and the taking back of it."""
     (path,) = replica.log.directory.glob("*.log")
     replica.log.flush()
-    replica.log._local.active.release()
+    replica.log._segments.active.release()
     path.unlink()
     path.mkdir()
     with pytest.raises(StorageError):
@@ -73,7 +73,7 @@ def test_a_log_that_was_opened_again_is_in_trouble_again_when_it_fails(tmp_path:
             log = replica.reopen(None)
             replica.take(log)
             assert node.replicas.in_trouble() == []
-            log._local.go_offline()
+            log._segments.go_offline()
             assert node.replicas.in_trouble() == [replica]
 
     asyncio.run(run())
@@ -95,7 +95,7 @@ def test_a_log_that_opens_offline_is_in_trouble(tmp_path: Path) -> None:
     async def run() -> None:
         async with led_node(tmp_path) as node:
             replica = await node.create_topic(replicas=(1,))
-            log: UnifiedLog = replica.log
+            log: LocalLog = replica.log
             log.take_offline()
             assert node.replicas.in_trouble() == [replica]
             replica.begin_anew()

@@ -136,7 +136,7 @@ class ServedLog:
     def read(
         self, offset: int, *, max_bytes: int, up_to: int, min_one_batch: bool
     ) -> SimpleNamespace:
-        """Return records as ``UnifiedLog.read`` does."""
+        """Return records as ``LocalLog.read`` does."""
         self.check_online()
         log = self._node.log
         if not log.local_log_start_offset <= offset <= log.log_end_offset:

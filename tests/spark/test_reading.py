@@ -17,7 +17,7 @@ from tidelog_core.errors import (
     ObjectNotFound,
     UnknownTopicOrPartition,
 )
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin
 from tidelog_core.metadata.records import partition_key, topic_key
 from tidelog_core.model import TopicPartition
@@ -71,7 +71,7 @@ def at(offset: int, partition: int = 0) -> str:
 
 def test_segments_sealed_by_a_log_are_read_back_row_by_row(cluster, tmp_path):
     config = TopicConfig(segment_bytes=4000)
-    log = UnifiedLog.open(tmp_path / "t-0", TopicPartition("t", 0), config=config)
+    log = LocalLog.open(tmp_path / "t-0", TopicPartition("t", 0), config=config)
     for number in range(60):
         codec = CompressionType(number % 5)
         batch = build_batch(records(number * 10, 10), compression=codec)
@@ -188,7 +188,7 @@ def test_a_store_without_a_cluster_is_an_error_and_not_an_empty_read(cluster, tm
 def test_read_committed_leaves_out_what_was_aborted(cluster, tmp_path):
     """Two producers' transactions interleave over two segments; a log finds what is aborted."""
     config = TopicConfig()
-    log = UnifiedLog.open(tmp_path / "t-0", TopicPartition("t", 0), config=config)
+    log = LocalLog.open(tmp_path / "t-0", TopicPartition("t", 0), config=config)
 
     def send(producer_id: int, sequence: int, *, is_transactional: bool = True) -> None:
         batch = build_batch(

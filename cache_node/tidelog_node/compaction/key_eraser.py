@@ -49,7 +49,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import CorruptRecordBatch, OutcomeUnknown, TidelogError, VersionConflict
 from tidelog_core.log.cleaned import SegmentsChanged, SegmentToClean
 from tidelog_core.log.cleaning import CleaningSource
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.key_erasures import (
@@ -114,7 +114,7 @@ class KeyEraser:
         self._changed = asyncio.Event()
         self._not_before: dict[ItemKey, float] = {}  # the loop's time
         # The log, and how often it was cut, when it was last known to be done with a request.
-        self._done_logs: dict[ItemKey, tuple[UnifiedLog, int]] = {}
+        self._done_logs: dict[ItemKey, tuple[LocalLog, int]] = {}
 
     async def start(self) -> None:
         """Take back what the logs do not bear out any more, before anything is fetched into them.
@@ -256,7 +256,7 @@ class KeyEraser:
         self,
         request: KeyErasure,
         replica: Replica,
-        log: UnifiedLog,
+        log: LocalLog,
         segments: tuple[SegmentToClean, ...],
     ) -> None:
         cut_count = log.cut_count
@@ -306,7 +306,7 @@ class KeyEraser:
             await put_in_place(log, source, cleaned, self._executor)
             replica.note_changed()
 
-    def _require_current(self, replica: Replica, log: UnifiedLog) -> None:
+    def _require_current(self, replica: Replica, log: LocalLog) -> None:
         is_same = self._replicas.get(replica.partition) is replica and replica.opened_log is log
         if not is_same or log.is_offline:
             raise SegmentsChanged(f"{replica.partition} has changed while a key was erased")

@@ -47,7 +47,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import CorruptRecordBatch, StorageError, TidelogError
 from tidelog_core.log.cleaned import SegmentsChanged
 from tidelog_core.log.cleaning import CleaningSource
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
@@ -83,7 +83,7 @@ class _Run:
     """One compaction of one log."""
 
     replica: Replica
-    log: UnifiedLog
+    log: LocalLog
     leader_epoch: int
     source: CleaningSource
     task: CleaningTask

@@ -15,7 +15,7 @@ from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.errors import StorageError
 from tidelog_core.log.cleaned import CleanedSegment
 from tidelog_core.log.cleaning import CleaningSource
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.piped_messages import encode_message, receive_message
@@ -70,9 +70,9 @@ async def _end(process: asyncio.subprocess.Process, *, may_linger: bool) -> None
 
 
 async def put_in_place(
-    log: UnifiedLog, source: CleaningSource, cleaned: CleanedSegment, executor: Executor
+    log: LocalLog, source: CleaningSource, cleaned: CleanedSegment, executor: Executor
 ) -> None:
-    """Replace segments as ``UnifiedLog.replace_segments`` does; the executor waits for the disk.
+    """Replace segments as ``LocalLog.replace_segments`` does; the executor waits for the disk.
 
     The loop goes on meanwhile. Whatever has to have the swap behind it waits for it and does the
     rest of it: ``tidelog_core.log.cleaned`` says what that is. Raises as it does.

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from kio.schema.list_offsets.v9 import request as list_request
 from kio.schema.list_offsets.v9 import response as list_response
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.producer_snapshot import CorruptSnapshot
-from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.message_reader import read_message
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.model import TopicPartition
@@ -71,7 +71,7 @@ class CatchUp:
             segments = await self._segments(replica)
             end = tier_end(segments, partition.log_start_offset)
 
-            def decide(log: UnifiedLog) -> StartAnew | None:
+            def decide(log: LocalLog) -> StartAnew | None:
                 role = replica.role
                 if role is None or role.follower is not follower:
                     return None  # Another leader, perhaps this node itself.
@@ -90,7 +90,7 @@ class CatchUp:
             start_offset = replica.log_start_offset
             end = tier_end(segments, start_offset)
 
-            def decide(log: UnifiedLog) -> StartAnew | None:
+            def decide(log: LocalLog) -> StartAnew | None:
                 if replica.is_leader:
                     return None
                 return start_before_leading(log, end, log_start_offset=start_offset)
@@ -129,7 +129,7 @@ class CatchUp:
         self,
         replica: Replica,
         segments: TieredSegments,
-        decide: Callable[[UnifiedLog], Action | None],
+        decide: Callable[[LocalLog], Action | None],
     ) -> None:
         """Do what is decided, if it still is once all that it needs has been read.
 
@@ -205,7 +205,7 @@ class CatchUp:
         return int(found.offset)
 
 
-def _start_anew(log: UnifiedLog, action: StartAnew, past: LogPast) -> None:
+def _start_anew(log: LocalLog, action: StartAnew, past: LogPast) -> None:
     try:
         _restart(log, action, past, past.producer_snapshot)
     except CorruptSnapshot as error:
@@ -218,7 +218,7 @@ def _start_anew(log: UnifiedLog, action: StartAnew, past: LogPast) -> None:
     log.set_tiered_up_to(action.offset)
 
 
-def _restart(log: UnifiedLog, action: StartAnew, past: LogPast, snapshot: bytes | None) -> None:
+def _restart(log: LocalLog, action: StartAnew, past: LogPast, snapshot: bytes | None) -> None:
     log.truncate_fully_and_start_at(
         action.offset,
         log_start_offset=action.log_start_offset,

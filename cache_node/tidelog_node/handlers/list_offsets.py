@@ -22,7 +22,7 @@ from tidelog_core.errors import (
     TidelogError,
     UnsupportedVersion,
 )
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.inspection.inspector import BatchInspector
@@ -200,7 +200,7 @@ def _require_settled(
         raise LeaderNotAvailable(problem)
 
 
-def _named_offset(log: UnifiedLog, name: int, bound: int) -> int:
+def _named_offset(log: LocalLog, name: int, bound: int) -> int:
     match name:
         case -1:  # LATEST
             return bound

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidelog_core.errors import NotLeaderOrFollower, TidelogError
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import FollowerState
@@ -99,7 +99,7 @@ class ReplicaRole:
         leader.require_appendable(needs_all=needs_all)
 
     def on_partition(
-        self, partition: Partition, log: UnifiedLog, *, leads: bool, rules: ReplicationRules
+        self, partition: Partition, log: LocalLog, *, leads: bool, rules: ReplicationRules
     ) -> RoleChange:
         """Take a record of the partition; tell who waits if the part changes by it."""
         now_ms = self._clock_ms()
@@ -119,7 +119,7 @@ class ReplicaRole:
         self.release()
         return change
 
-    def on_append(self, log: UnifiedLog, end_offset: int, size_bytes: int) -> None:
+    def on_append(self, log: LocalLog, end_offset: int, size_bytes: int) -> None:
         """Note that the log has grown by the leader's append."""
         leader = self._state.leader
         assert leader is not None
@@ -129,7 +129,7 @@ class ReplicaRole:
 
     def on_fetch(
         self,
-        log: UnifiedLog,
+        log: LocalLog,
         follower_id: int,
         fetch_offset: int,
         *,
@@ -164,7 +164,7 @@ class ReplicaRole:
         if required_offset <= leader.high_watermark:
             self.release()
 
-    def follow_high_watermark(self, log: UnifiedLog) -> None:
+    def follow_high_watermark(self, log: LocalLog) -> None:
         """Bring the leader's high watermark into the log and tell who waits for it."""
         leader = self._state.leader
         if leader is None:

@@ -30,7 +30,7 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
     VersionConflict,
 )
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.leadership import require_leadership
@@ -228,7 +228,7 @@ class Copier:
         for segment in due:
             led.deleting.pop(segment.segment_id, None)
 
-    async def _next(self, led: LedPartition, log: UnifiedLog) -> SealedSegment | None:
+    async def _next(self, led: LedPartition, log: LocalLog) -> SealedSegment | None:
         tiered_end = (await led.remote.segments()).tiered_end(log.log_start_offset)
         settled = min(log.high_watermark, log.last_stable_offset, log.recovery_point)
         due = select_copies(log.sealed_above(tiered_end), tiered_end=tiered_end, up_to=settled)

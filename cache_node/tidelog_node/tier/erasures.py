@@ -18,7 +18,7 @@ import logging
 from collections.abc import Collection
 
 from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
@@ -123,7 +123,7 @@ class Erasures:
         self._ends.forget(request.item_id)
         self._is_stale = True
 
-    async def _evict(self, request: LocalErasure, log: UnifiedLog) -> None:
+    async def _evict(self, request: LocalErasure, log: LocalLog) -> None:
         segments = [s for s in log.sealed_segments() if s.base_offset < request.up_to]
         if segments:
             end_offset = segments[-1].end_offset

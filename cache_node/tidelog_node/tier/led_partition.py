@@ -8,7 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.metadata.records import SegmentMeta
@@ -44,7 +44,7 @@ class TieredReplica(LedReplica, Protocol):
         """The topic's settings."""
 
     @property
-    def opened_log(self) -> UnifiedLog | None:
+    def opened_log(self) -> LocalLog | None:
         """The log if it is open."""
 
     def open(self) -> None:

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from tidelog_core.config import UNLIMITED, TopicConfig
 from tidelog_core.errors import TidelogError, VersionConflict
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.leadership import advance_log_start
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
@@ -180,7 +180,7 @@ class Retention:
             return CLEAN_RETRY_SECONDS
         return None
 
-    async def _advance_log_start(self, led: LedPartition, log: UnifiedLog, *, expires: bool) -> int:
+    async def _advance_log_start(self, led: LedPartition, log: LocalLog, *, expires: bool) -> int:
         """Advance both log starts; return the stored one, which is never behind the local."""
         limits = total_limits(led.replica.config)
         topic = led.replica.partition.topic
@@ -204,7 +204,7 @@ class Retention:
         known = self._view.image.partition(led.replica.partition)
         return 0 if known is None else known.restored_log_start
 
-    async def _log_start(self, led: LedPartition, log: UnifiedLog, limits: Limits) -> int:
+    async def _log_start(self, led: LedPartition, log: LocalLog, limits: Limits) -> int:
         begin, tiered = log.log_start_offset, await led.remote.segments()
         size_bytes = 0
         if limits.retention_bytes != UNLIMITED:

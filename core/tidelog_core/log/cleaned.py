@@ -37,7 +37,7 @@ from threading import Lock
 
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.log.checkpoint import sync_directory, write_checkpoint
-from tidelog_core.log.local_log import LocalLog, remove_segment_files
+from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.paths import (
     CLEANED_DIRECTORY,
     LOG_SUFFIX,
@@ -85,18 +85,20 @@ def cleaned_directory(directory: Path) -> Path:
     return directory / CLEANED_DIRECTORY
 
 
-def segments_to_clean(local: LocalLog, *, up_to: int, dirty_from: int) -> Iterator[SegmentToClean]:
+def segments_to_clean(
+    segments: LogSegments, *, up_to: int, dirty_from: int
+) -> Iterator[SegmentToClean]:
     """Yield the sealed segments wholly below ``up_to``. Raises ``OSError``.
 
     First timestamps are told of those that reach above ``dirty_from`` only: they may have
     to be read.
     """
-    for segment in local.segments[:-1]:
+    for segment in segments.all[:-1]:
         if segment.end_offset > up_to:
             return
         first_timestamp_ms = None
         if segment.end_offset > dirty_from:
-            first_timestamp_ms = local.first_timestamp_ms(segment)
+            first_timestamp_ms = segments.first_timestamp_ms(segment)
         yield SegmentToClean(
             segment.base_offset,
             segment.end_offset,
@@ -107,16 +109,16 @@ def segments_to_clean(local: LocalLog, *, up_to: int, dirty_from: int) -> Iterat
         )
 
 
-def find_replaced(local: LocalLog, cleaned: CleanedSegment) -> range:
+def find_replaced(segments: LogSegments, cleaned: CleanedSegment) -> range:
     """Return the indexes of the segments to replace. Raises ``SegmentsChanged``."""
     seal = cleaned.seal
-    first = local.floor_index(seal.base_offset)
+    first = segments.floor_index(seal.base_offset)
     found = range(first, first + len(cleaned.replaced))
-    present = [(s.base_offset, s.end_offset, s.size_bytes) for s in local.segments[:-1]]
+    present = [(s.base_offset, s.end_offset, s.size_bytes) for s in segments.all[:-1]]
     expected = [(s.base_offset, s.end_offset, s.size_bytes) for s in cleaned.replaced]
     if present[found.start : found.stop] != expected:
         raise SegmentsChanged(
-            f"{local.partition} has other segments in [{seal.base_offset}, {seal.end_offset}) "
+            f"{segments.partition} has other segments in [{seal.base_offset}, {seal.end_offset}) "
             f"than were compacted"
         )
     return found
@@ -125,15 +127,15 @@ def find_replaced(local: LocalLog, cleaned: CleanedSegment) -> range:
 class PendingSwap:
     """One segment's way into its place. Made by the log's thread."""
 
-    def __init__(self, local: LocalLog, cleaned: CleanedSegment) -> None:
+    def __init__(self, segments: LogSegments, cleaned: CleanedSegment) -> None:
         """Raises ``SegmentsChanged``."""
-        self._replaced = find_replaced(local, cleaned)
-        self._local = local
+        self._replaced = find_replaced(segments, cleaned)
+        self._segments = segments
         self._seal = cleaned.seal
         # What stands twice is told apart by what the file turns out to be.
-        self._rows = [*local.seals(), cleaned.seal]
+        self._rows = [*segments.seals(), cleaned.seal]
         self._old = [one.base_offset for one in cleaned.replaced]
-        self._segment = local.new_segment(cleaned.seal.base_offset)
+        self._segment = segments.new_segment(cleaned.seal.base_offset)
         self._steps: deque[Callable[[], None]] = deque(
             (self._begin, self._adopt, self._remove_old, self._name, self._end)
         )
@@ -148,7 +150,7 @@ class PendingSwap:
     @property
     def has_begun(self) -> bool:
         """Whether the next open would finish it."""
-        directory, base_offset = self._local.directory, self._seal.base_offset
+        directory, base_offset = self._segments.directory, self._seal.base_offset
         return not segment_path(cleaned_directory(directory), base_offset, LOG_SUFFIX).exists()
 
     def run(self) -> None:
@@ -175,33 +177,33 @@ class PendingSwap:
                 self._steps.popleft()
 
     def _begin(self) -> None:
-        directory, seal = self._local.directory, self._seal
+        directory, seal = self._segments.directory, self._seal
         write_checkpoint(directory / SEGMENT_FILE, self._rows)
         source = segment_path(cleaned_directory(directory), seal.base_offset, LOG_SUFFIX)
         os.rename(source, self._swap_file)  # noqa: PTH104
         sync_directory(directory)
 
     def _adopt(self) -> None:
-        local, segment = self._local, self._segment
-        move_indexes(local.directory, self._seal.base_offset)
+        segments, segment = self._segments, self._segment
+        move_indexes(segments.directory, self._seal.base_offset)
         segment.adopt(self._seal)
         segment.path = self._swap_file
-        local.replace(self._replaced, segment)
+        segments.replace(self._replaced, segment)
 
     def _remove_old(self) -> None:
-        remove_replaced(self._local.directory, self._seal.base_offset, self._old)
+        remove_replaced(self._segments.directory, self._seal.base_offset, self._old)
 
     def _name(self) -> None:
-        live = segment_path(self._local.directory, self._seal.base_offset, LOG_SUFFIX)
+        live = segment_path(self._segments.directory, self._seal.base_offset, LOG_SUFFIX)
         os.rename(self._swap_file, live)  # noqa: PTH104
         self._segment.path = live
 
     def _end(self) -> None:
-        sync_directory(self._local.directory)
+        sync_directory(self._segments.directory)
 
     @property
     def _swap_file(self) -> Path:
-        return swap_path(self._local.directory, self._seal.base_offset, self._seal.end_offset)
+        return swap_path(self._segments.directory, self._seal.base_offset, self._seal.end_offset)
 
 
 def finish_swaps(directory: Path) -> None:

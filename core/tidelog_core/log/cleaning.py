@@ -18,7 +18,7 @@ from tidelog_core.log.cleaned import (
     segments_to_clean,
 )
 from tidelog_core.log.durability import Durability
-from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import CLEANER_OFFSET_FILE
 from tidelog_core.log.producer_state import ProducerEntry, ProducerState
 from tidelog_core.log.values import AbortedTransaction
@@ -39,17 +39,17 @@ class CleaningSource:
 class Cleaning:
     """How far one log is compacted."""
 
-    __slots__ = ("_durability", "_local", "_on_replaced", "_pending", "up_to")
+    __slots__ = ("_durability", "_on_replaced", "_pending", "_segments", "up_to")
 
     def __init__(
         self,
-        local: LocalLog,
+        segments: LogSegments,
         durability: Durability,
         *,
         up_to: int,
         on_replaced: Callable[[], None],
     ) -> None:
-        self._local = local
+        self._segments = segments
         self._durability = durability
         self._on_replaced = on_replaced  # called when the log's segments are others
         self._pending: PendingSwap | None = None  # at most one is under way
@@ -57,34 +57,34 @@ class Cleaning:
 
     def segments(self, settled: int, *, dirty_from: int) -> tuple[SegmentToClean, ...]:
         """Return the segments wholly below ``settled``. Raises ``StorageError``."""
-        local = self._local
-        with local.storage_errors("looking for what to compact"):
-            return tuple(segments_to_clean(local, up_to=settled, dirty_from=dirty_from))
+        segments = self._segments
+        with segments.storage_errors("looking for what to compact"):
+            return tuple(segments_to_clean(segments, up_to=settled, dirty_from=dirty_from))
 
     def begin(
-        self, segments: Sequence[SegmentToClean], *, dirty_from: int, producers: ProducerState
+        self, chosen: Sequence[SegmentToClean], *, dirty_from: int, producers: ProducerState
     ) -> CleaningSource:
         """Return what else there is to know of the segments. Raises ``StorageError``."""
-        local = self._local
+        segments = self._segments
         aborted: list[AbortedTransaction] = []
-        with local.storage_errors("looking for what to compact"):
-            for segment in local.segments:
-                if segment.collect_aborted(local.start_offset, segments[-1].end_offset, aborted):
+        with segments.storage_errors("looking for what to compact"):
+            for segment in segments.all:
+                if segment.collect_aborted(segments.start_offset, chosen[-1].end_offset, aborted):
                     break
         return CleaningSource(
-            local.directory,
-            segments,
+            segments.directory,
+            chosen,
             dirty_from,
             tuple(aborted),
             dict(producers.items()),
-            local.cut_count,
+            segments.cut_count,
         )
 
     def begin_replacing(self, source: CleaningSource, cleaned: CleanedSegment) -> PendingSwap:
         """Begin to replace the segments. Raises ``SegmentsChanged``, ``StorageError``."""
         self.settle()
         self._require_uncut(source)
-        swap = PendingSwap(self._local, cleaned)
+        swap = PendingSwap(self._segments, cleaned)
         # A flush that has begun would write seal records that lack the new one.
         self._durability.cancel()
         self._pending = swap
@@ -92,18 +92,18 @@ class Cleaning:
 
     def go_on_replacing(self, swap: PendingSwap) -> None:
         """Do the swap's next step, if it is one for the log's thread. Raises ``StorageError``."""
-        local = self._local
+        segments = self._segments
         if swap.is_done:
             return  # Someone else has waited for it.
-        local.check_online()
+        segments.check_online()
         try:
-            with local.storage_errors("compaction"):
+            with segments.storage_errors("compaction"):
                 swap.go_on()
         except StorageError:
             self._pending = None
-            local.seal_file.require_rewrite()
+            segments.seal_file.require_rewrite()
             if swap.has_begun:
-                local.go_offline()  # The next open finishes it.
+                segments.go_offline()  # The next open finishes it.
             raise
         self._on_replaced()
         if swap.is_done:
@@ -123,19 +123,19 @@ class Cleaning:
         if up_to > self.up_to:
             self._write(up_to)
         with suppress(OSError):  # The next run or opening removes it.
-            cleaned_directory(self._local.directory).rmdir()
+            cleaned_directory(self._segments.directory).rmdir()
 
     def forget_above(self, offset: int) -> None:
         """Count what lies above as not compacted: the log is about to be cut there, durably."""
-        self._local.cut_count += 1
+        self._segments.cut_count += 1
         if self.up_to > offset:
             self._write(offset)
 
     def _require_uncut(self, source: CleaningSource) -> None:
-        if source.cut_count != self._local.cut_count:
-            raise SegmentsChanged(f"{self._local.partition} was cut while it was compacted")
+        if source.cut_count != self._segments.cut_count:
+            raise SegmentsChanged(f"{self._segments.partition} was cut while it was compacted")
 
     def _write(self, up_to: int) -> None:
-        with self._local.storage_errors("checkpoint"):
-            write_checkpoint(self._local.directory / CLEANER_OFFSET_FILE, [[up_to]])
+        with self._segments.storage_errors("checkpoint"):
+            write_checkpoint(self._segments.directory / CLEANER_OFFSET_FILE, [[up_to]])
         self.up_to = up_to

@@ -9,7 +9,7 @@ from pathlib import Path
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import (
     LEADER_EPOCH_FILE,
     OFFSET_INDEX_SUFFIX,
@@ -30,21 +30,21 @@ class Durability:
         "_epochs",
         "_is_parent_synced",
         "_last_flush_ms",
-        "_local",
         "_pending",
+        "_segments",
         "recovery_point",
     )
 
     def __init__(
         self,
-        local: LocalLog,
+        segments: LogSegments,
         epochs: LeaderEpochs,
         *,
         recovery_point: int,
         is_new: bool,
         clock_ms: Callable[[], int],
     ) -> None:
-        self._local = local
+        self._segments = segments
         self._epochs = epochs
         self.recovery_point = recovery_point  # everything below is flushed
         self._is_parent_synced = not is_new  # whether the directory's own name is durable
@@ -55,7 +55,7 @@ class Durability:
     @property
     def needs_flush(self) -> bool:
         """Whether a segment was sealed since, or ``flush.messages`` or ``flush.ms`` is reached."""
-        active, config = self._local.active, self._local.config
+        active, config = self._segments.active, self._segments.config
         unflushed = active.end_offset - self.recovery_point
         if unflushed <= 0:
             return False
@@ -67,15 +67,15 @@ class Durability:
 
     def begin(self, up_to: int | None) -> PendingFlush | None:
         """Begin a flush below ``up_to``, None if there is nothing to do or one is under way."""
-        local, epochs = self._local, self._epochs
-        local.check_online()
-        target = local.end_offset if up_to is None else min(up_to, local.end_offset)
-        is_dirty = local.seal_file.is_dirty or epochs.is_dirty
+        segments, epochs = self._segments, self._epochs
+        segments.check_online()
+        target = segments.end_offset if up_to is None else min(up_to, segments.end_offset)
+        is_dirty = segments.seal_file.is_dirty or epochs.is_dirty
         if self._pending is not None or (target <= self.recovery_point and not is_dirty):
             return None
         target = max(target, self.recovery_point)
-        directory = local.directory
-        with local.storage_errors("flush"):
+        directory = segments.directory
+        with segments.storage_errors("flush"):
             descriptors = self._open_unflushed(target)
         checkpoints: list[tuple[Path, list[tuple[int, ...]]]] = []
         if epochs.is_dirty:
@@ -86,7 +86,7 @@ class Durability:
             recovery_point_file=directory / RECOVERY_POINT_FILE,
             descriptors=descriptors,
             checkpoints=checkpoints,
-            seals=local.begin_seal_write(),
+            seals=segments.begin_seal_write(),
             directories=[directory] if self._is_parent_synced else [directory, directory.parent],
         )
         return self._pending
@@ -98,7 +98,7 @@ class Durability:
         self._pending = None
         self._is_parent_synced = True
         self.recovery_point = max(self.recovery_point, pending.recovery_point)
-        active = self._local.active
+        active = self._segments.active
         if active.end_offset <= self.recovery_point:
             active.note_flushed()
         self._last_flush_ms = self._clock_ms()
@@ -115,7 +115,7 @@ class Durability:
             return
         if pending is self._pending:
             self._pending = None
-        self._local.go_offline()
+        self._segments.go_offline()
 
     def give_up(self, pending: PendingFlush) -> None:
         """Let the next flush do all of it again, whether it has run, is running or never will."""
@@ -128,7 +128,7 @@ class Durability:
         pending = self.begin(up_to)
         if pending is None:
             return
-        with self._local.storage_errors("flush"):
+        with self._segments.storage_errors("flush"):
             try:
                 pending.run()
             except OSError:
@@ -144,7 +144,7 @@ class Durability:
             # Its checkpoints may or may not be there; the next flush writes them again.
             self._epochs.is_dirty = True
             if pending.seals is not None:
-                self._local.seal_file.give_up(pending.seals)
+                self._segments.seal_file.give_up(pending.seals)
 
     def set_recovery_point(self, offset: int) -> None:
         """Move the recovery point, durably on return. Raises ``OSError``.
@@ -154,15 +154,15 @@ class Durability:
         """
         self.cancel()
         self.recovery_point = offset
-        write_checkpoint(self._local.directory / RECOVERY_POINT_FILE, [[offset]])
+        write_checkpoint(self._segments.directory / RECOVERY_POINT_FILE, [[offset]])
 
     def _open_unflushed(self, target: int) -> list[int]:
         descriptors: list[int] = []
-        segments = self._local.segments
+        every = self._segments.all
         try:
             # From the first that is not flushed whole: a log may have many before it.
-            for index in range(self._local.floor_index(self.recovery_point), len(segments)):
-                segment = segments[index]
+            for index in range(self._segments.floor_index(self.recovery_point), len(every)):
+                segment = every[index]
                 if segment.base_offset >= target:
                     break
                 if segment.end_offset <= self.recovery_point:
@@ -170,7 +170,7 @@ class Durability:
                 descriptors.append(segment.open_for_sync())
                 if segment.seal is None:
                     continue
-                paths = _files_beside(self._local.directory, segment)
+                paths = _files_beside(self._segments.directory, segment)
                 descriptors.extend(
                     os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths if path.exists()
                 )

@@ -1,393 +1,937 @@
-"""The segments of one log on this node's disk: written, found, rolled, cut, removed.
+"""One partition's log on this node: what is appended, what may be read, what is kept.
 
-Knows bytes and offsets; what may be appended, read or removed is decided by
-``UnifiedLog``. A write that finds no room is taken back; if that fails too, or a write or an
-fsync fails otherwise, nobody knows what the disk holds: the log goes offline, and only one
-that is opened again, which recovers it, takes its place (``rewriting``).
+    log start ≤ local log start ≤ … recovery point … high watermark … log end
+
+Records below the log start offset are deleted; below the local log start offset they
+are in the tier only; below the recovery point they are flushed. Consumers read up to
+the high watermark or the last stable offset: the caller says which, as ``up_to``.
+
+One thread uses a log. The exception is ``PendingFlush.run``, which may block and
+runs on any. Nothing is open and nothing is read until it is needed, and there are no
+timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it likes.
 """
 
 from __future__ import annotations
 
-import random
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import StorageError, UnknownTopicOrPartition
-from tidelog_core.log import time_index
-from tidelog_core.log.checkpoint import OUT_OF_ROOM, sync_directory
+from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange, StorageError
+from tidelog_core.log.append_checks import (
+    LOG_APPEND_TIME,
+    CheckedBatches,
+    PositionedHeader,
+    check_replicated,
+)
+from tidelog_core.log.appending import (
+    StagedAppend,
+    check_offsets_ascend,
+    split_by_size,
+    stage_follower_append,
+    stage_leader_append,
+)
+from tidelog_core.log.checkpoint import (
+    encode_rows,
+    write_checkpoint,
+)
+from tidelog_core.log.cleaned import CleanedSegment, PendingSwap, SegmentToClean
+from tidelog_core.log.cleaning import Cleaning, CleaningSource
+from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
+from tidelog_core.log.durability import Durability
+from tidelog_core.log.flush import PendingFlush
+from tidelog_core.log.log_segments import LogSegments
+from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    SEGMENT_FILE,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_path,
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_FILE,
+    LEADER_EPOCH_FILE,
+    START_OFFSET_FILE,
 )
-from tidelog_core.log.seal_file import SealFile, SealWrite
-from tidelog_core.log.segment import LogSegment, NewBatch
-from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
-from tidelog_core.log.values import AbortedTransaction
-from tidelog_core.model import FileSlice, TopicPartition
-from tidelog_core.records.batch import Buffer
+from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
+from tidelog_core.log.producer_snapshots import (
+    producers_at,
+    remove_snapshots,
+    snapshot_path,
+    write_snapshot,
+)
+from tidelog_core.log.producer_state import ProducerEntry, ProducerState, RetainedBatch
+from tidelog_core.log.recovery import OpenedLog, open_log
+from tidelog_core.log.time_search import BatchSearch, find_max_timestamp, find_offset_by_time
+from tidelog_core.log.values import (
+    AbortedTransaction,
+    AppendInfo,
+    AppendOrigin,
+    LogRead,
+    OffsetNotLocal,
+    SealedSegment,
+)
+from tidelog_core.log.verification import VerificationGuard, Verifications
+from tidelog_core.model import NO_TIMESTAMP, TopicPartition
+from tidelog_core.records.batch import (
+    BatchHeader,
+    WritableBuffer,
+    find_record,
+)
 
-OPEN_SEALED_COUNT_MAX = 2  # sealed segments of one log whose files are kept open for readers
+__all__ = ["PRODUCER_ID_EXPIRATION_MS", "LocalLog", "remove_deleted_logs"]
+
+PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
 
 class LocalLog:
-    """The segments, ascending and without a gap; the last one is active."""
+    """The log of one partition. Made by ``open``; ``close`` or ``delete`` ends it."""
 
     __slots__ = (
-        "_is_deleted",
-        "_is_offline",
-        "_on_offline",
-        "_open_files",
-        "_open_sealed",
-        "_rebuild",
-        "clock_ms",
-        "config",
-        "cut_count",
-        "directory",
-        "partition",
-        "seal_file",
-        "segments",
+        "__weakref__",
+        "_cleaning",
+        "_clock_ms",
+        "_durability",
+        "_epochs",
+        "_expiration_ms",
+        "_high_watermark",
+        "_is_closed",
+        "_is_given_up",
+        "_producers",
+        "_segments",
+        "_start",
+        "_verifications",
+        "on_moved",
     )
 
     def __init__(
-        self,
+        self, opened: OpenedLog, *, clock_ms: Callable[[], int], expiration_ms: int
+    ) -> None:
+        self._clock_ms = clock_ms
+        self._expiration_ms = expiration_ms
+        self._segments: LogSegments = opened.segments
+        self._producers: ProducerState = opened.producers
+        self._epochs = opened.epochs
+        self._start = LogStart(opened.segments, opened.epochs, offset=opened.log_start_offset)
+        self._high_watermark = max(opened.log_start_offset, opened.segments.start_offset)
+        self._producers.advance_high_watermark(self._high_watermark)
+        self._durability = Durability(
+            opened.segments,
+            opened.epochs,
+            recovery_point=opened.recovery_point,
+            is_new=opened.is_new,
+            clock_ms=clock_ms,
+        )
+        self._cleaning = Cleaning(
+            opened.segments,
+            self._durability,
+            up_to=opened.cleaned_up_to,
+            on_replaced=self._start.forget_sealed,
+        )
+        self._is_closed = False
+        self._is_given_up = False  # offline, and not for an error of the disk
+        self._verifications = Verifications()
+        # Called after the log's start has moved, or its end or high watermark otherwise than
+        # forward, and once it is taken offline. Must not use the log.
+        self.on_moved: Callable[[], None] | None = None
+
+    @classmethod
+    def open(
+        cls,
         directory: Path,
         partition: TopicPartition,
         *,
         config: TopicConfig,
-        clock_ms: Callable[[], int],
-        rebuild: Callable[[LocalLog, LogSegment], SegmentIndexes],
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        log_start_offset: int = 0,
+        is_clean: bool = False,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         open_files: OpenFiles | None = None,
         on_offline: Callable[[], None] | None = None,
-    ) -> None:
-        """``on_offline`` is called each time the log goes offline, on whatever thread that is."""
-        self.directory = directory
-        self.partition = partition
-        self.config = config
-        self.clock_ms = clock_ms
-        self.segments: list[LogSegment] = []  # never empty once the log is open
-        self.seal_file = SealFile(directory / SEGMENT_FILE)
-        self.cut_count = 0  # how often the end was cut: a sealed segment may have changed then
-        self._rebuild = rebuild
-        self._open_files = open_files
-        self._open_sealed: list[LogSegment] = []
-        self._on_offline = on_offline
-        self._is_offline = False
-        self._is_deleted = False
+    ) -> LocalLog:
+        """Open the log, recovering it if it was not closed in order. Makes the directory.
+
+        ``log_start_offset`` is what the metadata store knows; the greater of it and
+        the local one holds. ``is_clean`` is the caller's word that no CRC need be
+        checked. The high watermark starts at the local log start: the caller
+        advances it. Logs that share ``open_files`` share its limit. ``on_offline`` is
+        called whenever the log goes offline. Raises ``CorruptLog`` or ``StorageError``.
+        """
+        opened = open_log(
+            directory,
+            partition,
+            config=config,
+            clock_ms=clock_ms,
+            log_start_offset=log_start_offset,
+            is_clean=is_clean,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+            open_files=open_files,
+            on_offline=on_offline,
+        )
+        log = cls(opened, clock_ms=clock_ms, expiration_ms=producer_id_expiration_ms)
+        # The start may have moved in the metadata store alone before a crash.
+        log._start.remove_segments_below(opened.log_start_offset)
+        return log
+
+    # -- where things are --
 
     @property
-    def active(self) -> LogSegment:
-        """The segment that is appended to."""
-        return self.segments[-1]
+    def partition(self) -> TopicPartition:
+        """Whose log this is."""
+        return self._segments.partition
 
     @property
-    def end_offset(self) -> int:
-        """The log end offset: what the next record gets."""
-        return self.segments[-1].end_offset
+    def directory(self) -> Path:
+        """Where its files are."""
+        return self._segments.directory
 
     @property
-    def start_offset(self) -> int:
-        """The base offset of the first segment."""
-        return self.segments[0].base_offset
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+        return self._segments.config
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read, here or from the tier."""
+        return self._start.offset
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset that may be read here."""
+        return max(self._start.offset, self._segments.start_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._segments.all[-1].end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is replicated, exclusive."""
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of what is replicated and in no open transaction, exclusive."""
+        unstable = self._producers.first_unstable_offset
+        if unstable is None:
+            return self._high_watermark
+        return min(self._high_watermark, max(unstable, self._start.offset))
+
+    @property
+    def recovery_point(self) -> int:
+        """The end of what is flushed, exclusive."""
+        return self._durability.recovery_point
+
+    @property
+    def leader_epoch(self) -> int:
+        """The latest leader epoch that the log has seen, -1 if none."""
+        return self._epochs.latest
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all segments, without indexes."""
-        return sum(segment.size_bytes for segment in self.segments)
+        """The bytes of all local segments, without indexes."""
+        return self._segments.size_bytes
+
+    @property
+    def active_segment_size_bytes(self) -> int:
+        """The bytes of the segment that is appended to."""
+        return self._segments.active.size_bytes
+
+    @property
+    def active_segment_base_offset(self) -> int:
+        """The base offset of the segment that is appended to."""
+        return self._segments.active.base_offset
+
+    def check_online(self) -> None:
+        """Raise ``StorageError`` if the disk has failed, ``UnknownTopicOrPartition`` if deleted."""
+        self._segments.check_online()
 
     @property
     def is_offline(self) -> bool:
-        """Whether the disk has failed, or the log was deleted: nothing more can be said of it."""
-        return self._is_offline
+        """Whether the disk has failed; opening the log again recovers what is there."""
+        return self._segments.is_offline
 
-    def check_online(self) -> None:
-        """Raise ``StorageError`` if the log is offline, another error if it was deleted."""
-        if self._is_deleted:
-            raise UnknownTopicOrPartition(f"{self.partition} was deleted")
-        if self._is_offline:
-            raise StorageError(f"{self.partition} is offline on this node: its disk has failed")
+    @property
+    def may_be_reopened(self) -> bool:
+        """Whether the log is offline for an error of the disk, which may pass."""
+        return self._segments.is_offline and not self._is_given_up
 
-    def go_offline(self) -> None:
-        """Refuse everything from now on: the disk has failed."""
-        self._is_offline = True
-        if self._on_offline is not None:
-            self._on_offline()
+    @property
+    def producer_count(self) -> int:
+        """How many producers' states are kept."""
+        return len(self._producers)
 
-    def go_away(self) -> None:
-        """Refuse everything from now on: the log was deleted."""
-        self._is_deleted = self._is_offline = True
-        # What refers back to the log goes, so that the log goes with the last who uses it.
-        self._on_offline = None
-        for segment in self.segments:
-            segment.forget_log()
+    # -- appending --
 
-    @contextmanager
-    def storage_errors(self, action: str, *, is_append: bool = False) -> Iterator[None]:
-        """Turn an ``OSError`` within into ``StorageError``.
+    def append_as_leader(
+        self,
+        batches: WritableBuffer,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        checked: CheckedBatches | None = None,
+    ) -> AppendInfo:
+        """Append batches at the log end, giving them offsets, in the buffer itself.
 
-        Where the log cannot grow for another reason than room it goes offline.
+        All are checked before any byte is written, unless the caller has had them ``checked``
+        with the log's settings as they are. A batch that its producer has
+        sent before is not written again: the answer is where it lies. Transaction
+        markers are appended with ``AppendOrigin.COORDINATOR``. Not durable on
+        return. Raises the errors of ``check_produced``, ``OutOfOrderSequence``,
+        ``InvalidProducerEpoch``, ``InvalidTxnState`` and ``StorageError``; the log
+        is as it was before then.
         """
-        try:
-            yield
-        except OSError as error:
-            if is_append and error.errno not in OUT_OF_ROOM:
-                self.go_offline()
-            raise self._storage_error(action, error) from error
-
-    def new_segment(self, base_offset: int) -> LogSegment:
-        """Return a segment object; it is not one of the log's yet."""
-        return LogSegment(
-            self.directory,
+        segments = self._segments
+        if segments.is_offline:
+            segments.check_online()
+        if leader_epoch < self._epochs.latest:
+            raise FencedLeaderEpoch(
+                f"epoch {leader_epoch} cannot write to {self.partition} after "
+                f"epoch {self._epochs.latest}"
+            )
+        now_ms = self._clock_ms()
+        base_offset = segments.all[-1].end_offset
+        staged = stage_leader_append(
+            batches,
+            self._producers,
+            segments.config,
+            origin=origin,
+            base_offset=base_offset,
+            now_ms=now_ms,
+            checked_before=checked,
+        )
+        if isinstance(staged, RetainedBatch):
+            return self._duplicate(staged)
+        append_time_ms = None
+        if segments.config.message_timestamp_type == LOG_APPEND_TIME:
+            append_time_ms = now_ms
+        self._make_room(staged)
+        staged.stamp(leader_epoch=leader_epoch, append_time_ms=append_time_ms)
+        segments.append(staged.buffer, staged.batches)
+        if leader_epoch > self._epochs.latest:
+            self._epochs.assign(leader_epoch, base_offset)
+        self._note_producers(staged)
+        return AppendInfo(
             base_offset,
-            created_ms=self.clock_ms(),
-            rebuild=lambda segment: self._rebuild(self, segment),
-            open_files=self._open_files,
+            staged.end_offset - 1,
+            NO_TIMESTAMP if append_time_ms is None else append_time_ms,
+            self._start.offset,
+            len(staged.buffer),
+            False,
         )
 
-    def append(self, content: Buffer, batches: list[NewBatch]) -> None:
-        """Write the batches to the active segment: all of them or none.
+    def append_as_follower(self, batches: WritableBuffer) -> AppendInfo:
+        """Append batches as the leader has them: offsets, epochs and all.
 
-        Raises ``StorageError``; the log is as before, or offline.
+        A last batch that is cut is left out. Raises ``CorruptRecordBatch``,
+        ``UnexpectedAppendOffset`` or ``StorageError``; nothing is appended then,
+        except that a disk error may come after whole segments of a long run.
         """
-        active = self.segments[-1]
-        if active.size_bytes == 0:
-            active.created_ms = self.clock_ms()
-        try:
-            active.append(content, batches, interval_bytes=self.config.index_interval_bytes)
-        except OSError as error:
-            try:
-                active.cut_failed_write()
-                is_cut = True
-            except OSError:
-                is_cut = False
-            if not is_cut or error.errno not in OUT_OF_ROOM:
-                self.go_offline()
-            raise self._storage_error("append", error) from error
+        self._segments.check_online()
+        headers, size_bytes = check_replicated(batches)
+        segments = self._segments
+        end_offset, start_offset = segments.end_offset, self._start.offset
+        if not headers:
+            return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, start_offset, 0, False)
+        check_offsets_ascend(headers, end_offset, self.partition)
+        runs = split_by_size(
+            headers,
+            first_room_bytes=segments.config.segment_bytes - segments.active.size_bytes,
+            room_bytes=segments.config.segment_bytes,
+        )
+        with memoryview(batches) as view:
+            for run in runs:
+                last_position, last_header = run[-1]
+                with view[run[0][0] : last_position + last_header.size_bytes] as content:
+                    self._append_run(content, run)
+        last = headers[-1][1]
+        append_time_ms = last.max_timestamp_ms if last.is_log_append_time else NO_TIMESTAMP
+        first_offset = headers[0][1].base_offset
+        return AppendInfo(
+            first_offset, last.last_offset, append_time_ms, start_offset, size_bytes, False
+        )
 
-    def should_roll(self, size_bytes: int, *, last_offset: int, max_timestamp_ms: int) -> bool:
-        """Whether batches of that size, offset and time belong into a new segment.
+    def _append_run(self, content: memoryview, run: list[PositionedHeader]) -> None:
+        staged = stage_follower_append(content, run, self._producers, now_ms=self._clock_ms())
+        self._make_room(staged)
+        self._segments.append(content, staged.batches)
+        for _, header in run:
+            if header.partition_leader_epoch > self._epochs.latest:
+                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+        self._note_producers(staged)
 
-        Source: ``LogSegment.shouldRoll`` of Apache Kafka.
+    def _make_room(self, staged: StagedAppend) -> None:
+        if self._segments.should_roll(
+            len(staged.buffer),
+            last_offset=staged.end_offset - 1,
+            max_timestamp_ms=staged.max_timestamp_ms,
+        ):
+            self.roll()
+
+    def _note_producers(self, staged: StagedAppend) -> None:
+        if staged.draft is None:
+            self._producers.end_offset = staged.end_offset
+            return
+        for aborted in self._producers.commit(staged.draft, end_offset=staged.end_offset):
+            self._segments.active.indexes.txn.append(aborted)
+        for producer_id in staged.draft.transactional:
+            self._verifications.end(producer_id)
+
+    def _duplicate(self, batch: RetainedBatch) -> AppendInfo:
+        is_append_time = self._segments.config.message_timestamp_type == LOG_APPEND_TIME
+        return AppendInfo(
+            batch.first_offset,
+            batch.last_offset,
+            batch.timestamp_ms if is_append_time else NO_TIMESTAMP,
+            self._start.offset,
+            0,
+            True,
+        )
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark, at most to the log end. Returns whether it moved."""
+        offset = min(offset, self.log_end_offset)
+        if offset <= self._high_watermark:
+            return False
+        self._high_watermark = offset
+        self._producers.advance_high_watermark(offset)
+        return True
+
+    def expire_producers(self) -> int:
+        """Forget the producers that have been idle for too long. Returns how many."""
+        return self._producers.expire(self._clock_ms())
+
+    @property
+    def next_producer_expiry_ms(self) -> int | None:
+        """When the next producer is to be forgotten, ``None`` for none. Looks at all of them."""
+        return self._producers.next_expiry_ms
+
+    def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
+        """Whether the producer has written, in this epoch, to a transaction that is open."""
+        return self._producers.has_ongoing_transaction(producer_id, epoch)
+
+    def producers(self) -> Iterator[tuple[int, ProducerEntry]]:
+        """Yield the ids and states of the producers that are known. Not to be kept or changed."""
+        return self._producers.items()
+
+    def begin_verification(
+        self, header: BatchHeader, *, bumps_epoch: bool
+    ) -> VerificationGuard | None:
+        """Return what a client's transactional batch must be shown with to be appended.
+
+        To be called before the transaction's coordinator is asked. ``None`` where it need not
+        be: the batch belongs to a transaction that is open here.
         """
-        active, config = self.segments[-1], self.config
-        if active.size_bytes == 0:
-            return not active.has_room_for(last_offset)
-        if active.size_bytes + size_bytes > config.segment_bytes:
-            return True
-        first_timestamp_ms = active.first_timestamp_ms
-        if first_timestamp_ms is not None and first_timestamp_ms >= 0:
-            waited_ms = max_timestamp_ms - first_timestamp_ms
-        else:
-            waited_ms = self.clock_ms() - active.created_ms
-        if waited_ms > self.segment_ms(active):
-            return True
-        if active.entry_count * time_index.ENTRY_SIZE_BYTES >= config.segment_index_bytes:
-            return True
-        return not active.has_room_for(last_offset)
+        if self._producers.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            return None
+        return self._verifications.begin(header, bumps_epoch=bumps_epoch)
 
-    def segment_ms(self, segment: LogSegment) -> int:
-        """Return how old the segment may become before it is sealed.
+    def require_verified(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
+        """Raise where a client's transactional batch may not be appended at this moment.
 
-        ``segment.ms``, or ``max.compaction.lag.ms`` if that is less, less the segment's
-        own part of ``segment.jitter.ms``.
+        Raises ``InvalidTxnState``, ``OutOfOrderSequence``.
         """
-        config = self.config
-        segment_ms = config.segment_ms
-        if "compact" in config.cleanup_policy:
-            # Only what is sealed is compacted.
-            segment_ms = min(segment_ms, config.max_compaction_lag_ms)
-        jitter_ms = min(config.segment_jitter_ms, segment_ms)
-        if jitter_ms == 0:
-            return segment_ms
-        # Drawn from the segment's name, so that it is the same however often it is asked for.
-        seed = f"{self.partition}/{segment.base_offset}"
-        return segment_ms - random.Random(seed).randrange(jitter_ms)
+        if self._producers.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            return
+        if self._producers.find_duplicate(header) is None:
+            self._verifications.require(header, guard, self._producers)
 
-    def roll(self) -> LogSegment:
-        """Seal the active segment and start a new one at the log end offset.
-
-        Does nothing if the active segment is empty. Raises ``StorageError``; the
-        active segment stays what it was, or the log is offline.
-        """
-        active = self.segments[-1]
-        if active.size_bytes == 0 and active.base_offset == active.end_offset:
-            return active
-        segment = self.new_segment(active.end_offset)
-        with self.storage_errors("roll", is_append=True):
-            seal = active.write_indexes()
-            segment.create()
-        active.seal_writes()
-        active.release()
-        self.seal_file.add(seal)
-        self.segments.append(segment)
-        return segment
-
-    def floor_index(self, offset: int) -> int:
-        """Return the index of the last segment that starts at or before ``offset``."""
-        segments = self.segments
-        if offset >= segments[-1].base_offset:
-            return len(segments) - 1
-        return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+    # -- reading --
 
     def read(
-        self, offset: int, *, max_bytes: int, up_to: int, min_one_batch: bool
-    ) -> tuple[FileSlice, int] | None:
-        """Return the bytes from the batch with ``offset`` on, and that batch's base offset.
-
-        None if no batch lies in ``[offset, up_to)``. The bytes belong to one segment
-        and end before the first batch that reaches ``up_to``. The last batch may be
-        cut, the first never: without ``min_one_batch`` it is left out where it does not
-        fit, since clients take bytes without a whole batch for a broken broker.
-        """
-        for index in range(self.floor_index(offset), len(self.segments)):
-            segment = self.segments[index]
-            if segment.base_offset >= up_to:
-                return None
-            self.note_open(segment)
-            try:
-                located = segment.locate(max(offset, segment.base_offset))
-                if located is not None:  # A compacted segment may hold nothing at its end.
-                    return self._slice(segment, located, max_bytes, up_to, min_one_batch)
-            except OSError as error:
-                raise self._storage_error("read", error) from error
-        return None
-
-    def _slice(
         self,
-        segment: LogSegment,
-        located: tuple[int, int],
+        offset: int,
+        *,
         max_bytes: int,
         up_to: int,
-        min_one_batch: bool,
-    ) -> tuple[FileSlice, int] | None:
-        position, base_offset = located
-        available = segment.position_of(up_to) - position
-        if available <= 0:
-            return None
-        size_bytes = min(available, max_bytes)
-        if size_bytes < available:
-            first_size_bytes = segment.batch_size_bytes(position)
-            if size_bytes < first_size_bytes:
-                if not min_one_batch:
-                    return None
-                size_bytes = first_size_bytes
-        return FileSlice(segment.reader, position, size_bytes), base_offset
+        min_one_batch: bool = True,
+        include_aborted: bool = False,
+    ) -> LogRead:
+        """Return the bytes from the batch that holds ``offset`` on, all below ``up_to``.
 
-    def collect_aborted(
-        self, start_offset: int, slice_end: tuple[LogSegment, int], up_to: int
-    ) -> tuple[AbortedTransaction, ...]:
-        """Return the aborted transactions that overlap a slice read from ``start_offset``.
-
-        ``slice_end`` is the slice's segment and end position. May return some that
-        lie behind the slice but below ``up_to``; readers skip those.
+        The bytes are of one segment; the last batch may be cut, the first is whole:
+        with ``min_one_batch`` even if it is over ``max_bytes``, else it must fit. Raises
+        ``OffsetOutOfRange`` outside ``[log start, log end]``, ``OffsetNotLocal`` if
+        the tier has it, ``StorageError``.
         """
-        segment, position = slice_end
-        with self.storage_errors("read"):
-            bound = segment.indexes.offset.offset_at_or_after(position)
-            end_offset = min(up_to, segment.end_offset if bound is None else bound)
-            found: list[AbortedTransaction] = []
-            for index in range(self.floor_index(start_offset), len(self.segments)):
-                if self.segments[index].collect_aborted(start_offset, end_offset, found):
-                    break
-            return tuple(found)
+        segments = self._segments
+        if segments.is_offline:
+            segments.check_online()
+        self._check_readable(offset)
+        found = None
+        if offset < up_to:
+            found = segments.read(
+                offset, max_bytes=max_bytes, up_to=up_to, min_one_batch=min_one_batch
+            )
+        if found is None:
+            return LogRead(
+                None,
+                offset,
+                self._high_watermark,
+                self.last_stable_offset,
+                self._start.offset,
+                segments.end_offset,
+            )
+        file_slice, start_offset = found
+        aborted: tuple[AbortedTransaction, ...] = ()
+        if include_aborted:
+            segment = segments.all[segments.floor_index(start_offset)]
+            slice_end = (segment, file_slice.position + file_slice.size_bytes)
+            aborted = segments.collect_aborted(offset, slice_end, up_to)
+        return LogRead(
+            file_slice,
+            start_offset,
+            self._high_watermark,
+            self.last_stable_offset,
+            self._start.offset,
+            segments.end_offset,
+            aborted,
+        )
 
-    def seals(self) -> list[SealRecord]:
-        """Return the seal records of all segments that have one."""
-        return [segment.seal for segment in self.segments if segment.seal is not None]
+    def _check_readable(self, offset: int) -> None:
+        start, end = self._start.offset, self._segments.all[-1].end_offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(self.partition, offset, start=start, end=end)
+        if offset < self._segments.all[0].base_offset:
+            local_start = self._segments.start_offset
+            raise OffsetNotLocal(self.partition, offset, start=local_start, end=end)
 
-    def begin_seal_write(self) -> SealWrite | None:
-        """Return the write that the seal file needs, if it needs any."""
-        if not self.seal_file.is_dirty:
-            return None
-        return self.seal_file.begin_write(len(self.segments), self.seals)
+    def offset_for_timestamp(
+        self, timestamp_ms: int, search: BatchSearch = find_record
+    ) -> tuple[int, int] | None:
+        """Return timestamp and offset of the first local record at or after a time, else None.
 
-    def remove_first(self, count: int) -> int:
-        """Remove the first segments, oldest first. Returns the bytes freed.
-
-        Not durable on return: the caller has noted durably that they are to go.
+        Not bounded by the high watermark, and blind to the tier: the caller is neither.
         """
-        removed, self.segments[:count] = self.segments[:count], []
-        return self._remove(removed)
+        self._segments.check_online()
+        start_offset = self.local_log_start_offset
+        with self._segments.storage_errors("search by time"):
+            return find_offset_by_time(
+                self._segments, timestamp_ms, start_offset=start_offset, search=search
+            )
 
-    def remove_last(self, count: int) -> None:
-        """Remove the last segments, newest first, durably: they must not come back."""
-        if count == 0:
+    def max_timestamp(self, search: BatchSearch = find_record) -> tuple[int, int] | None:
+        """Return the greatest local timestamp and its first record's offset, else None."""
+        self._segments.check_online()
+        start_offset = self.local_log_start_offset
+        with self._segments.storage_errors("search by time"):
+            return find_max_timestamp(self._segments, start_offset=start_offset, search=search)
+
+    # -- leader epochs --
+
+    def assign_leader_epoch(self, epoch: int) -> None:
+        """Note that this node leads in ``epoch`` from the log end on."""
+        if epoch > self._epochs.latest:
+            self._epochs.assign(epoch, self.log_end_offset)
+
+    def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the greatest epoch at or below ``epoch`` and its end offset, else (-1, -1)."""
+        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def leader_epoch_for(self, offset: int) -> int:
+        """Return the epoch that wrote ``offset``, -1 if it is not known."""
+        return self._epochs.epoch_for(offset)
+
+    @property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """All leader epochs and their start offsets."""
+        return self._epochs.entries
+
+    # -- segments --
+
+    def roll(self) -> None:
+        """Seal the active segment and start another, unless it is empty. Not durable on return."""
+        segments = self._segments
+        segments.check_online()
+        if segments.active.base_offset == segments.end_offset:
             return
-        removed, self.segments[-count:] = self.segments[-count:], []
-        self.seal_file.require_rewrite()
-        self._remove(reversed(removed))
-        with self.storage_errors("truncation"):
-            sync_directory(self.directory)
+        self._producers.expire(self._clock_ms())
+        with segments.storage_errors("roll", is_append=True):
+            write_snapshot(segments.directory, self._producers)
+        segments.roll()
 
-    def replace(self, replaced: range, segment: LogSegment) -> None:
-        """Let a segment whose files are in place stand for some sealed ones, by their index."""
-        removed = self.segments[replaced.start : replaced.stop]
-        self.segments[replaced.start : replaced.stop] = [segment]
-        for old in removed:
-            if old in self._open_sealed:
-                self._open_sealed.remove(old)
-            old.close()
-        self.seal_file.require_rewrite()
+    def maybe_roll(self) -> bool:
+        """Roll if the active segment is older than ``segment.ms``. Returns whether it did.
 
-    def first_timestamp_ms(self, segment: LogSegment) -> int | None:
-        """Return the timestamp of a segment's first batch without keeping its file open."""
-        is_open = segment in self._open_sealed
-        timestamp_ms = segment.first_timestamp_ms
-        if not is_open and segment is not self.segments[-1]:
-            segment.release()
-        return timestamp_ms
+        Older by this node's clock: by the records' own time, one that takes in old
+        records would be sealed as often as anyone asks.
+        """
+        segments = self._segments
+        active = segments.active
+        if segments.is_offline or active.size_bytes == 0:
+            return False
+        if self._clock_ms() - active.created_ms <= segments.segment_ms(active):
+            return False
+        self.roll()
+        return True
 
-    def note_open(self, segment: LogSegment) -> None:
-        """Note that a segment is being read; close the sealed one read longest ago."""
-        if segment is self.segments[-1]:
+    @property
+    def roll_due_ms(self) -> int | None:
+        """When ``maybe_roll`` is to be called, by this log's clock; ``None`` while it is empty."""
+        segments = self._segments
+        active = segments.active
+        if segments.is_offline or active.size_bytes == 0:
+            return None
+        return active.created_ms + segments.segment_ms(active) + 1
+
+    def sealed_segments(self) -> list[SealedSegment]:
+        """Return all segments but the active one, oldest first.
+
+        Cheap: their index files are looked at only by ``make_whole``. Raises
+        ``StorageError``.
+        """
+        return list(self.sealed_above(self._segments.start_offset))
+
+    def sealed_above(self, offset: int) -> Iterator[SealedSegment]:
+        """Yield the same, from the first that holds records at or above the offset on.
+
+        For callers that need few of many, and that leave the log alone meanwhile.
+        """
+        self._segments.check_online()
+        return self._start.sealed_above(offset)
+
+    def make_whole(self, sealed: SealedSegment) -> None:
+        """See that all files of a sealed segment are there and right; mend what is not.
+
+        Raises ``CorruptLog`` if its batches are damaged, ``StorageError`` also if the
+        segment is gone.
+        """
+        self._segments.check_online()
+        self._cleaning.settle()
+        self._start.make_whole(sealed, self._producers_at)
+
+    def advance_log_start_offset(self, offset: int) -> bool:
+        """Delete the records below ``offset``; returns whether there were any to delete.
+
+        Durable on return. Segments wholly below go; slices being sent stay readable.
+        Raises ``OffsetOutOfRange`` above the high watermark.
+        """
+        self._segments.check_online()
+        if offset > self._high_watermark:
+            raise OffsetOutOfRange(
+                self.partition, offset, start=self._start.offset, end=self._high_watermark
+            )
+        if offset <= self._start.offset:
+            return False
+        self._cleaning.settle()
+        self._start.advance(offset)
+        self._tell_moved()
+        return True
+
+    def _tell_moved(self) -> None:
+        if self.on_moved is not None:
+            self.on_moved()
+
+    def set_tiered_up_to(self, offset: int) -> None:
+        """Note that everything below ``offset`` is durable in the tier."""
+        self._start.tiered_up_to = max(self._start.tiered_up_to, offset)
+
+    @property
+    def tiered_up_to(self) -> int:
+        """The end of what is known to be in the tier, exclusive."""
+        return self._start.tiered_up_to
+
+    def evict_local(self, up_to_offset: int) -> int:
+        """Remove the sealed segments below both ``up_to_offset`` and the tier's end.
+
+        Returns the bytes freed. Durable on return: an evicted segment stays away.
+        """
+        self._segments.check_online()
+        self._cleaning.settle()
+        return self._start.remove_segments_below(min(up_to_offset, self._start.tiered_up_to))
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove the batches that reach ``offset`` or lie above it. Durable on return.
+
+        The log ends where the last batch does that is left: before ``offset`` if a batch
+        spans it, or if compaction has left a gap there. A log that ended in the gap could not
+        be told, after a crash, from one that has lost a batch. Leader epochs that start at the
+        end or above go too, also where they have no batch.
+        """
+        segments = self._segments
+        segments.check_online()
+        if offset >= segments.end_offset:
+            self._epochs.truncate_from_end(offset)
             return
-        opened = self._open_sealed
-        if opened and opened[-1] is segment:
+        if offset < segments.start_offset:
+            self.truncate_fully_and_start_at(
+                offset,
+                log_start_offset=self._start.offset,
+                leader_epochs=self._epochs.entries,
+            )
             return
-        if segment in opened:
-            opened.remove(segment)
-        elif len(opened) == OPEN_SEALED_COUNT_MAX:
-            opened.pop(0).release()
-        opened.append(segment)
+        self._cleaning.settle()
+        with self._truncating():
+            offset = segments.all[segments.floor_index(offset)].whole_below(offset)
+            # Also if it does not change: this makes the removal of the clean-shutdown
+            # file durable.
+            self._durability.set_recovery_point(min(self.recovery_point, offset))
+            self._cleaning.forget_above(offset)
+            kept = segments.floor_index(offset)
+            segments.remove_last(len(segments.all) - kept - 1)
+            segments.active.truncate_to(offset)
+            remove_snapshots(segments.directory, above=offset)
+            self._producers = self._producers_at(offset)
+        self._start.forget_sealed()
+        self._epochs.truncate_from_end(offset)
+        self._start.offset = min(self._start.offset, offset)
+        self._high_watermark = min(self._high_watermark, offset)
+        self._producers.advance_high_watermark(self._high_watermark)
+        self._tell_moved()
 
-    def _remove(self, segments: Iterator[LogSegment] | list[LogSegment]) -> int:
-        freed_bytes = 0
-        for segment in segments:
-            if segment in self._open_sealed:
-                self._open_sealed.remove(segment)
-            freed_bytes += segment.size_bytes
-            segment.close()
-            with self.storage_errors("removal of a segment"):
-                remove_segment_files(self.directory, segment.base_offset)
-        return freed_bytes
+    @contextmanager
+    def _truncating(self) -> Iterator[None]:
+        # What was to go and is still there would come back behind newer batches: after a
+        # failure half-way only a restart knows what the log is.
+        try:
+            with self._segments.storage_errors("truncation"):
+                yield
+        except StorageError:
+            self._segments.go_offline()
+            raise
+
+    def truncate_fully_and_start_at(
+        self,
+        offset: int,
+        *,
+        log_start_offset: int | None = None,
+        leader_epochs: Iterable[tuple[int, int]] = (),
+        producer_snapshot: bytes | None = None,
+    ) -> None:
+        """Remove everything and start an empty log at ``offset``. Durable on return.
+
+        ``log_start_offset`` (``offset`` where it is ``None``) says from where on the tier
+        has what lies before; ``leader_epochs`` and ``producer_snapshot`` are of the log up
+        to ``offset``. Raises ``CorruptSnapshot`` before anything is changed.
+        """
+        segments = self._segments
+        segments.check_online()
+        log_start_offset = offset if log_start_offset is None else min(log_start_offset, offset)
+        producers = ProducerState(end_offset=offset, expiration_ms=self._expiration_ms)
+        if producer_snapshot is not None:
+            producers = decode_snapshot(producer_snapshot, expiration_ms=self._expiration_ms)
+            if producers.end_offset != offset:
+                raise CorruptSnapshot(f"it is of offset {producers.end_offset}, not {offset}")
+        epochs = [(epoch, start) for epoch, start in leader_epochs if start < offset]
+        self._cleaning.settle()
+        with self._truncating():
+            self._durability.set_recovery_point(min(segments.start_offset, offset))
+            self._cleaning.forget_above(min(segments.start_offset, offset))
+            segment = segments.new_segment(offset)
+            segments.remove_last(len(segments.all))
+            remove_snapshots(segments.directory, above=-1)
+            write_snapshot(segments.directory, producers)
+            write_checkpoint(segments.directory / LEADER_EPOCH_FILE, epochs)
+            write_checkpoint(segments.directory / START_OFFSET_FILE, [[log_start_offset, offset]])
+            segment.create()
+            segments.all.append(segment)
+            self._durability.set_recovery_point(offset)
+        self._start.forget_sealed()
+        self._epochs.clear()
+        for epoch, start in epochs:
+            self._epochs.assign(epoch, start)
+        self._producers = producers
+        self._start.offset, self._high_watermark = log_start_offset, offset
+        self._producers.advance_high_watermark(offset)
+        self._tell_moved()
+
+    # -- compaction --
+
+    @property
+    def cleaned_up_to(self) -> int:
+        """The end of what is compacted: no key has two committed records below it.
+
+        Where the log starts, if nothing is.
+        """
+        return max(self._cleaning.up_to, self.local_log_start_offset)
+
+    def segments_to_clean(self) -> tuple[SegmentToClean, ...]:
+        """Return what compaction may look at and replace: what cannot change any more.
+
+        That is sealed, flushed, replicated and free of open transactions. Raises
+        ``StorageError``.
+        """
+        self._segments.check_online()
+        settled = min(self._high_watermark, self.last_stable_offset, self.recovery_point)
+        return self._cleaning.segments(settled, dirty_from=self.cleaned_up_to)
+
+    def segments_to_erase(self, up_to: int) -> tuple[SegmentToClean, ...] | None:
+        """Return the segments with offsets below ``up_to``, to be replaced as compacted ones are.
+
+        ``None`` while some of it is not sealed, flushed and replicated. Transactions may be
+        open there: what is replaced must keep every batch's header. Raises ``StorageError``.
+        """
+        self._segments.check_online()
+        settled = min(self._high_watermark, self.recovery_point)
+        found = self._cleaning.segments(settled, dirty_from=settled)
+        covered = found[-1].end_offset if found else self._segments.start_offset
+        if covered < up_to:
+            return None
+        return tuple(segment for segment in found if segment.base_offset < up_to)
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether offsets may be missing: the log was ever compacted, or repaired."""
+        return (self.directory / CLEANER_OFFSET_FILE).exists()
+
+    @property
+    def cut_count(self) -> int:
+        """How often this object's log got, or may have got, other records where it had some.
+
+        It was cut at its end, or a segment came from the leader again.
+        """
+        return self._segments.cut_count
+
+    def count_as_cut(self) -> None:
+        """Note that a segment holds the leader's records now, also those removed here before."""
+        self._segments.cut_count += 1
+
+    def begin_cleaning(self, segments: Sequence[SegmentToClean]) -> CleaningSource:
+        """Return what else compacting these segments of the log takes. Raises ``StorageError``."""
+        self._segments.check_online()
+        return self._cleaning.begin(
+            segments, dirty_from=self.cleaned_up_to, producers=self._producers
+        )
+
+    def replace_segments(self, source: CleaningSource, cleaned: CleanedSegment) -> None:
+        """Replace segments with the compacted one that was made from them. Durable on return.
+
+        Slices being sent stay readable. Raises ``SegmentsChanged`` if the log is not what
+        it was when ``source`` was made, ``StorageError``; nothing has changed then, unless
+        the log is offline.
+        """
+        self.begin_replacing(source, cleaned)
+        self._cleaning.settle()
+
+    def begin_replacing(self, source: CleaningSource, cleaned: CleanedSegment) -> PendingSwap:
+        """Begin what ``replace_segments`` does, to be brought to its end in steps.
+
+        Until ``is_done`` the caller runs ``PendingSwap.run`` on any thread, which may block, and
+        then calls ``go_on_replacing`` here. Whatever else changes the log's files meanwhile
+        waits for the end of it. Raises as ``replace_segments``.
+        """
+        self._segments.check_online()
+        return self._cleaning.begin_replacing(source, cleaned)
+
+    def go_on_replacing(self, swap: PendingSwap) -> None:
+        """Take a swap further of which ``run`` has returned. Raises ``StorageError``."""
+        self._cleaning.go_on_replacing(swap)
+
+    def end_cleaning(self, source: CleaningSource, up_to: int) -> None:
+        """Note that everything below ``up_to`` is compacted. Durable on return.
+
+        Raises as ``replace_segments``.
+        """
+        self._segments.check_online()
+        self._cleaning.settle()
+        self._cleaning.end(source, up_to)
+
+    # -- durability --
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether a flush is due: a sealed segment, ``flush.messages`` or ``flush.ms``."""
+        return self._durability.needs_flush
+
+    def flush(self, up_to: int | None = None) -> None:
+        """Make the log durable below ``up_to`` (all of it by default), and note it.
+
+        Blocks for the disk. Raises ``StorageError`` and takes the log offline if the
+        disk fails: what an fsync has failed to write may be lost.
+        """
+        self._segments.check_online()
+        self._cleaning.settle()
+        self._durability.flush(up_to)
+
+    def begin_flush(self, up_to: int | None = None) -> PendingFlush | None:
+        """Begin a flush below ``up_to`` whose blocking part runs on any thread.
+
+        The caller runs ``PendingFlush.run`` there and then calls ``finish_flush`` here, or
+        ``fail_flush`` after an ``OSError``, or ``give_up_flush`` after anything else. None if
+        there is nothing to flush or another flush is under way.
+        """
+        self._segments.check_online()
+        self._cleaning.settle()
+        return self._durability.begin(up_to)
+
+    def finish_flush(self, pending: PendingFlush) -> None:
+        """Take note of a flush that has run."""
+        self._durability.finish(pending)
+
+    def fail_flush(self, pending: PendingFlush) -> None:
+        """Take the log offline after a flush that has failed, unless only space was missing."""
+        self._durability.fail(pending)
+
+    def give_up_flush(self, pending: PendingFlush) -> None:
+        """Leave all of a flush to the next one: it has ended, and the disk is not the reason."""
+        self._durability.give_up(pending)
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Take new settings; they hold from the next call on."""
+        self._segments.config = config
 
     def close(self) -> None:
-        """Close all files."""
-        for segment in self.segments:
-            segment.close()
-        self._open_sealed.clear()
+        """Flush, note that the log ended in order, and let go of all files. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        segments = self._segments
+        try:
+            if not segments.is_offline:
+                self._close_in_order()
+        finally:
+            self._durability.cancel()
+            segments.close()
 
-    def _storage_error(self, action: str, error: OSError) -> StorageError:
-        problem = f"{action} of {self.partition} in {self.directory} failed: {error}"
-        return StorageError(problem, errno=error.errno)
+    def _close_in_order(self) -> None:
+        segments = self._segments
+        active = segments.active
+        self._cleaning.settle()
+        with segments.storage_errors("closing"):
+            if active.size_bytes and active.seal is None:
+                segments.seal_file.add(active.write_indexes())
+            if not snapshot_path(segments.directory, segments.end_offset).exists():
+                write_snapshot(segments.directory, self._producers)
+        self.flush()
+        with segments.storage_errors("closing"):
+            # Written last and not fsynced: if a crash loses it, the log is recovered.
+            row = [segments.end_offset, active.base_offset, active.size_bytes]
+            (segments.directory / CLEAN_SHUTDOWN_FILE).write_bytes(encode_rows([row]))
 
+    def take_offline(self) -> None:
+        """Refuse everything from now on: what is here must not be added to. Idempotent."""
+        self._is_given_up = True
+        self._durability.cancel()
+        self._segments.go_offline()
+        self._tell_moved()
 
-def remove_segment_files(directory: Path, base_offset: int) -> None:
-    """Unlink a segment's files; open descriptors of them stay valid. Raises ``OSError``.
+    def delete(self) -> None:
+        """Remove the log and its files."""
+        directory = self.begin_deletion()
+        with self._segments.storage_errors("deletion"):
+            remove_directories([directory])
 
-    The producers' snapshot at the base offset is left: it is the end of the segment
-    before, too.
-    """
-    for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-        segment_path(directory, base_offset, suffix).unlink(missing_ok=True)
+    def begin_deletion(self) -> Path:
+        """Take the log away; return the directory for ``remove_directories``, which blocks.
 
+        The directory has another name then, so that a log of the same name can be made
+        at once. What a crash leaves of it, the next start removes.
+        """
+        self._is_closed = True
+        self._durability.cancel()
+        segments = self._segments
+        if not segments.is_offline:
+            with suppress(StorageError):  # Its files go.
+                self._cleaning.settle()
+        segments.close()
+        segments.go_away()
+        with segments.storage_errors("deletion"):
+            return rename_deleted(segments.directory)
 
-def _base_offset(segment: LogSegment) -> int:
-    return segment.base_offset
+    def _producers_at(self, offset: int) -> ProducerState:
+        return producers_at(
+            self._segments.directory,
+            self._segments.all,
+            offset,
+            expiration_ms=self._expiration_ms,
+            now_ms=self._clock_ms(),
+        )

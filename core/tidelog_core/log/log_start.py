@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import DISK_FULL, write_checkpoint
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import START_OFFSET_FILE
 from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.log.producer_state import ProducerState
@@ -25,10 +25,10 @@ from tidelog_core.log.values import SealedSegment
 class LogStart:
     """The older end of one log."""
 
-    __slots__ = ("_epochs", "_local", "_sealed", "offset", "tiered_up_to")
+    __slots__ = ("_epochs", "_sealed", "_segments", "offset", "tiered_up_to")
 
-    def __init__(self, local: LocalLog, epochs: LeaderEpochs, *, offset: int) -> None:
-        self._local = local
+    def __init__(self, segments: LogSegments, epochs: LeaderEpochs, *, offset: int) -> None:
+        self._segments = segments
         self._epochs = epochs
         self._sealed: dict[int, SealedSegment] = {}  # by base offset, made when first asked for
         self.offset = offset  # the first that may be read, here or from the tier
@@ -36,16 +36,16 @@ class LogStart:
 
     def sealed_above(self, offset: int) -> Iterator[SealedSegment]:
         """Yield the segments but the active one that reach above the offset, oldest first."""
-        local = self._local
-        segments = local.segments
-        for index in range(local.floor_index(offset), len(segments) - 1):
-            segment = segments[index]
+        segments = self._segments
+        every = segments.all
+        for index in range(segments.floor_index(offset), len(every) - 1):
+            segment = every[index]
             if segment.end_offset <= offset:
                 continue
             known = self._sealed.get(segment.base_offset)
             if known is None:
-                with local.storage_errors("reading of a sealed segment"):
-                    known = describe_sealed(local, segment, self._epochs)
+                with segments.storage_errors("reading of a sealed segment"):
+                    known = describe_sealed(segments, segment, self._epochs)
                 self._sealed[segment.base_offset] = known
             yield known
 
@@ -53,8 +53,8 @@ class LogStart:
         self, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
     ) -> None:
         """See that all files of a sealed segment are there and right. Raises ``StorageError``."""
-        with self._local.storage_errors("reading of a sealed segment"):
-            make_files_whole(self._local, sealed, producers_at)
+        with self._segments.storage_errors("reading of a sealed segment"):
+            make_files_whole(self._segments, sealed, producers_at)
 
     def forget_sealed(self) -> None:
         """Describe the sealed segments anew: some are gone, or begin later."""
@@ -63,7 +63,7 @@ class LogStart:
     def advance(self, offset: int) -> None:
         """Move the log start forward and remove what lies below. Durable on return."""
         count = self._count_below(offset)
-        self._write_to_remove(count, offset, self._local.start_offset)
+        self._write_to_remove(count, offset, self._segments.start_offset)
         self.offset = offset
         self._epochs.truncate_from_start(offset)
         self._sealed.clear()  # Their first leader epoch may have been cut.
@@ -71,47 +71,47 @@ class LogStart:
 
     def remove_segments_below(self, offset: int) -> int:
         """Remove the sealed segments wholly below ``offset``. Returns the bytes freed."""
-        local = self._local
+        segments = self._segments
         count = self._count_below(offset)
         if count == 0:
             return 0
-        start_offset = local.segments[count].base_offset
+        start_offset = segments.all[count].base_offset
         # Written first: if a crash leaves some of the files, the next open removes them.
         self._write_to_remove(count, self.offset, start_offset)
-        base_offsets = [segment.base_offset for segment in local.segments[:count]]
+        base_offsets = [segment.base_offset for segment in segments.all[:count]]
         for base_offset in base_offsets:
             self._sealed.pop(base_offset, None)
-        freed_bytes = local.remove_first(count)
-        with local.storage_errors("removal of segments"):
+        freed_bytes = segments.remove_first(count)
+        with segments.storage_errors("removal of segments"):
             # By name, for the directory may list thousands. The one that a close may have left
             # within a segment goes when the log is opened.
             for base_offset in base_offsets:
-                snapshot_path(local.directory, base_offset).unlink(missing_ok=True)
+                snapshot_path(segments.directory, base_offset).unlink(missing_ok=True)
         return freed_bytes
 
     def _count_below(self, offset: int) -> int:
         """Return how many segments are sealed and wholly below the offset."""
-        segments = self._local.segments
-        count = min(self._local.floor_index(offset), len(segments) - 1)
-        if count < len(segments) - 1 and segments[count].end_offset <= offset:
+        every = self._segments.all
+        count = min(self._segments.floor_index(offset), len(every) - 1)
+        if count < len(every) - 1 and every[count].end_offset <= offset:
             count += 1
         return count
 
     def _write_to_remove(self, count: int, log_start_offset: int, local_start_offset: int) -> None:
         """Write where the log starts once the first segments are gone."""
-        local = self._local
+        segments = self._segments
         try:
             self._write(log_start_offset, local_start_offset)
         except StorageError as error:
             if error.errno not in DISK_FULL or not count:
                 raise
             # A full disk must not keep us from freeing it. Index files can be made anew.
-            with local.storage_errors("removal of segments"):
-                for segment in local.segments[:count]:
+            with segments.storage_errors("removal of segments"):
+                for segment in segments.all[:count]:
                     segment.remove_index_files()
             self._write(log_start_offset, local_start_offset)
 
     def _write(self, log_start_offset: int, local_start_offset: int) -> None:
-        with self._local.storage_errors("checkpoint"):
-            path = self._local.directory / START_OFFSET_FILE
+        with self._segments.storage_errors("checkpoint"):
+            path = self._segments.directory / START_OFFSET_FILE
             write_checkpoint(path, [[log_start_offset, local_start_offset]])

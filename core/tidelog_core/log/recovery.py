@@ -43,7 +43,7 @@ from tidelog_core.log.checkpoint import (
 )
 from tidelog_core.log.cleaned import finish_swaps
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.local_log import LocalLog, remove_segment_files
+from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
@@ -79,7 +79,7 @@ _NOTHING_VERIFIED = sys.maxsize  # as an offset from which CRCs are checked
 class OpenedLog:
     """What opening found."""
 
-    local: LocalLog
+    segments: LogSegments
     producers: ProducerState
     epochs: LeaderEpochs
     log_start_offset: int
@@ -140,10 +140,10 @@ def open_log(
     checked then. Raises ``CorruptLog``, or ``StorageError`` if the disk fails.
     """
 
-    def rebuild(local: LocalLog, segment: LogSegment) -> SegmentIndexes:
-        return rebuild_indexes(local, segment, expiration_ms=producer_id_expiration_ms)
+    def rebuild(segments: LogSegments, segment: LogSegment) -> SegmentIndexes:
+        return rebuild_indexes(segments, segment, expiration_ms=producer_id_expiration_ms)
 
-    local = LocalLog(
+    segments = LogSegments(
         directory,
         partition,
         config=config,
@@ -152,33 +152,33 @@ def open_log(
         open_files=open_files,
         on_offline=on_offline,
     )
-    with local.storage_errors("opening"):
+    with segments.storage_errors("opening"):
         is_new = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
         checkpoints = read_checkpoints(directory)
         start_offset = max(checkpoints.log_start_offset, log_start_offset)
-        opening = _Opening(local, checkpoints, is_clean, producer_id_expiration_ms)
+        opening = _Opening(segments, checkpoints, is_clean, producer_id_expiration_ms)
         finish_swaps(directory)
         base_offsets = _clear_directory(directory)
         opening.load_segments(base_offsets, start_offset)
         producers = opening.recover()
         producers = opening.restart_if_behind(start_offset, producers)
         epochs = opening.epochs
-        epochs.truncate_from_end(local.end_offset + 1)
+        epochs.truncate_from_end(segments.end_offset + 1)
         epochs.truncate_from_start(start_offset)
         remove_stray_snapshots(
-            directory, keep={local.end_offset, *(s.base_offset for s in local.segments)}
+            directory, keep={segments.end_offset, *(s.base_offset for s in segments.all)}
         )
         (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
-    recovery_point = min(opening.recovery_point, local.end_offset)
+    recovery_point = min(opening.recovery_point, segments.end_offset)
     return OpenedLog(
-        local,
+        segments,
         producers,
         epochs,
         start_offset,
         recovery_point,
         is_new,
-        cleaned_up_to=min(checkpoints.cleaned_up_to, local.end_offset),
+        cleaned_up_to=min(checkpoints.cleaned_up_to, segments.end_offset),
     )
 
 
@@ -186,70 +186,70 @@ class _Opening:
     """One opening of one log."""
 
     def __init__(
-        self, local: LocalLog, checkpoints: Checkpoints, is_clean: bool, expiration_ms: int
+        self, segments: LogSegments, checkpoints: Checkpoints, is_clean: bool, expiration_ms: int
     ) -> None:
-        self.local = local
+        self.segments = segments
         self.checkpoints = checkpoints
         self.is_clean = is_clean
         self.expiration_ms = expiration_ms
-        self.now_ms = local.clock_ms()
-        local.seal_file.opened(checkpoints.seals, is_whole=checkpoints.seals_are_whole)
+        self.now_ms = segments.clock_ms()
+        segments.seal_file.opened(checkpoints.seals, is_whole=checkpoints.seals_are_whole)
         self.epochs = LeaderEpochs((epoch, start) for epoch, start in checkpoints.epochs or ())
         self.recovery_point = checkpoints.recovery_point or 0
 
     def load_segments(self, base_offsets: list[int], start_offset: int) -> None:
         """Make the segment objects; those that were to be removed are removed now."""
-        local, local_start = self.local, self.checkpoints.local_start_offset or 0
+        segments, local_start = self.segments, self.checkpoints.local_start_offset or 0
         while len(base_offsets) > 1 and base_offsets[1] <= local_start:
-            remove_segment_files(local.directory, base_offsets.pop(0))
+            remove_segment_files(segments.directory, base_offsets.pop(0))
         if not base_offsets and self.recovery_point > max(start_offset, local_start):
             raise CorruptLog(
-                f"{local.partition} in {local.directory} was flushed up to offset "
+                f"{segments.partition} in {segments.directory} was flushed up to offset "
                 f"{self.recovery_point}, but holds no segment"
             )
         is_known = self.checkpoints.local_start_offset is not None
         if base_offsets and is_known and base_offsets[0] > max(start_offset, local_start):
-            raise _missing(local.directory, max(start_offset, local_start), base_offsets[0])
+            raise _missing(segments.directory, max(start_offset, local_start), base_offsets[0])
         for base_offset in base_offsets:
-            segment = local.new_segment(base_offset)
+            segment = segments.new_segment(base_offset)
             status = os.stat(segment.path)  # noqa: PTH116
             segment.size_bytes = status.st_size
             # Its first batch came at this time or before.
             segment.created_ms = min(segment.created_ms, status.st_mtime_ns // 1_000_000)
-            local.segments.append(segment)
-        for segment, following in zip(local.segments, local.segments[1:], strict=False):
+            segments.all.append(segment)
+        for segment, following in zip(segments.all, segments.all[1:], strict=False):
             segment.end_offset = following.base_offset
-        if not local.segments:
+        if not segments.all:
             base_offset = max(start_offset, local_start)
             if base_offset != self.checkpoints.local_start_offset:
                 self._write_start(start_offset, base_offset)
-            segment = local.new_segment(base_offset)
+            segment = segments.new_segment(base_offset)
             segment.create()
-            local.segments.append(segment)
+            segments.all.append(segment)
 
     def _write_start(self, log_start_offset: int, local_start_offset: int) -> None:
         """Write where the log begins, ahead of its first file: what is below is not missing."""
-        path = self.local.directory / START_OFFSET_FILE
+        path = self.segments.directory / START_OFFSET_FILE
         write_checkpoint(path, [[log_start_offset, local_start_offset]])
 
     def recover(self) -> ProducerState:
         """Bring segments, epochs and producers to the log end offset."""
-        local = self.local
-        active = local.active
+        segments = self.segments
+        active = segments.active
         is_clean = self.checkpoints.clean_end is not None and self.checkpoints.clean_end[1:] == [
             active.base_offset,
             active.size_bytes,
         ]
         if is_clean and self.checkpoints.clean_end is not None:
             active.end_offset = self.checkpoints.clean_end[0]
-            first_scanned = len(local.segments)
+            first_scanned = len(segments.all)
         else:
-            first_scanned = local.floor_index(self.recovery_point)
-        for segment in local.segments[:first_scanned]:
+            first_scanned = segments.floor_index(self.recovery_point)
+        for segment in segments.all[:first_scanned]:
             self._adopt(segment)
             if self.checkpoints.epochs is None:
                 self._read_epochs(segment)
-        if first_scanned == len(local.segments):
+        if first_scanned == len(segments.all):
             return self._producers_at(active.end_offset)
         return self._scan_from(first_scanned)
 
@@ -259,7 +259,7 @@ class _Opening:
             segment.adopt(seal)
             return
         known = self.checkpoints.sizes_of(segment)
-        is_sealed = segment is not self.local.active
+        is_sealed = segment is not self.segments.active
         is_other = bool(known) and (segment.end_offset, segment.size_bytes) not in known
         if is_sealed and (is_other or segment.size_bytes == 0):
             for end_offset, size_bytes in known:
@@ -270,7 +270,9 @@ class _Opening:
                 + (f"{known[-1][1]} up to offset {known[-1][0]}" if known else "some")
             )
         if segment.size_bytes:
-            segment.indexes = rebuild_indexes(self.local, segment, expiration_ms=self.expiration_ms)
+            segment.indexes = rebuild_indexes(
+                self.segments, segment, expiration_ms=self.expiration_ms
+            )
             if is_sealed and not known and not self._may_have_gaps:
                 end_offset = segment.whole_below(segment.end_offset)
                 if end_offset != segment.end_offset:
@@ -278,8 +280,8 @@ class _Opening:
 
     @property
     def _may_have_gaps(self) -> bool:
-        was_compacted = (self.local.directory / CLEANER_OFFSET_FILE).exists()
-        return was_compacted or "compact" in self.local.config.cleanup_policy
+        was_compacted = (self.segments.directory / CLEANER_OFFSET_FILE).exists()
+        return was_compacted or "compact" in self.segments.config.cleanup_policy
 
     def _read_epochs(self, segment: LogSegment) -> None:
         for _, _, _, header in scan_file(segment.path, segment.size_bytes):
@@ -287,15 +289,15 @@ class _Opening:
                 self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _scan_from(self, first: int) -> ProducerState:
-        local = self.local
-        segments = local.segments
-        producers = self._producers_at(segments[first].base_offset)
+        segments = self.segments
+        every = segments.all
+        producers = self._producers_at(every[first].base_offset)
         verify_from = _NOTHING_VERIFIED if self.is_clean else self.recovery_point
-        for index in range(first, len(segments)):
-            segment = segments[index]
+        for index in range(first, len(every)):
+            segment = every[index]
             producers.end_offset = segment.base_offset
             if index > first:
-                write_snapshot(local.directory, producers)
+                write_snapshot(segments.directory, producers)
             size_bytes, is_vouched = segment.size_bytes, self._is_vouched(segment)
             scan_segment(
                 segment,
@@ -303,10 +305,10 @@ class _Opening:
                 producers=producers,
                 epochs=self.epochs,
                 verify_from=verify_from,
-                config=local.config,
+                config=segments.config,
                 now_ms=self.now_ms,
             )
-            following = segments[index + 1] if index + 1 < len(segments) else None
+            following = every[index + 1] if index + 1 < len(every) else None
             is_whole = segment.size_bytes == size_bytes
             if is_whole and following is not None and is_vouched:
                 # A compacted segment may end before the next begins.
@@ -319,14 +321,14 @@ class _Opening:
             if following is not None:
                 segment.write_indexes()
                 segment.release()
-                local.seal_file.require_rewrite()
-        if local.end_offset < self.recovery_point:
-            raise self._lost(local.active, local.active.size_bytes)
+                segments.seal_file.require_rewrite()
+        if segments.end_offset < self.recovery_point:
+            raise self._lost(segments.active, segments.active.size_bytes)
         return producers
 
     def _cut_after(self, index: int, size_bytes: int) -> None:
-        local = self.local
-        segment = local.segments[index]
+        segments = self.segments
+        segment = segments.all[index]
         if segment.end_offset < self.recovery_point:
             raise self._lost(segment, size_bytes)
         if segment.size_bytes < size_bytes:
@@ -336,7 +338,7 @@ class _Opening:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        local.remove_last(len(local.segments) - index - 1)
+        segments.remove_last(len(segments.all) - index - 1)
 
     def _lost(self, segment: LogSegment, size_bytes: int) -> CorruptLog:
         """Return what is said of a segment that should reach further, and has so many bytes."""
@@ -347,7 +349,7 @@ class _Opening:
             following = segment_path(segment.directory, end_offset, LOG_SUFFIX)
             where = f"{segment.path} has lost its end, or {following} is missing"
         return CorruptLog(
-            f"{self.local.partition} was flushed up to offset {self.recovery_point}, but its "
+            f"{self.segments.partition} was flushed up to offset {self.recovery_point}, but its "
             f"batches are whole only up to offset {end_offset}: {where}"
         )
 
@@ -356,8 +358,8 @@ class _Opening:
 
     def _producers_at(self, offset: int) -> ProducerState:
         return producers_at(
-            self.local.directory,
-            self.local.segments,
+            self.segments.directory,
+            self.segments.all,
             offset,
             expiration_ms=self.expiration_ms,
             now_ms=self.now_ms,
@@ -365,19 +367,19 @@ class _Opening:
 
     def restart_if_behind(self, start_offset: int, producers: ProducerState) -> ProducerState:
         """Start anew at the log start offset if all that is here lies before it."""
-        local = self.local
-        if local.end_offset >= start_offset:
+        segments = self.segments
+        if segments.end_offset >= start_offset:
             return producers
-        write_checkpoint(local.directory / RECOVERY_POINT_FILE, [[local.start_offset]])
+        write_checkpoint(segments.directory / RECOVERY_POINT_FILE, [[segments.start_offset]])
         self._write_start(start_offset, start_offset)
         self.recovery_point = start_offset
-        (local.directory / CLEANER_OFFSET_FILE).unlink(missing_ok=True)
+        (segments.directory / CLEANER_OFFSET_FILE).unlink(missing_ok=True)
         self.checkpoints.cleaned_up_to = 0
-        segment = local.new_segment(start_offset)
+        segment = segments.new_segment(start_offset)
         segment.create()
-        local.segments.append(segment)
-        local.remove_first(len(local.segments) - 1)
-        sync_directory(local.directory)
+        segments.all.append(segment)
+        segments.remove_first(len(segments.all) - 1)
+        sync_directory(segments.directory)
         self.epochs.clear()
         return ProducerState(end_offset=start_offset, expiration_ms=self.expiration_ms)
 
@@ -437,17 +439,19 @@ def scan_segment(
     producers.end_offset = segment.end_offset
 
 
-def rebuild_indexes(local: LocalLog, segment: LogSegment, *, expiration_ms: int) -> SegmentIndexes:
+def rebuild_indexes(
+    segments: LogSegments, segment: LogSegment, *, expiration_ms: int
+) -> SegmentIndexes:
     """Rebuild a segment's indexes from its file, and write them if it is sealed.
 
     Raises ``CorruptLog`` if the file is not what it was when it was last flushed.
     """
     size_bytes, end_offset = segment.size_bytes, segment.end_offset
-    now_ms = local.clock_ms()
-    index = local.segments.index(segment)
+    now_ms = segments.clock_ms()
+    index = segments.all.index(segment)
     producers = producers_at(
-        local.directory,
-        local.segments[: index + 1],
+        segments.directory,
+        segments.all[: index + 1],
         segment.base_offset,
         expiration_ms=expiration_ms,
         now_ms=now_ms,
@@ -458,7 +462,7 @@ def rebuild_indexes(local: LocalLog, segment: LogSegment, *, expiration_ms: int)
         producers=producers,
         epochs=None,
         verify_from=_NOTHING_VERIFIED,
-        config=local.config,
+        config=segments.config,
         now_ms=now_ms,
     )
     valid_size_bytes = segment.size_bytes
@@ -470,9 +474,9 @@ def rebuild_indexes(local: LocalLog, segment: LogSegment, *, expiration_ms: int)
             f"segment {segment.path} is damaged at position {valid_size_bytes} of {size_bytes}"
         )
     indexes = segment.indexes
-    if segment is not local.active:
+    if segment is not segments.active:
         segment.write_indexes()
-        local.seal_file.require_rewrite()
+        segments.seal_file.require_rewrite()
     return indexes
 
 

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -19,9 +19,11 @@ from tidelog_core.log.segment import LogSegment
 from tidelog_core.log.values import SealedSegment
 
 
-def describe_sealed(local: LocalLog, segment: LogSegment, epochs: LeaderEpochs) -> SealedSegment:
+def describe_sealed(
+    segments: LogSegments, segment: LogSegment, epochs: LeaderEpochs
+) -> SealedSegment:
     """Return the segment's facts. Raises ``OSError``."""
-    directory, base_offset = local.directory, segment.base_offset
+    directory, base_offset = segments.directory, segment.base_offset
     try:
         last_modified_ms = segment.path.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:
@@ -42,18 +44,18 @@ def describe_sealed(local: LocalLog, segment: LogSegment, epochs: LeaderEpochs) 
 
 
 def make_files_whole(
-    local: LocalLog, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
+    segments: LogSegments, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
 ) -> None:
     """Make sure that all the segment's files are there and right.
 
     Raises ``CorruptLog`` if its batches are damaged, ``OSError``, which also says that
     the segment has gone meanwhile.
     """
-    segment = local.segments[local.floor_index(sealed.base_offset)]
+    segment = segments.all[segments.floor_index(sealed.base_offset)]
     if (segment.base_offset, segment.end_offset) != (sealed.base_offset, sealed.end_offset):
         raise FileNotFoundError(errno.ENOENT, "the segment is gone", str(sealed.path))
     # Loading the indexes checks their files, or writes them anew; both are let go again.
     _ = segment.indexes
     segment.release()
     if not sealed.producer_snapshot.exists():
-        write_snapshot(local.directory, producers_at(segment.end_offset))
+        write_snapshot(segments.directory, producers_at(segment.end_offset))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.segment import BatchSpan, LogSegment
 
 BatchSearch = Callable[[bytes, int | None, int], tuple[int, int] | None]
@@ -13,17 +13,17 @@ BatchSearch = Callable[[bytes, int | None, int], tuple[int, int] | None]
 
 
 def find_offset_by_time(
-    local: LocalLog, timestamp_ms: int, *, start_offset: int, search: BatchSearch
+    segments: LogSegments, timestamp_ms: int, *, start_offset: int, search: BatchSearch
 ) -> tuple[int, int] | None:
     """Return timestamp and offset of the first record at or after both arguments.
 
     «First» is by offset. None if there is no such record in the local segments.
     Raises ``CorruptRecordBatch`` if a client has stored records that cannot be read.
     """
-    for segment in local.segments:
+    for segment in segments.all:
         if segment.end_offset <= start_offset or segment.max_timestamp_ms < timestamp_ms:
             continue
-        local.note_open(segment)
+        segments.note_open(segment)
         indexes = segment.indexes
         first_offset = max(indexes.time.lookup(timestamp_ms), start_offset)
         for span in segment.spans(indexes.offset.lookup(first_offset)):
@@ -36,18 +36,18 @@ def find_offset_by_time(
 
 
 def find_max_timestamp(
-    local: LocalLog, *, start_offset: int, search: BatchSearch
+    segments: LogSegments, *, start_offset: int, search: BatchSearch
 ) -> tuple[int, int] | None:
     """Return the greatest timestamp and the offset of the first record that has it.
 
     None if no local record has a timestamp.
     """
     found: tuple[int, int] | None = None
-    for segment in local.segments:
+    for segment in segments.all:
         is_older = segment.max_timestamp_ms <= (-1 if found is None else found[0])
         if is_older or segment.end_offset <= start_offset:
             continue
-        local.note_open(segment)
+        segments.note_open(segment)
         newest = _newest_record(segment, start_offset, search)
         if newest is not None and (found is None or newest[0] > found[0]):
             found = newest

@@ -19,7 +19,7 @@ from typing import Protocol
 
 
 class ReplicaLog(Protocol):
-    """What the state machines look at in a log; ``UnifiedLog`` has it all."""
+    """What the state machines look at in a log; ``LocalLog`` has it all."""
 
     @property
     def log_start_offset(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.compaction.cleaner import build_offset_map, clean_groups, plan_cleaning
 from tidelog_core.compaction.rewrite import DeleteRule
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import Record, decode_records, iter_headers
 from tidelog_core.records.control import ControlType, parse_control_type
@@ -21,7 +21,7 @@ AMPLE_BYTES = 2**20
 SETTINGS = {"segment_bytes": 400, "cleanup_policy": ("compact",), "index_interval_bytes": 0}
 
 
-def sealed_log(directory: Path, batches: list[bytes]) -> UnifiedLog:
+def sealed_log(directory: Path, batches: list[bytes]) -> LocalLog:
     """Return a log of the batches with everything sealed and flushed."""
     log = open_log(directory, **SETTINGS)
     append_batches(log, batches)
@@ -30,7 +30,7 @@ def sealed_log(directory: Path, batches: list[bytes]) -> UnifiedLog:
     return log
 
 
-def append_batches(log: UnifiedLog, batches: Iterable[bytes]) -> None:
+def append_batches(log: LocalLog, batches: Iterable[bytes]) -> None:
     """Append as the only replica, markers and all."""
     for batch in batches:
         log.append_as_leader(bytearray(batch), leader_epoch=3, origin=AppendOrigin.COORDINATOR)
@@ -38,7 +38,7 @@ def append_batches(log: UnifiedLog, batches: Iterable[bytes]) -> None:
 
 
 def clean(
-    log: UnifiedLog,
+    log: LocalLog,
     *,
     now_ms: int = NOW_MS,
     map_bytes_max: int = AMPLE_BYTES,
@@ -66,7 +66,7 @@ def clean(
     return latest.end_offset
 
 
-def batches_of(log: UnifiedLog) -> list[bytes]:
+def batches_of(log: LocalLog) -> list[bytes]:
     """Return all local batches."""
     content = content_of(log)
     return [
@@ -75,12 +75,12 @@ def batches_of(log: UnifiedLog) -> list[bytes]:
     ]
 
 
-def offsets_of(log: UnifiedLog) -> list[int]:
+def offsets_of(log: LocalLog) -> list[int]:
     """Return the offsets of all local records."""
     return [record.offset for batch in batches_of(log) for record in decode_records(batch)]
 
 
-def committed_records_of(log: UnifiedLog) -> list[Record]:
+def committed_records_of(log: LocalLog) -> list[Record]:
     """Return what a ``read_committed`` consumer gets.
 
     It goes by the aborted transactions it is told as Kafka's clients do: each begins at its

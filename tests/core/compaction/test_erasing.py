@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidelog_core.compaction.erasing import erase_groups, plan_erasing
 from tidelog_core.errors import StorageError
 from tidelog_core.log.cleaned import SegmentsChanged
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import BatchHeader, CompressionType, Record, parse_header
 from tidelog_core.records.control import ControlType
@@ -41,7 +41,7 @@ KEY = KEYS[3]
 RETAINED = {**SETTINGS, "cleanup_policy": ("delete",)}
 
 
-def erase(log: UnifiedLog, key: bytes, up_to: int) -> int:
+def erase(log: LocalLog, key: bytes, up_to: int) -> int:
     """Erase as a node does, step by step; return how many records went."""
     segments = log.segments_to_erase(up_to)
     assert segments is not None
@@ -77,14 +77,14 @@ def shape(batch: bytes) -> BatchHeader:
     )
 
 
-def aborted_of(log: UnifiedLog) -> list[AbortedTransaction]:
+def aborted_of(log: LocalLog) -> list[AbortedTransaction]:
     read = log.read(
         log.local_log_start_offset, max_bytes=2**30, up_to=log.log_end_offset, include_aborted=True
     )
     return list(read.aborted_transactions)
 
 
-def batches_marked_aborted(log: UnifiedLog) -> list[int]:
+def batches_marked_aborted(log: LocalLog) -> list[int]:
     """Return the base offsets of the data that the transaction index has readers skip."""
     aborted = aborted_of(log)
     headers = [parse_header(one) for one in batches_of(log)]

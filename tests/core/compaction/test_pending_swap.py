@@ -12,7 +12,7 @@ from tidelog_core.compaction.cleaner import build_offset_map, clean_groups, plan
 from tidelog_core.errors import StorageError
 from tidelog_core.log.cleaned import PendingSwap
 from tidelog_core.log.cleaning import CleaningSource
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 
 from tests.core.compaction.local_logs import (
     AMPLE_BYTES,
@@ -32,7 +32,7 @@ LEFT = [0, 19, 20]  # of their offsets
 STEPS_MAX = 5
 
 
-def begun(directory: Path) -> tuple[UnifiedLog, CleaningSource, PendingSwap]:
+def begun(directory: Path) -> tuple[LocalLog, CleaningSource, PendingSwap]:
     """Return a log of which all sealed segments are about to become one."""
     log = sealed_log(directory, keyed(*KEYS).batches)
     log.update_config(dataclasses.replace(log.config, segment_bytes=4_000))
@@ -45,7 +45,7 @@ def begun(directory: Path) -> tuple[UnifiedLog, CleaningSource, PendingSwap]:
     return log, source, log.begin_replacing(source, cleaned)
 
 
-def step(log: UnifiedLog, swap: PendingSwap) -> None:
+def step(log: LocalLog, swap: PendingSwap) -> None:
     """Do one step as a node does: what blocks on another thread."""
     worker = Thread(target=swap.run)
     worker.start()
@@ -53,54 +53,54 @@ def step(log: UnifiedLog, swap: PendingSwap) -> None:
     log.go_on_replacing(swap)
 
 
-def reopened(log: UnifiedLog, tmp_path: Path) -> UnifiedLog:
+def reopened(log: LocalLog, tmp_path: Path) -> LocalLog:
     """Return the log as a crash leaves it now, opened."""
     found = open_log(copy_of(log.directory, tmp_path / "crashed"), **SETTINGS)
     found.advance_high_watermark(found.log_end_offset)
     return found
 
 
-def append(log: UnifiedLog) -> None:
+def append(log: LocalLog) -> None:
     append_batches(log, keyed(*KEYS, b"c").batches[21:])
 
 
-def roll(log: UnifiedLog) -> None:
+def roll(log: LocalLog) -> None:
     append(log)
     log.roll()
 
 
-def flush(log: UnifiedLog) -> None:
+def flush(log: LocalLog) -> None:
     roll(log)
     log.flush()
 
 
-def truncate(log: UnifiedLog) -> None:
+def truncate(log: LocalLog) -> None:
     log.truncate_to(20)
 
 
-def truncate_deep(log: UnifiedLog) -> None:
+def truncate_deep(log: LocalLog) -> None:
     log.truncate_to(1)
 
 
-def begin_anew(log: UnifiedLog) -> None:
+def begin_anew(log: LocalLog) -> None:
     log.truncate_fully_and_start_at(7)
 
 
-def advance_start(log: UnifiedLog) -> None:
+def advance_start(log: LocalLog) -> None:
     log.advance_log_start_offset(8)
 
 
-def evict(log: UnifiedLog) -> None:
+def evict(log: LocalLog) -> None:
     log.set_tiered_up_to(21)
     log.evict_local(8)
 
 
-def close(log: UnifiedLog) -> None:
+def close(log: LocalLog) -> None:
     log.close()
 
 
 # What it leaves of the records, whether or not the segment has been replaced.
-OPERATIONS: list[tuple[Callable[[UnifiedLog], None], list[int]]] = [
+OPERATIONS: list[tuple[Callable[[LocalLog], None], list[int]]] = [
     (roll, [*LEFT, 21]),
     (flush, [*LEFT, 21]),
     (truncate, [0, 19]),
@@ -117,7 +117,7 @@ OPERATIONS: list[tuple[Callable[[UnifiedLog], None], list[int]]] = [
     ("operation", "left"), OPERATIONS, ids=lambda one: getattr(one, "__name__", "")
 )
 def test_whatever_comes_between_finds_the_old_segments_or_the_new_one(
-    tmp_path: Path, steps: int, operation: Callable[[UnifiedLog], None], left: list[int]
+    tmp_path: Path, steps: int, operation: Callable[[LocalLog], None], left: list[int]
 ) -> None:
     log, _, swap = begun(tmp_path / "log")
     for _ in range(steps):
@@ -147,7 +147,7 @@ def test_readers_read_on_between_any_two_steps(tmp_path: Path, steps: int) -> No
     for _ in range(steps):
         step(log, swap)
     before = batches_of(log)
-    for segment in log._local.segments:
+    for segment in log._segments.all:
         segment.release()  # as when too many files are open
     assert batches_of(log) == before
     while not swap.is_done:

@@ -11,7 +11,7 @@ from typing import Any
 
 from crc32c import crc32c
 from tidelog_core.config import TopicConfig
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendInfo, AppendOrigin
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import BatchHeader, Record, build_batch, iter_headers, patch
@@ -43,12 +43,12 @@ class Clock:
         return self.now_ms
 
 
-def open_log(directory: Path, clock: Clock | None = None, **options: Any) -> UnifiedLog:
-    """Open a log; options are the topic's settings, or those of ``UnifiedLog.open``."""
+def open_log(directory: Path, clock: Clock | None = None, **options: Any) -> LocalLog:
+    """Open a log; options are the topic's settings, or those of ``LocalLog.open``."""
     names = ("log_start_offset", "is_clean", "producer_id_expiration_ms", "open_files")
     how = {name: options.pop(name) for name in names if name in options}
     config = TopicConfig(**options)
-    return UnifiedLog.open(directory, PARTITION, config=config, clock_ms=clock or Clock(), **how)
+    return LocalLog.open(directory, PARTITION, config=config, clock_ms=clock or Clock(), **how)
 
 
 def batch(
@@ -95,14 +95,14 @@ def placed(content: bytearray, base_offset: int, leader_epoch: int = 0) -> bytea
     return content
 
 
-def append(log: UnifiedLog, content: bytearray, *, epoch: int = 0) -> AppendInfo:
+def append(log: LocalLog, content: bytearray, *, epoch: int = 0) -> AppendInfo:
     """Append as the only replica: the high watermark follows."""
     info = log.append_as_leader(content, leader_epoch=epoch)
     log.advance_high_watermark(log.log_end_offset)
     return info
 
 
-def end_transaction(log: UnifiedLog, **options: Any) -> AppendInfo:
+def end_transaction(log: LocalLog, **options: Any) -> AppendInfo:
     """Append a marker, as a coordinator does."""
     info = log.append_as_leader(
         marker(**options), leader_epoch=max(0, log.leader_epoch), origin=AppendOrigin.COORDINATOR
@@ -112,7 +112,7 @@ def end_transaction(log: UnifiedLog, **options: Any) -> AppendInfo:
 
 
 def send(
-    log: UnifiedLog, sequence: int, *, count: int = 1, epoch: int = 0, **more: Any
+    log: LocalLog, sequence: int, *, count: int = 1, epoch: int = 0, **more: Any
 ) -> AppendInfo:
     """Append a batch of an idempotent producer: number 5, unless ``more`` says which."""
     more = {"producer_id": 5, **more}
@@ -120,7 +120,7 @@ def send(
 
 
 def transact(
-    log: UnifiedLog, producer_id: int, sequence: int = 0, *, epoch: int = 0, count: int = 1
+    log: LocalLog, producer_id: int, sequence: int = 0, *, epoch: int = 0, count: int = 1
 ) -> AppendInfo:
     """Append a batch of a producer's transaction."""
     return send(
@@ -133,16 +133,14 @@ def snapshot_offsets(directory: Path) -> list[int]:
     return sorted(int(path.stem) for path in directory.glob("*.snapshot"))
 
 
-def aborted_in(
-    log: UnifiedLog, start_offset: int, up_to: int | None = None
-) -> list[tuple[int, int]]:
+def aborted_in(log: LocalLog, start_offset: int, up_to: int | None = None) -> list[tuple[int, int]]:
     """Return producer and first offset of each aborted transaction told with one read."""
     up_to = log.last_stable_offset if up_to is None else up_to
     read = log.read(start_offset, max_bytes=2**30, up_to=up_to, include_aborted=True)
     return [(t.producer_id, t.first_offset) for t in read.aborted_transactions]
 
 
-def read_bytes(log: UnifiedLog, offset: int, *, up_to: int | None = None, **options: Any) -> bytes:
+def read_bytes(log: LocalLog, offset: int, *, up_to: int | None = None, **options: Any) -> bytes:
     """Return the bytes that one read gives."""
     up_to = log.log_end_offset if up_to is None else up_to
     found = log.read(offset, max_bytes=options.pop("max_bytes", 2**30), up_to=up_to, **options)
@@ -152,7 +150,7 @@ def read_bytes(log: UnifiedLog, offset: int, *, up_to: int | None = None, **opti
     return os.pread(part.file.fileno(), part.size_bytes, part.position)
 
 
-def content_of(log: UnifiedLog) -> bytes:
+def content_of(log: LocalLog) -> bytes:
     """Return all the local log's bytes, read from start to end as a consumer would."""
     content = b""
     offset = log.local_log_start_offset

@@ -285,7 +285,7 @@ def test_a_log_that_was_given_up_is_not_to_be_opened_again(tmp_path: Path) -> No
 def test_log_goes_offline_when_a_failed_write_cannot_be_taken_back(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     append(log, batch(1))
-    file = log._local.active._file
+    file = log._segments.active._file
     assert file is not None
     descriptor, file._fd = file._fd, -1
     os.close(descriptor)

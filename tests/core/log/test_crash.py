@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import CorruptLog
 
 from tests.core.log.building import (
@@ -22,7 +22,7 @@ from tests.core.log.building import (
 ACTIVE = "00000000000000000000.log"
 
 
-def write_flushed_then_unflushed(directory: Path) -> tuple[UnifiedLog, bytes, int]:
+def write_flushed_then_unflushed(directory: Path) -> tuple[LocalLog, bytes, int]:
     """Return an open log with two flushed and three unflushed batches, its bytes, and where
     the unflushed ones begin."""
     log = open_log(directory)
@@ -170,7 +170,7 @@ def test_directory_that_lost_all_its_segments_is_an_error(tmp_path: Path) -> Non
     log.close()
 
 
-def write_segments(directory: Path, *, flush_up_to: int | None = None) -> tuple[UnifiedLog, bytes]:
+def write_segments(directory: Path, *, flush_up_to: int | None = None) -> tuple[LocalLog, bytes]:
     """Return an open log of one batch of two records a segment, five segments, and its bytes."""
     log = open_log(directory, segment_bytes=150)
     for number in range(5):

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 from tidelog_core.log.flush import PendingFlush
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.segment import LogSegment
-from tidelog_core.log.unified_log import UnifiedLog
 
 from tests.core.log.building import append, batch, copy_of, open_log
 
 EPOCH = 7
 
 
-def give_up(log: UnifiedLog, pending: PendingFlush) -> None:
+def give_up(log: LocalLog, pending: PendingFlush) -> None:
     """End it in a way that says nothing about the disk; a thread comes to it afterwards."""
     log.give_up_flush(pending)
     pending.run()
 
 
-def overtake(log: UnifiedLog, pending: PendingFlush) -> None:
+def overtake(log: LocalLog, pending: PendingFlush) -> None:
     """Flush at once; the thread is done later."""
     log.flush()
     pending.run()
@@ -32,7 +32,7 @@ def overtake(log: UnifiedLog, pending: PendingFlush) -> None:
 
 @pytest.mark.parametrize("end", [give_up, overtake])
 def test_the_next_flush_writes_what_one_has_left_that_came_to_no_end(
-    tmp_path: Path, end: Callable[[UnifiedLog, PendingFlush], None]
+    tmp_path: Path, end: Callable[[LocalLog, PendingFlush], None]
 ) -> None:
     """A recovery point must not vouch for records whose leader epoch no checkpoint has."""
     log = open_log(tmp_path / "log")
@@ -117,8 +117,8 @@ def test_a_flush_looks_at_no_segment_that_is_flushed(tmp_path: Path) -> None:
             log.roll()
         log.flush()
         append(log, batch(1))
-        watched = WatchedSegments(log._local.segments)
-        log._local.segments = watched
+        watched = WatchedSegments(log._segments.all)
+        log._segments.all = watched
         log.flush()
         count = watched.look_count
         assert log.recovery_point == log.log_end_offset == segment_count + 1

@@ -65,4 +65,4 @@ def test_killed_writer_loses_no_acknowledged_record(tmp_path: Path, seed: int) -
         if life % 2:
             log.close()  # Else the next child finds it as the crash left it.
         else:
-            log._local.close()
+            log._segments.close()

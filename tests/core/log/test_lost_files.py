@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import OffsetNotLocal
 
 from tests.core.log.building import (
@@ -25,7 +25,7 @@ from tests.core.log.building import (
 SETTINGS: dict[str, Any] = {"segment_bytes": 1500, "index_interval_bytes": 150}
 
 
-def write_log(directory: Path) -> UnifiedLog:
+def write_log(directory: Path) -> LocalLog:
     """Return a log with several segments, timestamps, producers and aborted transactions."""
     log = open_log(directory, **SETTINGS)
     rng = random.Random(5)
@@ -57,7 +57,7 @@ def write_log(directory: Path) -> UnifiedLog:
     return log
 
 
-def answers(log: UnifiedLog) -> list[object]:
+def answers(log: LocalLog) -> list[object]:
     """Return what the log says to every question about every offset and time."""
     end = log.log_end_offset
     said: list[object] = [content_of(log), log.leader_epochs, end, log.max_timestamp()]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.errors import StorageError
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import LOG_SUFFIX
-from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.records.header import CRC_POSITION
 
 from tests.core.log.building import append, batch, content_of, headers_of, open_log, read_bytes
@@ -42,7 +42,7 @@ def crc_of(content: bytes) -> bytes:
     return bytes(content[CRC_POSITION : CRC_POSITION + 4])
 
 
-def crcs_in(log: UnifiedLog) -> list[bytes]:
+def crcs_in(log: LocalLog) -> list[bytes]:
     return [header.crc.to_bytes(4, "big") for header in headers_of(content_of(log))]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin, TransactionCoordinatorFenced
 
 from tests.core.log.building import (
@@ -31,7 +31,7 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[UnifiedLog]:
+def log(tmp_path: Path) -> Iterator[LocalLog]:
     log = open_log(tmp_path / "log")
     yield log
     log.close()
@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> Iterator[UnifiedLog]:
 # -- sequences
 
 
-def test_duplicate_of_a_batch_in_the_middle_of_the_last_five_is_known(log: UnifiedLog) -> None:
+def test_duplicate_of_a_batch_in_the_middle_of_the_last_five_is_known(log: LocalLog) -> None:
     for sequence in range(6):
         send(log, sequence)
     send(log, 6, count=3)
@@ -50,7 +50,7 @@ def test_duplicate_of_a_batch_in_the_middle_of_the_last_five_is_known(log: Unifi
     assert (again.is_duplicate, again.base_offset, again.last_offset) == (True, 6, 8)
 
 
-def test_end_of_a_batch_that_is_there_is_no_duplicate(log: UnifiedLog) -> None:
+def test_end_of_a_batch_that_is_there_is_no_duplicate(log: LocalLog) -> None:
     """A batch is written whole, so no honest producer sends a part of it again."""
     send(log, 0, count=3)
     with pytest.raises(OutOfOrderSequence):
@@ -58,7 +58,7 @@ def test_end_of_a_batch_that_is_there_is_no_duplicate(log: UnifiedLog) -> None:
     assert log.log_end_offset == 3
 
 
-def test_duplicate_leaves_the_order_of_the_retained_batches_alone(log: UnifiedLog) -> None:
+def test_duplicate_leaves_the_order_of_the_retained_batches_alone(log: LocalLog) -> None:
     for sequence in range(5):
         send(log, sequence)
     assert send(log, 0).is_duplicate
@@ -68,7 +68,7 @@ def test_duplicate_leaves_the_order_of_the_retained_batches_alone(log: UnifiedLo
     assert send(log, 1).is_duplicate
 
 
-def test_sequence_after_the_greatest_is_zero_and_not_one(log: UnifiedLog) -> None:
+def test_sequence_after_the_greatest_is_zero_and_not_one(log: LocalLog) -> None:
     send(log, SEQUENCE_MAX)
     with pytest.raises(OutOfOrderSequence, match="expected 0"):
         send(log, 1)
@@ -87,7 +87,7 @@ def test_batch_over_the_wrap_is_known_again_after_a_restart(tmp_path: Path) -> N
     log.close()
 
 
-def test_unknown_producer_may_start_with_any_sequence_in_any_epoch(log: UnifiedLog) -> None:
+def test_unknown_producer_may_start_with_any_sequence_in_any_epoch(log: LocalLog) -> None:
     """Its state may have expired, or gone with deleted records. Source: KIP-360."""
     assert send(log, 3, epoch=1, count=2).base_offset == 0
     with pytest.raises(OutOfOrderSequence, match="expected 5"):
@@ -96,14 +96,14 @@ def test_unknown_producer_may_start_with_any_sequence_in_any_epoch(log: UnifiedL
         send(log, 0, epoch=0)
 
 
-def test_refused_batch_changes_nothing_that_is_known_of_its_producer(log: UnifiedLog) -> None:
+def test_refused_batch_changes_nothing_that_is_known_of_its_producer(log: LocalLog) -> None:
     send(log, 0)
     with pytest.raises(OutOfOrderSequence):
         send(log, 7, epoch=3)
     assert send(log, 1).base_offset == 1
 
 
-def test_producers_in_one_append_are_checked_each_by_itself(log: UnifiedLog) -> None:
+def test_producers_in_one_append_are_checked_each_by_itself(log: LocalLog) -> None:
     content = bytearray()
     for producer_id, sequence in ((1, 0), (2, 0), (1, 1), (2, 1)):
         content += batch(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
@@ -112,7 +112,7 @@ def test_producers_in_one_append_are_checked_each_by_itself(log: UnifiedLog) -> 
     assert send(log, 2, producer_id=2).base_offset == 4
 
 
-def test_client_can_neither_write_markers_nor_leave_out_its_sequence(log: UnifiedLog) -> None:
+def test_client_can_neither_write_markers_nor_leave_out_its_sequence(log: LocalLog) -> None:
     for content in (
         marker(is_commit=True, producer_id=5, epoch=0),
         batch(producer_id=5, producer_epoch=0, base_sequence=-1),
@@ -126,7 +126,7 @@ def test_client_can_neither_write_markers_nor_leave_out_its_sequence(log: Unifie
 
 
 def test_marker_of_an_unknown_producer_is_written_and_fences_from_then_on(
-    log: UnifiedLog,
+    log: LocalLog,
 ) -> None:
     end_transaction(log, is_commit=True, producer_id=5, epoch=2)
     assert log.last_stable_offset == 1
@@ -137,7 +137,7 @@ def test_marker_of_an_unknown_producer_is_written_and_fences_from_then_on(
     assert send(log, 0, epoch=2).base_offset == 1
 
 
-def test_marker_in_a_higher_epoch_starts_the_sequences_over(log: UnifiedLog) -> None:
+def test_marker_in_a_higher_epoch_starts_the_sequences_over(log: LocalLog) -> None:
     """So a coordinator that aborts in the producer's place fences what is still under way."""
     transact(log, 5)
     transact(log, 5, 1)
@@ -150,14 +150,14 @@ def test_marker_in_a_higher_epoch_starts_the_sequences_over(log: UnifiedLog) -> 
     assert transact(log, 5, 0, epoch=1).base_offset == 3
 
 
-def test_marker_in_the_same_epoch_lets_the_sequences_go_on(log: UnifiedLog) -> None:
+def test_marker_in_the_same_epoch_lets_the_sequences_go_on(log: LocalLog) -> None:
     transact(log, 5)
     end_transaction(log, is_commit=True, producer_id=5, epoch=0)
     assert transact(log, 5).is_duplicate
     assert transact(log, 5, 1).base_offset == 2
 
 
-def test_marker_of_an_older_producer_epoch_is_refused(log: UnifiedLog) -> None:
+def test_marker_of_an_older_producer_epoch_is_refused(log: LocalLog) -> None:
     transact(log, 5, epoch=5)
     with pytest.raises(InvalidProducerEpoch):
         end_transaction(log, is_commit=True, producer_id=5, epoch=3)
@@ -165,14 +165,14 @@ def test_marker_of_an_older_producer_epoch_is_refused(log: UnifiedLog) -> None:
 
 
 def test_marker_of_an_older_epoch_is_refused_even_if_only_a_marker_is_known(
-    log: UnifiedLog,
+    log: LocalLog,
 ) -> None:
     end_transaction(log, is_commit=False, producer_id=5, epoch=5, coordinator_epoch=1)
     with pytest.raises(InvalidProducerEpoch):
         end_transaction(log, is_commit=False, producer_id=5, epoch=4, coordinator_epoch=1)
 
 
-def test_coordinator_may_repeat_a_marker_but_an_older_one_may_not(log: UnifiedLog) -> None:
+def test_coordinator_may_repeat_a_marker_but_an_older_one_may_not(log: LocalLog) -> None:
     """Also of a transaction that has no batch in this partition."""
     transact(log, 5)
     for coordinator_epoch in (1, 1, 2):
@@ -195,7 +195,7 @@ def test_coordinators_stay_fenced_after_a_restart(tmp_path: Path) -> None:
     log.close()
 
 
-def test_refused_marker_leaves_the_transaction_open(log: UnifiedLog) -> None:
+def test_refused_marker_leaves_the_transaction_open(log: LocalLog) -> None:
     transact(log, 5)
     end_transaction(log, is_commit=False, producer_id=5, epoch=0, coordinator_epoch=4)
     transact(log, 5, 1)
@@ -224,7 +224,7 @@ def test_control_batch_that_was_compacted_away_says_nothing(tmp_path: Path) -> N
     log.close()
 
 
-def test_one_append_may_end_and_begin_several_transactions(log: UnifiedLog) -> None:
+def test_one_append_may_end_and_begin_several_transactions(log: LocalLog) -> None:
     """A follower gets runs of batches; empty transactions among them leave nothing."""
     transact(log, 5)
     run = content_of(log)
@@ -301,7 +301,7 @@ def test_batch_that_was_compacted_empty_still_counts_for_its_producer(tmp_path: 
     log.close()
 
 
-def test_coordinator_is_not_asked_for_sequences(log: UnifiedLog) -> None:
+def test_coordinator_is_not_asked_for_sequences(log: LocalLog) -> None:
     for sequence in (4, 4, 1):
         content = batch(
             producer_id=5, producer_epoch=0, base_sequence=sequence, is_transactional=True

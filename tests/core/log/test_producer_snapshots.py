@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import OutOfOrderSequence
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.producer_snapshot import (
     CorruptSnapshot,
     decode_snapshot,
     encode_snapshot,
 )
 from tidelog_core.log.producer_state import ProducerEntry, ProducerState, RetainedBatch
-from tidelog_core.log.unified_log import UnifiedLog
 
 from tests.core.log.building import (
     NOW_MS,
@@ -36,7 +36,7 @@ from tests.core.log.building import (
 DAY_MS = 86_400_000
 
 
-def rolled_log(directory: Path, segment_count: int, **options: Any) -> UnifiedLog:
+def rolled_log(directory: Path, segment_count: int, **options: Any) -> LocalLog:
     """Return a log of sealed segments of one batch each, sequence and offset alike."""
     log = open_log(directory, **options)
     for sequence in range(segment_count):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import TransactionCoordinatorFenced
 
 from tests.core.log.building import (
@@ -37,7 +37,7 @@ def log(tmp_path: Path) -> Any:
     log.close()
 
 
-def test_repeated_batch_gets_its_old_offsets_and_is_not_written(log: UnifiedLog) -> None:
+def test_repeated_batch_gets_its_old_offsets_and_is_not_written(log: LocalLog) -> None:
     first = send(log, 0, count=3)
     send(log, 3)
     size_bytes, before = log.size_bytes, content_of(log)
@@ -47,7 +47,7 @@ def test_repeated_batch_gets_its_old_offsets_and_is_not_written(log: UnifiedLog)
     assert (log.size_bytes, content_of(log)) == (size_bytes, before)
 
 
-def test_last_five_batches_are_known_and_older_ones_are_out_of_order(log: UnifiedLog) -> None:
+def test_last_five_batches_are_known_and_older_ones_are_out_of_order(log: LocalLog) -> None:
     for sequence in range(6):
         send(log, sequence)
     for sequence in range(1, 6):
@@ -56,13 +56,13 @@ def test_last_five_batches_are_known_and_older_ones_are_out_of_order(log: Unifie
         send(log, 0)
 
 
-def test_same_first_sequence_with_another_count_is_no_duplicate(log: UnifiedLog) -> None:
+def test_same_first_sequence_with_another_count_is_no_duplicate(log: LocalLog) -> None:
     send(log, 0, count=2)
     with pytest.raises(OutOfOrderSequence):
         send(log, 0, count=1)
 
 
-def test_sequence_gap_is_refused_and_leaves_the_log_untouched(log: UnifiedLog) -> None:
+def test_sequence_gap_is_refused_and_leaves_the_log_untouched(log: LocalLog) -> None:
     send(log, 0)
     before = content_of(log)
     with pytest.raises(OutOfOrderSequence, match="sent sequence 2"):
@@ -71,19 +71,19 @@ def test_sequence_gap_is_refused_and_leaves_the_log_untouched(log: UnifiedLog) -
     assert send(log, 1).base_offset == 1
 
 
-def test_unknown_producer_may_start_with_any_sequence(log: UnifiedLog) -> None:
+def test_unknown_producer_may_start_with_any_sequence(log: LocalLog) -> None:
     assert send(log, 77).base_offset == 0
     assert send(log, 78).base_offset == 1
 
 
-def test_sequences_wrap_to_zero(log: UnifiedLog) -> None:
+def test_sequences_wrap_to_zero(log: LocalLog) -> None:
     send(log, SEQUENCE_MAX - 1)
     send(log, SEQUENCE_MAX)
     assert send(log, 0).base_offset == 2
     assert send(log, SEQUENCE_MAX).is_duplicate
 
 
-def test_batch_may_span_the_wrap(log: UnifiedLog) -> None:
+def test_batch_may_span_the_wrap(log: LocalLog) -> None:
     send(log, SEQUENCE_MAX - 1, count=4)
     assert send(log, SEQUENCE_MAX - 1, count=4).is_duplicate
     with pytest.raises(OutOfOrderSequence, match="expected 2"):
@@ -91,7 +91,7 @@ def test_batch_may_span_the_wrap(log: UnifiedLog) -> None:
     assert send(log, 2).base_offset == 4
 
 
-def test_new_epoch_starts_at_zero_and_fences_the_old_one(log: UnifiedLog) -> None:
+def test_new_epoch_starts_at_zero_and_fences_the_old_one(log: LocalLog) -> None:
     send(log, 0)
     with pytest.raises(OutOfOrderSequence, match="expected 0"):
         send(log, 1, epoch=1)
@@ -102,7 +102,7 @@ def test_new_epoch_starts_at_zero_and_fences_the_old_one(log: UnifiedLog) -> Non
         send(log, 0, epoch=0)
 
 
-def test_batches_of_one_append_are_checked_one_after_the_other(log: UnifiedLog) -> None:
+def test_batches_of_one_append_are_checked_one_after_the_other(log: LocalLog) -> None:
     options: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
     good = batch(2, base_sequence=0, **options) + batch(1, base_sequence=2, **options)
     assert append(log, good).last_offset == 2
@@ -156,7 +156,7 @@ def test_truncation_takes_the_producers_back(tmp_path: Path) -> None:
     log.close()
 
 
-def test_last_stable_offset_waits_for_the_oldest_open_transaction(log: UnifiedLog) -> None:
+def test_last_stable_offset_waits_for_the_oldest_open_transaction(log: LocalLog) -> None:
     send(log, 0)
     assert log.last_stable_offset == 1
     transact(log, 10)
@@ -197,7 +197,7 @@ def test_last_stable_offset_is_that_of_the_oldest_whoever_ends_when(
     log.close()
 
 
-def test_thousands_of_open_transactions_make_no_append_dearer(log: UnifiedLog) -> None:
+def test_thousands_of_open_transactions_make_no_append_dearer(log: LocalLog) -> None:
     """Every append asks for the last stable offset: CPU of that beside one, and beside 3,000."""
 
     def cost() -> float:
@@ -213,7 +213,7 @@ def test_thousands_of_open_transactions_make_no_append_dearer(log: UnifiedLog) -
     assert min(cost() for _ in range(3)) < 5 * beside_one
 
 
-def test_completed_transaction_is_stable_only_below_the_high_watermark(log: UnifiedLog) -> None:
+def test_completed_transaction_is_stable_only_below_the_high_watermark(log: LocalLog) -> None:
     log.append_as_leader(
         batch(producer_id=10, producer_epoch=0, base_sequence=0, is_transactional=True),
         leader_epoch=0,
@@ -282,13 +282,13 @@ def test_transaction_left_open_survives_a_crash_and_a_roll(tmp_path: Path) -> No
         reopened.close()
 
 
-def test_plain_batch_within_a_transaction_is_refused(log: UnifiedLog) -> None:
+def test_plain_batch_within_a_transaction_is_refused(log: LocalLog) -> None:
     transact(log, 10)
     with pytest.raises(InvalidTxnState):
         send(log, 1, producer_id=10)
 
 
-def test_marker_of_a_replaced_coordinator_or_producer_is_refused(log: UnifiedLog) -> None:
+def test_marker_of_a_replaced_coordinator_or_producer_is_refused(log: LocalLog) -> None:
     transact(log, 10)
     end_transaction(log, is_commit=True, producer_id=10, epoch=1, coordinator_epoch=3)
     with pytest.raises(TransactionCoordinatorFenced):
@@ -300,7 +300,7 @@ def test_marker_of_a_replaced_coordinator_or_producer_is_refused(log: UnifiedLog
     assert send(log, 0, producer_id=10, epoch=1, is_transactional=True).base_offset == 2
 
 
-def test_follower_takes_what_the_leader_took(tmp_path: Path, log: UnifiedLog) -> None:
+def test_follower_takes_what_the_leader_took(tmp_path: Path, log: LocalLog) -> None:
     for sequence in (7, 8, 9):
         send(log, sequence)
     transact(log, 10)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.errors import OffsetOutOfRange, StorageError
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 
 from tests.core.log.building import (
     NOW_MS,
@@ -33,7 +33,7 @@ class Stored:
     content: bytes
 
 
-def fill(log: UnifiedLog, count: int, rng: random.Random) -> list[Stored]:
+def fill(log: LocalLog, count: int, rng: random.Random) -> list[Stored]:
     stored = []
     for _ in range(count):
         content = batch(rng.randrange(1, 5), value_size_bytes=rng.randrange(0, 120))
@@ -43,7 +43,7 @@ def fill(log: UnifiedLog, count: int, rng: random.Random) -> list[Stored]:
 
 
 def check_read(
-    log: UnifiedLog, stored: list[Stored], offset: int, up_to: int, max_bytes: int, is_whole: bool
+    log: LocalLog, stored: list[Stored], offset: int, up_to: int, max_bytes: int, is_whole: bool
 ) -> None:
     read = log.read(offset, max_bytes=max_bytes, up_to=up_to, min_one_batch=is_whole)
     allowed = [one for one in stored if one.last_offset >= offset and one.last_offset < up_to]

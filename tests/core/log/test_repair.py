@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.log.batch_scan import scan_file
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import LOG_SUFFIX, SEGMENT_FILE, segment_path
 from tidelog_core.log.repair import OffsetRange, carry_out, plan_repair
-from tidelog_core.log.unified_log import UnifiedLog
 
 from tests.core.log.building import append, batch, open_log
 
@@ -39,7 +39,7 @@ def state_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def offsets_in(log: UnifiedLog) -> set[int]:
+def offsets_in(log: LocalLog) -> set[int]:
     """Return what a reader is given from the start to the end."""
     log.advance_high_watermark(log.log_end_offset)
     found: set[int] = set()

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 from tidelog_core.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from tidelog_core.log.deletion import remove_deleted_logs
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import OffsetNotLocal
 
 from tests.core.log.building import (
@@ -24,7 +24,7 @@ from tests.core.log.building import (
 )
 
 
-def segmented(directory: Path, clock: Clock | None = None) -> UnifiedLog:
+def segmented(directory: Path, clock: Clock | None = None) -> LocalLog:
     """Return a log of ten batches of two records, two batches a segment."""
     log = open_log(directory, clock, segment_bytes=260)
     for number in range(10):

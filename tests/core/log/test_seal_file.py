@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import write_checkpoint
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import LOG_SUFFIX, SEGMENT_FILE, segment_path
 from tidelog_core.log.seal_file import STALE_ROWS_MIN, read_seals
 from tidelog_core.log.segment_indexes import SealRecord
-from tidelog_core.log.unified_log import UnifiedLog
 
 from tests.core.log.building import append, batch, content_of, open_log
 
@@ -28,7 +28,7 @@ def bytes_written() -> int:
     return int(fields[fields.index("wchar:") + 1])
 
 
-def roll(log: UnifiedLog, count: int = 1) -> None:
+def roll(log: LocalLog, count: int = 1) -> None:
     """Seal segments with a record each."""
     for _ in range(count):
         append(log, batch())
@@ -39,7 +39,7 @@ def seals_in(directory: Path) -> list[SealRecord]:
     return read_seals(directory / SEGMENT_FILE)[0]
 
 
-def check_rows(directory: Path, log: UnifiedLog) -> None:
+def check_rows(directory: Path, log: LocalLog) -> None:
     """Each sealed segment has one row, which says what its file is, in the order of the log."""
     seals, is_whole = read_seals(directory / SEGMENT_FILE)
     assert is_whole

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tidelog_core.errors import InvalidProducerEpoch, OutOfOrderSequence
 from tidelog_core.log.append_checks import check_replicated
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin, TransactionCoordinatorFenced
 from tidelog_core.tier.index_build import SegmentSource, build_index_file
 from tidelog_core.tier.index_file import IndexFile
@@ -35,13 +35,13 @@ from tests.core.tier.segments import SEGMENT_ID, TOPIC_ID
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[UnifiedLog]:
+def log(tmp_path: Path) -> Iterator[LocalLog]:
     log = open_log(tmp_path / "log")
     yield log
     log.close()
 
 
-def write_transactional(log: UnifiedLog, producer_id: int, sequence: int) -> None:
+def write_transactional(log: LocalLog, producer_id: int, sequence: int) -> None:
     """Append without moving the high watermark, as a leader with followers does."""
     content = batch(
         producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=True
@@ -49,7 +49,7 @@ def write_transactional(log: UnifiedLog, producer_id: int, sequence: int) -> Non
     log.append_as_leader(content, leader_epoch=0)
 
 
-def write_marker(log: UnifiedLog, producer_id: int, *, is_commit: bool) -> None:
+def write_marker(log: LocalLog, producer_id: int, *, is_commit: bool) -> None:
     """End a transaction without moving the high watermark."""
     content = marker(is_commit=is_commit, producer_id=producer_id, epoch=0)
     log.append_as_leader(content, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
@@ -58,14 +58,14 @@ def write_marker(log: UnifiedLog, producer_id: int, *, is_commit: bool) -> None:
 # -- the last stable offset
 
 
-def test_data_outside_transactions_is_stable_as_it_is_replicated(log: UnifiedLog) -> None:
+def test_data_outside_transactions_is_stable_as_it_is_replicated(log: LocalLog) -> None:
     append(log, batch(3))
     send(log, 0, count=2)
     assert log.last_stable_offset == log.high_watermark == 5
 
 
 def test_first_unstable_offset_moves_from_one_open_transaction_to_the_next(
-    log: UnifiedLog,
+    log: LocalLog,
 ) -> None:
     """In the order of their first offsets, in whatever order they end."""
     transact(log, 1)  # 0
@@ -88,7 +88,7 @@ def test_first_unstable_offset_moves_from_one_open_transaction_to_the_next(
 
 
 def test_ended_transactions_wait_for_the_high_watermark_each_for_its_own_marker(
-    log: UnifiedLog,
+    log: LocalLog,
 ) -> None:
     write_transactional(log, 1, 0)  # 0
     write_transactional(log, 2, 0)  # 1
@@ -348,7 +348,7 @@ def test_what_is_stable_and_aborted_is_right_after_any_history(tmp_path: Path, s
     log.close()
 
 
-def last_sequences(log: UnifiedLog) -> dict[int, int]:
+def last_sequences(log: LocalLog) -> dict[int, int]:
     """Return the next sequence of every producer that has a batch in the log."""
     return {
         header.producer_id: header.last_sequence + 1
@@ -357,7 +357,7 @@ def last_sequences(log: UnifiedLog) -> dict[int, int]:
     }
 
 
-def check(log: UnifiedLog, model: Model, where: str) -> None:
+def check(log: LocalLog, model: Model, where: str) -> None:
     """Compare what a reader of committed records would get with the model."""
     assert log.log_end_offset == model.end_offset, where
     stable = log.last_stable_offset

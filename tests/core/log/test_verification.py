@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import InvalidTxnState, OutOfOrderSequence
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.verification import VERIFICATIONS_MAX, VerificationGuard
 from tidelog_core.records.batch import BatchHeader, parse_header
 
@@ -18,7 +18,7 @@ PRODUCER = 5
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[UnifiedLog]:
+def log(tmp_path: Path) -> Iterator[LocalLog]:
     log = open_log(tmp_path / "log")
     yield log
     log.close()
@@ -38,12 +38,12 @@ def header(sequence: int = 0, **fields: Any) -> BatchHeader:
 
 
 def begin(
-    log: UnifiedLog, sequence: int = 0, *, bumps_epoch: bool = False, **fields: Any
+    log: LocalLog, sequence: int = 0, *, bumps_epoch: bool = False, **fields: Any
 ) -> VerificationGuard | None:
     return log.begin_verification(header(sequence, **fields), bumps_epoch=bumps_epoch)
 
 
-def test_a_batch_needs_the_guard_that_was_taken_for_it(log: UnifiedLog) -> None:
+def test_a_batch_needs_the_guard_that_was_taken_for_it(log: LocalLog) -> None:
     with pytest.raises(InvalidTxnState):
         log.require_verified(header(), None)
     guard = begin(log)
@@ -55,7 +55,7 @@ def test_a_batch_needs_the_guard_that_was_taken_for_it(log: UnifiedLog) -> None:
     log.require_verified(header(), guard)
 
 
-def test_batches_of_an_open_transaction_need_none(log: UnifiedLog) -> None:
+def test_batches_of_an_open_transaction_need_none(log: LocalLog) -> None:
     guard = begin(log)
     append(log, data())
     assert begin(log, 1) is None
@@ -67,7 +67,7 @@ def test_batches_of_an_open_transaction_need_none(log: UnifiedLog) -> None:
 
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_a_transaction_that_ends_meanwhile_makes_guards_worthless(
-    log: UnifiedLog, is_commit: bool
+    log: LocalLog, is_commit: bool
 ) -> None:
     guard = begin(log)
     end_transaction(log, producer_id=PRODUCER, epoch=0, is_commit=is_commit)
@@ -76,7 +76,7 @@ def test_a_transaction_that_ends_meanwhile_makes_guards_worthless(
 
 
 def test_a_marker_that_a_follower_copies_makes_guards_worthless_too(
-    log: UnifiedLog, tmp_path: Path
+    log: LocalLog, tmp_path: Path
 ) -> None:
     """The node may have lost and regained the leadership since it asked."""
     leader = open_log(tmp_path / "leader")
@@ -91,7 +91,7 @@ def test_a_marker_that_a_follower_copies_makes_guards_worthless_too(
         log.require_verified(header(), guard)
 
 
-def test_a_repeated_batch_of_a_transaction_that_has_ended_is_let_through(log: UnifiedLog) -> None:
+def test_a_repeated_batch_of_a_transaction_that_has_ended_is_let_through(log: LocalLog) -> None:
     first = data()
     repeated = bytearray(first)
     append(log, first)
@@ -100,7 +100,7 @@ def test_a_repeated_batch_of_a_transaction_that_has_ended_is_let_through(log: Un
     assert append(log, repeated).is_duplicate
 
 
-def test_batches_that_overtake_wait_for_those_before_them(log: UnifiedLog) -> None:
+def test_batches_that_overtake_wait_for_those_before_them(log: LocalLog) -> None:
     guard = begin(log, 1)
     assert begin(log, 0) is guard
     with pytest.raises(OutOfOrderSequence):
@@ -108,7 +108,7 @@ def test_batches_that_overtake_wait_for_those_before_them(log: UnifiedLog) -> No
     log.require_verified(header(0), guard)
 
 
-def test_a_producer_that_counts_from_0_in_every_transaction_begins_with_0(log: UnifiedLog) -> None:
+def test_a_producer_that_counts_from_0_in_every_transaction_begins_with_0(log: LocalLog) -> None:
     guard = begin(log, 3, bumps_epoch=True)
     with pytest.raises(OutOfOrderSequence):
         log.require_verified(header(3), guard)
@@ -117,7 +117,7 @@ def test_a_producer_that_counts_from_0_in_every_transaction_begins_with_0(log: U
     log.require_verified(header(3, producer_id=6), older)
 
 
-def test_a_newer_epoch_makes_guards_worthless(log: UnifiedLog) -> None:
+def test_a_newer_epoch_makes_guards_worthless(log: LocalLog) -> None:
     old = begin(log)
     new = begin(log, epoch=1)
     assert new is not old
@@ -129,14 +129,14 @@ def test_a_newer_epoch_makes_guards_worthless(log: UnifiedLog) -> None:
     log.require_verified(header(epoch=1), new)
 
 
-def test_an_open_transaction_of_another_epoch_is_not_the_batchs_own(log: UnifiedLog) -> None:
+def test_an_open_transaction_of_another_epoch_is_not_the_batchs_own(log: LocalLog) -> None:
     append(log, data())
     assert begin(log, epoch=1) is not None
     with pytest.raises(InvalidTxnState):
         log.require_verified(header(epoch=1), None)
 
 
-def test_the_oldest_guards_give_way_when_there_are_too_many(log: UnifiedLog) -> None:
+def test_the_oldest_guards_give_way_when_there_are_too_many(log: LocalLog) -> None:
     first = begin(log)
     for producer_id in range(100, 100 + VERIFICATIONS_MAX):
         last = begin(log, producer_id=producer_id)

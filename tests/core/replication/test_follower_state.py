@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import ErrorCode
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.records.batch import build_batch
 from tidelog_core.records.record import Record
@@ -152,8 +152,8 @@ def test_any_two_logs_with_a_common_past_agree_at_their_common_past(seed: int) -
 def test_real_logs_agree_as_well(tmp_path: Path) -> None:
     config = TopicConfig()
 
-    def open_log(name: str, epochs: list[int]) -> UnifiedLog:
-        log = UnifiedLog.open(tmp_path / name, TopicPartition("t", 0), config=config)
+    def open_log(name: str, epochs: list[int]) -> LocalLog:
+        log = LocalLog.open(tmp_path / name, TopicPartition("t", 0), config=config)
         for epoch in epochs:
             record = Record(offset=0, timestamp_ms=1, key=None, value=b"%d" % epoch, headers=())
             log.append_as_leader(bytearray(build_batch([record])), leader_epoch=epoch)

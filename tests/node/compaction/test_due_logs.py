@@ -133,7 +133,7 @@ def test_a_log_that_is_offline_is_looked_at_once_it_is_open_again(tmp_path: Path
         async with cleaning(tmp_path) as one:
             replica = await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
             before = replica.log
-            before._local.go_offline()
+            before._segments.go_offline()
             assert not one.is_due()
             before.close()
             replica.take(replica.reopen(None))

@@ -447,7 +447,7 @@ class Happenings:
         if self.rng.random() < 0.5:
             replica.log.take_offline()
             return
-        replica.log._local.go_offline()  # as an error of the disk does
+        replica.log._segments.go_offline()  # as an error of the disk does
         await asyncio.sleep(0)  # Everyone is told in another turn of the loop.
 
     async def _serve(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import ErrorCode
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 
 from tests.node.fetching.session_world import SessionClient, fetch_world, is_waiting
 from tests.node.fetching.test_session_fetches import settled_client
@@ -17,8 +17,8 @@ from tests.node.wire_client import a_batch
 SECONDS_MAX = 20.0
 WAIT_MS = 60_000
 
-FAILURES: dict[str, Callable[[UnifiedLog], object]] = {
-    "an error of the disk": lambda log: log._local.go_offline(),
+FAILURES: dict[str, Callable[[LocalLog], object]] = {
+    "an error of the disk": lambda log: log._segments.go_offline(),
     "it must not be added to": lambda log: log.take_offline(),
 }
 
@@ -73,7 +73,7 @@ def test_a_follower_at_the_end_of_an_offline_log_counts_as_in_sync(tmp_path: Pat
             await world.create_topic("t")
             replica = world.replica("t")
             replica.append(memoryview(bytearray(a_batch(b"v"))))
-            replica.log._local.go_offline()
+            replica.log._segments.go_offline()
             for broker_id in (2, 3):
                 follower = SessionClient(world, by_id=True, replica_id=broker_id)
                 follower.want(world.key("t", 0, by_id=True), 1, leader_epoch=0)
@@ -89,7 +89,7 @@ def test_a_session_without_a_request_is_told_by_the_next(tmp_path: Path) -> None
         async with fetch_world(tmp_path) as world:
             await world.create_topic("t", replicas=(1,), partitions=3)
             client = await settled_client(world, "t", 3)
-            world.replica("t", 1).log._local.go_offline()
+            world.replica("t", 1).log._segments.go_offline()
             await asyncio.sleep(0)
             await client.fetch()
             key = world.key("t", 1, by_id=True)

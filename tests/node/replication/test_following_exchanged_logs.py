@@ -52,7 +52,7 @@ def test_a_log_that_goes_offline_by_itself_is_left_out_at_once(tmp_path: Path) -
         async with following(tmp_path) as (node, leader):
             replica = await fill(node, leader)
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(node.executor, replica.log._local.go_offline)
+            await loop.run_in_executor(node.executor, replica.log._segments.go_offline)
             await eventually(
                 lambda: any(seen.forgotten == [0] for seen in leader.seen), "it is forgotten"
             )
@@ -68,7 +68,7 @@ def test_a_log_that_comes_back_while_a_fetch_is_held_is_told_of_everything_again
         async with following(tmp_path, wait_ms=200) as (node, leader):
             replica = await fill(node, leader)
             before = replica.log
-            before._local.go_offline()
+            before._segments.go_offline()
             before.close()
             replica.take(replica.reopen(None))  # In the same turn of the loop.
             assert replica.log.high_watermark == 0
@@ -84,7 +84,7 @@ def test_a_shorter_log_is_what_a_new_registration_begins_with(tmp_path: Path) ->
     async def test() -> None:
         async with following(tmp_path) as (node, leader):
             replica = await fill(node, leader)
-            replica.log._local.go_offline()
+            replica.log._segments.go_offline()
             epoch = await register_again(node)
             lose_two(replica)
             assert replica.log.log_end_offset == 1

@@ -116,7 +116,7 @@ def test_a_leader_counts_on_nothing_that_a_follower_has_lost_since(
             replica, led = node.replica(), leading.replica
             await eventually(lambda: led.log.high_watermark == RECORDS, "all is acknowledged")
             await eventually(lambda: replica.log.high_watermark == RECORDS, "all know that")
-            replica.log._local.go_offline()
+            replica.log._segments.go_offline()
             await node.change_partition(isr=(LEADER_ID,))
             epoch = await register_again(node)
             lose_two(replica)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from kio.schema.errors import ErrorCode
 from tidelog_core.config import NodeConfig, TopicConfig
 from tidelog_core.errors import StoreUnavailable, TidelogError
-from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.image import ClusterView
@@ -146,7 +146,7 @@ class World:
 
     folder: Path
     store: MemoryMetadataStore = field(default_factory=MemoryMetadataStore)
-    logs: dict[TopicPartition, UnifiedLog] = field(default_factory=dict)
+    logs: dict[TopicPartition, LocalLog] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)  # topics that were deleted
     is_clock_trusted: bool = True
@@ -166,7 +166,7 @@ class World:
         await create_topic(self.store, CONSUMER_OFFSETS_TOPIC, 1)
         await create_topic(self.store, "t", len(PARTITIONS))
         for partition in PARTITIONS:
-            self.logs[partition] = UnifiedLog.open(
+            self.logs[partition] = LocalLog.open(
                 self.folder / str(partition), partition, config=TopicConfig(), clock_ms=self.now_ms
             )
 
@@ -463,7 +463,7 @@ async def a_world(folder: Path, *, step: int | None, strike: Strike) -> AsyncIte
         await world.end()
 
 
-def _batches(log: UnifiedLog) -> list[tuple[Any, Sequence[Record]]]:
+def _batches(log: LocalLog) -> list[tuple[Any, Sequence[Record]]]:
     found = []
     offset = 0
     while offset < log.log_end_offset:
