@@ -159,6 +159,7 @@ def _join(
     member = group.settle(
         before,
         told,
+        seen_epoch=before.epoch,
         owned=with_ids(subscription.owned, topics),
         settings=settings,
         topics=topics,

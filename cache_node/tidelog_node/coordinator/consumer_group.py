@@ -182,13 +182,15 @@ class ConsumerGroup(EpochGroup):
         before: ConsumerMember,
         told: ConsumerMember,
         *,
+        seen_epoch: int,
         owned: Partitions | None,
         settings: ConsumerGroupSettings,
         topics: TopicsByName,
     ) -> ConsumerMember:
         """Take in what a member says of itself, and return it a step closer to its target.
 
-        ``before`` is what was known of it: nothing but its id where it is new.
+        ``before`` is what was known of it: nothing but its id where it is new. ``seen_epoch``
+        is the epoch that it has said to be in.
         """
         if self.is_empty:
             self.phase_since_ms = self._now_ms
@@ -210,6 +212,7 @@ class ConsumerGroup(EpochGroup):
         moved = reconcile(
             member,
             target_epoch=self.assignment_epoch,
+            seen_epoch=seen_epoch,
             owned=owned,
             is_free=self.roster.is_free,
         )
@@ -413,7 +416,14 @@ class ConsumerGroup(EpochGroup):
         else:
             before = known
         told = _told(before, request)
-        member = self.settle(before, told, owned=request.owned, settings=settings, topics=topics)
+        member = self.settle(
+            before,
+            told,
+            seen_epoch=request.member_epoch,
+            owned=request.owned,
+            settings=settings,
+            topics=topics,
+        )
         self.expect(member.member_id, Wait.SESSION, settings.session_timeout_ms)
         must_tell = request.is_full or member.assigned != before.assigned
         return HeartbeatAnswer(
@@ -569,12 +579,16 @@ def _subscription(member: ConsumerMember) -> tuple[tuple[str, ...], str]:
 
 
 def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member. Raises ``Refused`` where the caller is not in its epoch."""
+    """Return the member. Raises ``Refused`` where the caller is not in its epoch.
+
+    A member that has not heard the answers since its last epoch may repeat its heartbeat in
+    that one, as often as answers are lost, as long as nobody else was given what it owns.
+    Kafka forgives one lost answer, and none that asks the member to give partitions up.
+    """
     is_of_before = (
-        # It has not heard the last answer, and has nothing that it should not have.
         request.member_epoch == member.previous_epoch < member.epoch
         and request.owned is not None
-        and request.owned <= member.assigned
+        and request.owned <= member.held
     )
     if request.member_epoch == member.epoch or is_of_before:
         return member

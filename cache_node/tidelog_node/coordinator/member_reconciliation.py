@@ -30,6 +30,7 @@ def reconcile(
     member: ConsumerMember,
     *,
     target_epoch: int,
+    seen_epoch: int,
     owned: Partitions | None,
     is_free: Callable[[TopicIdPartition], bool],
 ) -> ConsumerMember:
@@ -37,8 +38,20 @@ def reconcile(
 
     A target may lose partitions within its epoch: those that the member does not want any more.
 
+    ``seen_epoch`` is the epoch that the member says to be in: its own, or the one before where
+    it has not heard of that. It is remembered until the member is seen in a later one.
     ``owned`` is what the member says that it has, ``None`` where it does not say.
     """
+    moved = _step(member, target_epoch, owned, is_free)
+    return member if moved == member else dataclasses.replace(moved, previous_epoch=seen_epoch)
+
+
+def _step(
+    member: ConsumerMember,
+    target_epoch: int,
+    owned: Partitions | None,
+    is_free: Callable[[TopicIdPartition], bool],
+) -> ConsumerMember:
     if is_reconciled(member, target_epoch) and member.assigned <= member.target:
         return member
     is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
@@ -47,36 +60,16 @@ def reconcile(
     kept = member.assigned & member.target
     given_up = member.assigned - kept
     if given_up and _still_has(given_up, owned):
-        return _moved(member, MemberState.UNREVOKED_PARTITIONS, member.epoch, kept, given_up)
+        return dataclasses.replace(
+            member, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=given_up
+        )
     missing = member.target - kept
     free = frozenset(partition for partition in missing if is_free(partition))
     state = MemberState.STABLE if free == missing else MemberState.UNRELEASED_PARTITIONS
-    return _moved(member, state, target_epoch, kept | free, NO_PARTITIONS)
+    return dataclasses.replace(
+        member, state=state, epoch=target_epoch, assigned=kept | free, revoking=NO_PARTITIONS
+    )
 
 
 def _still_has(partitions: Partitions, owned: Partitions | None) -> bool:
     return owned is None or not partitions.isdisjoint(owned)
-
-
-def _moved(
-    member: ConsumerMember,
-    state: MemberState,
-    epoch: int,
-    assigned: Partitions,
-    revoking: Partitions,
-) -> ConsumerMember:
-    if (member.state, member.epoch, member.assigned, member.revoking) == (
-        state,
-        epoch,
-        assigned,
-        revoking,
-    ):
-        return member
-    return dataclasses.replace(
-        member,
-        state=state,
-        epoch=epoch,
-        previous_epoch=member.epoch,
-        assigned=assigned,
-        revoking=revoking,
-    )

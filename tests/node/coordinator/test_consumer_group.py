@@ -108,6 +108,11 @@ class Driver:
         given = {"rebalance_timeout_ms": 60_000, "owned": frozenset(), **fields}
         return self.beat(member, 0, **{"subscribed_topics": names or ("t",), **given})
 
+    def repeat(self, member: str, epoch: int, *names: str, owned: Partitions) -> HeartbeatAnswer:
+        """Send everything, as a member does whose last answer was lost."""
+        fields = {"rebalance_timeout_ms": 60_000, "subscribed_topics": names, "owned": owned}
+        return self.beat(member, epoch, **fields)
+
     def settle(self, *members: str) -> int:
         """Have the members give up and take over; return the epoch that all are in then."""
         for _ in range(4):
@@ -165,6 +170,54 @@ def test_a_member_that_has_not_heard_its_answer_may_ask_in_its_old_epoch_again()
         answer = driver.beat("a", epoch, owned=kept)
         assert answer.error is ErrorCode.fenced_member_epoch
         assert not driver.step.must_store
+
+
+def test_a_member_that_has_not_heard_two_answers_may_ask_in_its_old_epoch_again() -> None:
+    """Kafka fences it; but what it reports is its own, and nobody else was given any of it."""
+    driver = Driver(t=4)
+    driver.enter("a")
+    driver.enter("b")
+    epoch = driver.settle("a", "b")
+    kept = driver.assigned("a")
+    driver.beat("b", -1)
+    assert driver.beat("a", epoch, owned=kept).member_epoch == epoch + 1
+    driver.topics = topics(t=5)
+    for _ in range(2):
+        driver.now_ms += driver.settings.assignment_interval_ms
+        answer = driver.repeat("a", epoch, "t", owned=kept)
+        assert (answer.error, answer.member_epoch) == (ErrorCode.none, epoch + 2)
+    assert answer.assigned == partitions(0, 1, 2, 3, 4)
+
+
+def test_a_member_that_has_not_heard_what_to_give_up_is_not_fenced() -> None:
+    """Nobody is given those partitions before it reports that it has given them up."""
+    driver = Driver(t=2, u=2)
+    driver.enter("a")
+    driver.enter("b", "t", "u")
+    epoch = driver.settle("a", "b")
+    kept = driver.assigned("a")
+    driver.beat("b", -1)
+    assert driver.beat("a", epoch, owned=kept).member_epoch == epoch + 1
+    for _ in range(2):
+        driver.now_ms += driver.settings.assignment_interval_ms
+        answer = driver.repeat("a", epoch, "u", owned=kept)
+        assert (answer.error, answer.assigned) == (ErrorCode.none, partitions())
+        assert kept <= driver.group.member("a").revoking
+    answer = driver.beat("a", epoch, owned=partitions())
+    assert (answer.member_epoch, answer.assigned) == (
+        driver.group.epoch,
+        partitions(0, 1, topic="u"),
+    )
+
+
+def test_a_join_of_which_two_answers_were_lost_may_be_repeated() -> None:
+    driver = Driver(t=2)
+    driver.enter("a")
+    driver.topics = topics(t=3)
+    for _ in range(2):
+        driver.now_ms += driver.settings.assignment_interval_ms
+        answer = driver.enter("a")
+        assert (answer.error, answer.member_epoch) == (ErrorCode.none, 2)
 
 
 def test_refusals_change_nothing() -> None:
