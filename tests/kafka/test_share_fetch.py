@@ -13,6 +13,7 @@ from tests.kafka.peer import Peer
 from tests.kafka.test_configs import SET, group_resource
 from tests.kafka.test_share_groups import settled
 from tests.kafka.test_transactions import add, end, producer, write
+from tests.kafka.test_transactions import settled as transaction_settled
 
 Observations = Iterator[tuple[str, Any]]
 Said = tuple[int, int, list[int]]  # first offset, last offset, types
@@ -274,5 +275,6 @@ def test_aborted_records_are_delivered_by_isolation(peer: Peer) -> Observations:
         write(peer, name, who, name, 0)
         yield f"{level}: open", member.fetch()
         end(peer, name, who, commits=False)
+        transaction_settled(peer, name)
         yield f"{level}: aborted", member.fetch(max_wait=1000)
         yield f"{level}: after", member.fetch()
