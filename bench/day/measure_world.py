@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker, Cluster, Partition, Topic
 
 from bench.day.meter import MeteredObjects, MeteredStore, Usage
@@ -75,8 +76,7 @@ class World:
             Broker(
                 broker_id=b,
                 incarnation=identity(b),
-                host=f"10.0.{b // 100}.17",
-                port=9092,
+                endpoints=plaintext_endpoints(f"10.0.{b // 100}.17", 9092),
                 rack="us-east-1a",
             )
             for b in BROKERS

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import (
     Broker,
@@ -139,7 +140,9 @@ def _renewal(lease: BrokerLease, counter: int) -> Write:
 
 def _broker(broker_id: int) -> Broker:
     return Broker(
-        broker_id=broker_id, incarnation=uuid.uuid4(), host="127.0.0.1", port=_NOBODY_LISTENS
+        broker_id=broker_id,
+        incarnation=uuid.uuid4(),
+        endpoints=plaintext_endpoints("127.0.0.1", _NOBODY_LISTENS),
     )
 
 

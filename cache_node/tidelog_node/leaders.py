@@ -46,7 +46,7 @@ class Leaders:
         broker = self._view.image.brokers.get(broker_id)
         if broker is None:
             return None
-        return Endpoint(broker.broker_id, broker.host, broker.port, broker.rack)
+        return Endpoint(broker_id, broker.endpoint.host, broker.endpoint.port, broker.rack)
 
     def replica_epoch(self, broker_id: int) -> int | None:
         """Return the version of a broker's registration, ``None`` where it is not registered."""

@@ -19,6 +19,7 @@ from kio.schema.describe_cluster.v1 import request as describe_cluster
 from tidelog.wire.connection import Address, open_connection
 from tidelog.wire.requests import DESCRIBE_CLUSTER
 from tidelog_core.errors import ErrorCode, StorageError, TidelogError
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Broker, Cluster, cluster_key, put
 from tidelog_core.metadata.store import (
@@ -69,12 +70,11 @@ async def register_broker(
     *,
     broker_id: int,
     incarnation: UUID,
-    host: str,
-    port: int,
+    endpoints: tuple[BrokerEndpoint, ...],
     rack: str | None,
 ) -> None:
     """Write where clients reach this node. Durable on return."""
-    broker = Broker(broker_id=broker_id, incarnation=incarnation, host=host, port=port, rack=rack)
+    broker = Broker(broker_id=broker_id, incarnation=incarnation, endpoints=endpoints, rack=rack)
 
     def register(item: Item | None) -> tuple[None, Write]:
         version = ABSENT if item is None else item.version
@@ -94,7 +94,7 @@ async def require_gone(image: ClusterImage, broker_id: int) -> None:
     registered = image.brokers.get(broker_id)
     if registered is None:
         return
-    address = Address(registered.host, registered.port)
+    address = Address(registered.endpoint.host, registered.endpoint.port)
     request = build(describe_cluster.DescribeClusterRequest)
     try:
         connection = await open_connection(
@@ -123,7 +123,7 @@ async def wait_until_replaced(view: ClusterView, broker_id: int, incarnation: UU
 
     image = await view.wait_for(is_replaced, timeout=None)
     other = image.brokers[broker_id]
-    raise BrokerIdTaken(f"broker {broker_id} was started again, at {other.host}:{other.port}")
+    raise BrokerIdTaken(f"broker {broker_id} was started again, at {other.endpoint}")
 
 
 def _new_cluster_id() -> str:

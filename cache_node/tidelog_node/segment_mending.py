@@ -323,7 +323,8 @@ class SegmentMender:
         if broker is None or old is None:
             raise _Waits  # Not registered; not flushed yet, or not known to be replicated.
         source = log.begin_cleaning((old,))
-        endpoint, epochs = (broker.host, broker.port), sealed.leader_epochs
+        endpoint = (broker.endpoint.host, broker.endpoint.port)
+        epochs = sealed.leader_epochs
         writer = await self._fetch(replica, source, old, partition, endpoint, leader_epochs=epochs)
         loop = asyncio.get_running_loop()
         seal = await loop.run_in_executor(self._executor, _seal, old, writer, source)

@@ -18,6 +18,7 @@ from uuid import uuid4
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.log.open_files import OpenFiles
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
@@ -517,8 +518,7 @@ async def _register(settings: NodeSettings, cluster: ClusterParts, port: int) ->
         cluster.store,
         broker_id=settings.broker_id,
         incarnation=cluster.incarnation,
-        host=settings.client_host,
-        port=settings.advertised_port or port,
+        endpoints=plaintext_endpoints(settings.client_host, settings.advertised_port or port),
         rack=settings.rack,
     )
     await cluster.view.refresh()

@@ -125,7 +125,7 @@ class MachinesNodes:
         live = [
             broker.broker_id
             for broker in image.brokers.values()
-            if broker.host == self._host and await self._is_live(broker)
+            if any(e.host == self._host for e in broker.endpoints) and await self._is_live(broker)
         ]
         if len(live) < self._node_count:
             return f"{len(live)} of {self._node_count} nodes are alive at {self._host}"

@@ -17,6 +17,7 @@ from tidelog_cli.stores import (
 )
 
 if TYPE_CHECKING:
+    from tidelog_core.metadata.endpoints import BrokerEndpoint
     from tidelog_core.metadata.image import ClusterImage
     from tidelog_core.metadata.records import SegmentMeta
     from tidelog_core.metadata.store import MetadataStore
@@ -210,16 +211,16 @@ async def _ask_nodes(
 async def _listening(image: ClusterImage) -> list[str]:
     """Return the addresses of the registered nodes that take connections."""
 
-    async def probe(host: str, port: int) -> str | None:
+    async def probe(endpoint: BrokerEndpoint) -> str | None:
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                _, writer = await asyncio.open_connection(host, port)
+                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         except (OSError, TimeoutError):
             return None
         writer.close()
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return str(endpoint)
 
-    found = await asyncio.gather(*(probe(b.host, b.port) for b in image.brokers.values()))
+    found = await asyncio.gather(*(probe(b.endpoint) for b in image.brokers.values()))
     return [address for address in found if address is not None]
 
 

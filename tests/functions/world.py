@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import (
     Broker,
     Cluster,
@@ -82,7 +83,9 @@ class World:
         """Register the cluster and a node, unless that was done before."""
         if await self.store.get(records.cluster_key()) is not None:
             return
-        broker = Broker(broker_id=1, incarnation=uuid4(), host="127.0.0.1", port=1)
+        broker = Broker(
+            broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("127.0.0.1", 1)
+        )
         await self.store.commit([records.put(Cluster(cluster_id=CLUSTER_ID)), records.put(broker)])
 
     async def create_topic(

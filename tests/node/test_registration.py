@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 from tidelog_core.errors import OutcomeUnknown, StorageError
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker, Cluster, broker_key, cluster_key, put
 from tidelog_core.metadata.store import Write
 from tidelog_node.registration import ensure_cluster, register_broker
@@ -64,7 +65,11 @@ def test_a_broker_that_was_registered_without_an_answer_is_registered() -> None:
     async def run() -> None:
         store = unsure_once()
         await register_broker(
-            store, broker_id=1, incarnation=UUID(int=7), host="here", port=9092, rack=None
+            store,
+            broker_id=1,
+            incarnation=UUID(int=7),
+            endpoints=plaintext_endpoints("here", 9092),
+            rack=None,
         )
         item = await store.get(broker_key(1))
         assert item is not None

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import BROKER_COLLECTION, Broker
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item
@@ -99,7 +100,11 @@ def test_a_node_whose_registration_is_replaced_stops(tmp_path: Path) -> None:
         async def replace() -> None:
             store = SqliteMetadataStore(tmp_path / "node/metadata.db")
             await register_broker(
-                store, broker_id=1, incarnation=uuid4(), host="127.0.0.1", port=1, rack=None
+                store,
+                broker_id=1,
+                incarnation=uuid4(),
+                endpoints=plaintext_endpoints("127.0.0.1", 1),
+                rack=None,
             )
             await store.close()
 

@@ -26,6 +26,7 @@ from typing import Any
 from uuid import UUID
 
 from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import (
     Broker,
     BrokerLease,
@@ -301,8 +302,7 @@ class SimNode:
         broker = Broker(
             broker_id=self.broker_id,
             incarnation=self._uuid,
-            host="",
-            port=0,
+            endpoints=plaintext_endpoints("", 0),
             version=ABSENT if found is None else found.version,
         )
         self._s.store.commit(self, [broker], (), self._on_registered, self.incarnation)

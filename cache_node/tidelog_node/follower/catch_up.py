@@ -154,8 +154,9 @@ class CatchUp:
         broker = self._view.image.brokers.get(fetch.leader_id)
         if broker is None:
             raise NotLeaderOrFollower(f"broker {fetch.leader_id} is not registered")
+        endpoint = broker.endpoint
         async with asyncio.timeout(self._timeout_s):
-            connection = await LeaderConnection.connect(broker.host, broker.port)
+            connection = await LeaderConnection.connect(endpoint.host, endpoint.port)
         try:
             start, local_start, end = [
                 await self._ask(connection, replica.partition, fetch.leader_epoch, name)

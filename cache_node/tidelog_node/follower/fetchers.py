@@ -57,7 +57,7 @@ class FollowerFetchers:
     def endpoint(self, leader_id: int) -> tuple[str, int] | None:
         """Return where the leader listens, ``None`` where it is not registered."""
         broker = self._view.image.brokers.get(leader_id)
-        return None if broker is None else (broker.host, broker.port)
+        return None if broker is None else (broker.endpoint.host, broker.endpoint.port)
 
     def limits(self) -> FollowerLimits | None:
         """Return who fetches how much; ``None`` while this process is not the registered one."""

@@ -70,8 +70,8 @@ class ClusterHandlers:
                 build(
                     cluster_response.DescribeClusterBroker,
                     broker_id=broker.broker_id,
-                    host=broker.host,
-                    port=broker.port,
+                    host=broker.endpoint.host,
+                    port=broker.endpoint.port,
                     rack=broker.rack,
                 )
                 for broker in brokers.values()

@@ -152,6 +152,6 @@ def _fields(found: _Found) -> dict[str, object]:
     return {
         "error_code": ErrorCode.none,
         "node_id": broker.broker_id,
-        "host": broker.host,
-        "port": broker.port,
+        "host": broker.endpoint.host,
+        "port": broker.endpoint.port,
     }

@@ -350,8 +350,8 @@ class MetadataHandlers:
                 build(
                     response_v13.MetadataResponseBroker,
                     node_id=broker.broker_id,
-                    host=broker.host,
-                    port=broker.port,
+                    host=broker.endpoint.host,
+                    port=broker.endpoint.port,
                     rack=broker.rack,
                 )
                 for broker in brokers.values()

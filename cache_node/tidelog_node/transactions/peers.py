@@ -68,7 +68,7 @@ class Peers:
             if idlest is not None and (is_full or idlest.in_flight_count == 0):
                 return idlest
             connection = await open_connection(
-                Address(broker.host, broker.port),
+                Address(broker.endpoint.host, broker.endpoint.port),
                 client_id=self._client_id,
                 timeout_s=CONNECT_SECONDS_MAX,
             )

@@ -134,16 +134,15 @@ def describe_group(configs: Mapping[str, str], node: NodeConfig) -> list[ConfigE
 
 
 def describe_node(layers: NodeLayers, broker: Broker | None) -> list[ConfigEntry]:
-    """Return every setting of a node, by name; of one that is registered also its listener."""
+    """Return every setting of a node, by name; of one that is registered also its listeners."""
     entries = [
         _entry(setting, _node_synonyms(setting, layers), is_read_only=setting.is_read_only)
         for setting in settings_of(NodeConfig).values()
     ]
     if broker is not None:
-        host = f"[{broker.host}]" if ":" in broker.host else broker.host
-        listener = f"PLAINTEXT://{host}:{broker.port}"
+        listeners = ",".join(f"{e.listener}://{e}" for e in broker.endpoints)
         name = ADVERTISED_LISTENERS.name
-        synonyms = [ConfigSynonym(name, listener, ConfigSource.STATIC_BROKER)]
+        synonyms = [ConfigSynonym(name, listeners, ConfigSource.STATIC_BROKER)]
         entries.append(_entry(ADVERTISED_LISTENERS, synonyms, is_read_only=True))
     return sorted(entries, key=lambda entry: entry.setting.name)
 

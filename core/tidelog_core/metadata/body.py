@@ -57,6 +57,10 @@ class BodyReader:
             raise self.error(item.problem)
         self._left: dict[str, JsonValue] = dict(item.body)
 
+    def has(self, field: str) -> bool:
+        """Return whether the item has the field and it was not taken yet."""
+        return field in self._left
+
     def integer(self, field: str, *, at_least: int | None = None) -> int:
         """Take a whole number."""
         value = self._take(field)

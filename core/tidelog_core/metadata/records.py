@@ -41,6 +41,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.endpoints import BrokerEndpoint, read_endpoints, write_endpoints
 from tidelog_core.metadata.store import ABSENT, Body, Check, Item, ItemKey, JsonValue, Write
 from tidelog_core.model import NO_LEADER, NO_TIMESTAMP
 
@@ -126,8 +127,7 @@ class Broker:
 
     broker_id: int
     incarnation: UUID  # another one with every start of the process
-    host: str
-    port: int
+    endpoints: tuple[BrokerEndpoint, ...]  # at least one, each of another listener
     rack: str | None = None
     version: int = _version()
 
@@ -136,13 +136,21 @@ class Broker:
         """The item's key."""
         return broker_key(self.broker_id)
 
+    @property
+    def endpoint(self) -> BrokerEndpoint:
+        """The first endpoint: where nodes and operators reach the broker."""
+        return self.endpoints[0]
+
+    def endpoint_of(self, listener: str) -> BrokerEndpoint | None:
+        """Return where clients of a listener reach the broker; ``None`` if it has no such one."""
+        return next((e for e in self.endpoints if e.listener == listener), None)
+
     def to_body(self) -> Body:
         """Return the item's body."""
         return {
             "broker_id": self.broker_id,
             "incarnation": str(self.incarnation),
-            "host": self.host,
-            "port": self.port,
+            **write_endpoints(self.endpoints),
             "rack": self.rack,
         }
 
@@ -153,8 +161,7 @@ class Broker:
         record = cls(
             broker_id=fields.integer("broker_id", at_least=0),
             incarnation=fields.uuid("incarnation"),
-            host=fields.text("host"),
-            port=fields.integer("port", at_least=0),
+            endpoints=read_endpoints(fields),
             rack=fields.text_or_none("rack"),
             version=item.version,
         )

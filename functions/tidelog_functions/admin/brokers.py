@@ -34,8 +34,8 @@ async def list_brokers(cluster: AdminCluster, _: Call) -> HttpAnswer:
             "brokers": [
                 {
                     "broker_id": broker.broker_id,
-                    "host": broker.host,
-                    "port": broker.port,
+                    "host": broker.endpoint.host,
+                    "port": broker.endpoint.port,
                     "rack": broker.rack,
                     "is_live": broker.broker_id in live,
                     "leader_count": led[broker.broker_id],

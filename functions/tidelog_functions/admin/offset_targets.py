@@ -134,7 +134,7 @@ def _only_leader(
 ) -> OnlyLeaderKnows:
     broker = cluster.view.image.brokers.get(partition.leader)
     leader = "nobody at the moment" if broker is None else f"broker {broker.broker_id}"
-    at = "" if broker is None else f" at {broker.host}:{broker.port}"
+    at = "" if broker is None else f" at {broker.endpoint}"
     return OnlyLeaderKnows(
         f"Only the leader of {name} ({leader}{at}) knows {what}. Ask it with any Kafka client,"
         " such as `tidelog group reset-offsets`, or reset to earliest or to an offset."

@@ -15,6 +15,7 @@ from tidelog_core.admin.names import Collisions, validate_topic_name
 from tidelog_core.admin.topics import NewTopic, TopicPlanner, default_topic, plan_deletion
 from tidelog_core.config import NodeConfig, TopicConfig, parse_config, settings_of
 from tidelog_core.errors import InvalidConfig, InvalidReplicationFactor, InvalidTopic
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
@@ -25,8 +26,7 @@ def brokers(count: int, racks: int = 0) -> Mapping[int, Broker]:
         n: Broker(
             broker_id=n,
             incarnation=UUID(int=n),
-            host="h",
-            port=n,
+            endpoints=plaintext_endpoints("h", n),
             rack=f"rack-{n % racks}" if racks else None,
         )
         for n in range(count)

@@ -28,6 +28,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata import records
 from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
@@ -86,7 +87,11 @@ class Cluster:
 async def cluster(path: Path) -> AsyncIterator[Cluster]:
     store = WatchedStore(path / "metadata.db")
     for broker_id in (1, 2, 3):
-        broker = Broker(broker_id=broker_id, incarnation=UUID(int=broker_id), host="h", port=1)
+        broker = Broker(
+            broker_id=broker_id,
+            incarnation=UUID(int=broker_id),
+            endpoints=plaintext_endpoints("h", 1),
+        )
         await store.commit([records.put(broker)])
     made = Cluster(store)
     await made.view.refresh()

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 from tidelog_core.errors import VersionConflict
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.group_configs import (
     GROUP_CONFIG_COLLECTION,
     GroupConfigOverrides,
@@ -37,7 +38,7 @@ from tidelog_core.model import NO_LEADER, TopicPartition
 
 ORDERS = Topic(name="orders", topic_id=UUID(int=1), partition_count=3)
 OTHER = Topic(name="other", topic_id=UUID(int=2), partition_count=1)
-BROKER = Broker(broker_id=1, incarnation=UUID(int=9), host="h", port=1)
+BROKER = Broker(broker_id=1, incarnation=UUID(int=9), endpoints=plaintext_endpoints("h", 1))
 CONFIGS = NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"})
 GROUP = GroupConfigOverrides(group_id="g", configs={"consumer.session.timeout.ms": "50000"})
 GONE = DeletedTopic(topic_id=UUID(int=3), name="gone", partition_count=1, deleted_ms=5)
@@ -88,9 +89,13 @@ class World:
         for port in range(count):
             item = await self.store.get(records.broker_key(7))
             version = 0 if item is None else item.version
-            await self.store.commit(
-                [put(dataclasses.replace(BROKER, broker_id=7, port=port, version=version))]
+            broker = Broker(
+                broker_id=7,
+                incarnation=BROKER.incarnation,
+                endpoints=plaintext_endpoints("h", port),
+                version=version,
             )
+            await self.store.commit([put(broker)])
 
 
 Scene = Callable[[World], Awaitable[None]]
@@ -140,7 +145,7 @@ def test_what_an_item_said_last_stays_while_it_cannot_be_read(
             assert image.topics == before.topics
             assert image.partitions("orders") == before.partitions("orders")
             assert list(image.unreadable) == [key]
-        assert image.brokers[7].port == 3
+        assert image.brokers[7].endpoint.port == 3
 
     play(scene)
     errors = [r for r in caplog.records if r.levelno == logging.ERROR]

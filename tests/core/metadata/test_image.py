@@ -14,6 +14,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.image import (
     CHANGES_PER_IMAGE_MAX,
@@ -96,7 +97,9 @@ def test_a_view_shows_what_is_there_and_what_comes(tmp_path: Path) -> None:
             assert found.partition == 2
             assert image.partition(TopicPartition("a", 3)) is None
             assert image.partition(TopicPartition("a", -1)) is None
-            broker = Broker(broker_id=1, incarnation=UUID(int=1), host="h", port=1)
+            broker = Broker(
+                broker_id=1, incarnation=UUID(int=1), endpoints=plaintext_endpoints("h", 1)
+            )
             await store.commit([put(broker)])
             await create(store, topic("b"))
             assert image.topic("b") is None  # An image never changes.
@@ -121,7 +124,9 @@ def test_subscribers_hear_which_topics_changed(tmp_path: Path) -> None:
             moved = dataclasses.replace(image.partitions("a")[1], leader_epoch=1)
             await store.commit([put(moved)])
             await view.refresh()
-            broker = Broker(broker_id=1, incarnation=UUID(int=1), host="h", port=1)
+            broker = Broker(
+                broker_id=1, incarnation=UUID(int=1), endpoints=plaintext_endpoints("h", 1)
+            )
             await store.commit([put(broker)])
             await view.refresh()
             gone = DeletedTopic(topic_id=b.topic_id, name="b", partition_count=1, deleted_ms=1)
@@ -247,8 +252,7 @@ def test_following_ends_where_loading_does(
                 broker = Broker(
                     broker_id=broker_id,
                     incarnation=uuid4(),
-                    host="h",
-                    port=1,
+                    endpoints=plaintext_endpoints("h", 1),
                     version=known.version if known else 0,
                 )
                 await store.commit(
@@ -438,7 +442,7 @@ def test_a_record_written_anew_with_the_same_content_is_seen_in_its_new_version(
                 group_id="g", configs={"share.isolation.level": "read_committed"}
             )
             setting = NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"})
-            broker = Broker(broker_id=1, incarnation=uuid4(), host="h", port=1)
+            broker = Broker(broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("h", 1))
             view = ClusterView(store)
             await view.refresh()
             for _ in range(3):

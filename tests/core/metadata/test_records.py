@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import CorruptItem, InvalidConfig
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import (
@@ -35,8 +36,8 @@ from tidelog_core.metadata.store import ABSENT, Item
 ID, OTHER_ID = UUID(int=7), UUID(int=8)
 RECORDS: list[Any] = [
     Cluster(cluster_id="c"),
-    Broker(broker_id=3, incarnation=ID, host="h", port=9092, rack="r"),
-    Broker(broker_id=3, incarnation=ID, host="h", port=9092),
+    Broker(broker_id=3, incarnation=ID, endpoints=plaintext_endpoints("h", 9092), rack="r"),
+    Broker(broker_id=3, incarnation=ID, endpoints=plaintext_endpoints("h", 9092)),
     BrokerLease(broker_id=3, incarnation=ID, counter=9),
     NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"}),
     NodeConfigOverrides(broker_id=0, configs={}),

@@ -20,6 +20,7 @@ from tidelog_core.metadata.consumer_groups import (
     MemberState,
     TopicIdPartition,
 )
+from tidelog_core.metadata.endpoints import BrokerEndpoint, plaintext_endpoints
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import CommittedOffset, GroupMember, GroupOffsets, GroupRecord
 from tidelog_core.metadata.key_erasures import KeyErasure, ReplacedSegment, ReplicaErasure
@@ -83,8 +84,20 @@ GROUP: dict[str, Any] = {
 }
 RECORDS: dict[str, Any] = {
     "cluster": Cluster(cluster_id="c-1"),
-    "broker": Broker(broker_id=3, incarnation=R, host="h.example", port=9092, rack="r1"),
-    "broker without rack": Broker(broker_id=0, incarnation=R, host="::1", port=0),
+    "broker": Broker(
+        broker_id=3, incarnation=R, endpoints=plaintext_endpoints("h.example", 9092), rack="r1"
+    ),
+    "broker without rack": Broker(
+        broker_id=0, incarnation=R, endpoints=plaintext_endpoints("::1", 0)
+    ),
+    "broker with listeners": Broker(
+        broker_id=3,
+        incarnation=R,
+        endpoints=(
+            BrokerEndpoint("CLIENTS", "h.example", 9092),
+            BrokerEndpoint("NODE", "10.0.0.1", 9093),
+        ),
+    ),
     "lease": BrokerLease(broker_id=3, incarnation=R, counter=99),
     "lease stepping down": BrokerLease(
         broker_id=3,

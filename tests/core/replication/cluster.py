@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
@@ -57,8 +58,7 @@ def make_brokers(*broker_ids: int, version: int = 1) -> dict[int, Broker]:
         broker_id: Broker(
             broker_id=broker_id,
             incarnation=UUID(int=broker_id),
-            host="",
-            port=0,
+            endpoints=plaintext_endpoints("", 0),
             version=version,
         )
         for broker_id in broker_ids

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker, BrokerLease, Cluster, put
 from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_functions.admin.api import AdminApi
@@ -113,8 +114,7 @@ async def register_brokers(store: MetadataStore) -> None:
         broker = Broker(
             broker_id=broker_id,
             incarnation=incarnation,
-            host=f"node{broker_id}",
-            port=9092,
+            endpoints=plaintext_endpoints(f"node{broker_id}", 9092),
             rack=f"rack{broker_id}",
         )
         lease = BrokerLease(

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker, ScrubOrphans, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
@@ -204,7 +205,9 @@ def test_what_a_restoration_has_left_out_can_be_put_right_and_restored(tmp_path:
             await write_restoration(store, restoration)
             bases.append([s.base_offset for topic in restoration.topics for s in topic.segments])
             world = World(store, objects)
-            broker = Broker(broker_id=1, incarnation=uuid4(), host="127.0.0.1", port=1)
+            broker = Broker(
+                broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("127.0.0.1", 1)
+            )
             await store.commit([records.put(broker)])
             present = await world.present()
             for _ in range(3):

@@ -21,6 +21,7 @@ from kio.serial import entity_reader
 from tidelog_core.config import NodeConfig
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
@@ -91,7 +92,11 @@ class FetchWorld:
 
     async def register(self, broker_id: int) -> None:
         await register_broker(
-            self.store, broker_id=broker_id, incarnation=uuid4(), host="h", port=1, rack=None
+            self.store,
+            broker_id=broker_id,
+            incarnation=uuid4(),
+            endpoints=plaintext_endpoints("h", 1),
+            rack=None,
         )
         await self.view.refresh()
 

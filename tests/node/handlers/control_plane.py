@@ -15,6 +15,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import Broker, Cluster
@@ -123,8 +124,7 @@ async def cluster(
         broker = Broker(
             broker_id=broker_id,
             incarnation=UUID(int=broker_id),
-            host=f"host-{broker_id}",
-            port=9000 + broker_id,
+            endpoints=plaintext_endpoints(f"host-{broker_id}", 9000 + broker_id),
             rack=f"rack-{broker_id % 2}" if racks else None,
         )
         await store.commit([records.put(broker)])

@@ -12,6 +12,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, OutcomeUnknown, StoreUnavailable, VersionConflict
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker, Cluster
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Changes, Check, ClusterVersion, Write
@@ -48,7 +49,9 @@ class UnsteadyStore(SqliteMetadataStore):
 
 async def one_node(path: Path) -> tuple[UnsteadyStore, Node]:
     store = UnsteadyStore(path / "metadata.db")
-    broker = Broker(broker_id=1, incarnation=uuid4(), host="h", port=1, rack=None)
+    broker = Broker(
+        broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("h", 1), rack=None
+    )
     await store.commit([records.put(Cluster(cluster_id=CLUSTER_ID)), records.put(broker)])
     node = Node(store, 1, NodeConfig())
     await node.view.refresh()

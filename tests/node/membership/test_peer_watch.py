@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import (
     BROKER_LEASE_COLLECTION,
     Broker,
@@ -25,7 +26,10 @@ MEMBER = 301
 async def register(cluster: VirtualCluster, broker_ids: range) -> None:
     for broker_id in broker_ids:
         broker = Broker(
-            broker_id=broker_id, incarnation=UUID(int=broker_id), host="h", port=1, version=0
+            broker_id=broker_id,
+            incarnation=UUID(int=broker_id),
+            endpoints=plaintext_endpoints("h", 1),
+            version=0,
         )
         await cluster.store.commit([Write(broker.item_id, broker.to_body(), ANY_VERSION)])
 

@@ -25,6 +25,7 @@ from uuid import UUID, uuid4
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic, put
 from tidelog_core.metadata.store import (
@@ -145,8 +146,7 @@ class Member:
             self.link,
             broker_id=self.broker_id,
             incarnation=uuid4(),
-            host="localhost",
-            port=9000 + self.broker_id,
+            endpoints=plaintext_endpoints("localhost", 9000 + self.broker_id),
             rack=self.rack,
         )
         await self.view.refresh()

@@ -15,6 +15,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
@@ -60,8 +61,7 @@ class LedNode:
                 self.store,
                 broker_id=broker_id,
                 incarnation=uuid4(),
-                host="127.0.0.1",
-                port=broker_id,
+                endpoints=plaintext_endpoints("127.0.0.1", broker_id),
                 rack=f"rack{broker_id}",
             )
         self.view = ClusterView(self.store)

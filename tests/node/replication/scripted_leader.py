@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_node.registration import register_broker
 from tidelog_node.wire.primitives import write_uvarint
 
@@ -61,6 +62,10 @@ async def listening_as_broker_2(
     async with server:
         port = server.sockets[0].getsockname()[1]
         await register_broker(
-            node.store, broker_id=2, incarnation=uuid4(), host="127.0.0.1", port=port, rack=None
+            node.store,
+            broker_id=2,
+            incarnation=uuid4(),
+            endpoints=plaintext_endpoints("127.0.0.1", port),
+            rack=None,
         )
         yield

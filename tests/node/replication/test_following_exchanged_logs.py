@@ -6,6 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_node.registration import register_broker
 from tidelog_node.replica import Replica
 
@@ -30,7 +31,11 @@ async def register_again(node: LedNode) -> int:
     """Register the node's process once more; return the epoch."""
     own = node.view.image.brokers[1]
     await register_broker(
-        node.store, broker_id=1, incarnation=own.incarnation, host=own.host, port=1, rack=None
+        node.store,
+        broker_id=1,
+        incarnation=own.incarnation,
+        endpoints=plaintext_endpoints(own.endpoint.host, 1),
+        rack=None,
     )
     await node.view.refresh()
     return node.view.image.brokers[1].version

@@ -17,6 +17,7 @@ from uuid import uuid4
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ObjectNotFound
 from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
@@ -81,8 +82,7 @@ class TierNode:
             self.store,
             broker_id=BROKER_ID,
             incarnation=uuid4(),
-            host="127.0.0.1",
-            port=1,
+            endpoints=plaintext_endpoints("127.0.0.1", 1),
             rack=None,
         )
         self.view = ClusterView(self.store)

@@ -1,0 +1,69 @@
+"""Where the listeners of a broker are reached, and how its item keeps that.
+
+A broker whose only listener is ``PLAINTEXT`` is stored as ``host`` and ``port``, as programs
+from before named listeners write and read it. Any other is stored as ``endpoints``, a list of
+``{"listener", "host", "port"}``, which those programs cannot read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.store import JsonValue
+
+PLAINTEXT = "PLAINTEXT"  # the listener of a node that names none
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """The address that clients of one listener connect to."""
+
+    listener: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def plaintext_endpoints(host: str, port: int) -> tuple[BrokerEndpoint, ...]:
+    """Return the endpoints of a broker with one listener."""
+    return (BrokerEndpoint(PLAINTEXT, host, port),)
+
+
+def write_endpoints(endpoints: tuple[BrokerEndpoint, ...]) -> dict[str, JsonValue]:
+    """Return the fields of an item's body that keep the endpoints."""
+    first = endpoints[0]
+    if len(endpoints) == 1 and first.listener == PLAINTEXT:
+        return {"host": first.host, "port": first.port}
+    return {
+        "endpoints": [{"listener": e.listener, "host": e.host, "port": e.port} for e in endpoints]
+    }
+
+
+def read_endpoints(fields: BodyReader) -> tuple[BrokerEndpoint, ...]:
+    """Return the endpoints of an item. Raises ``CorruptItem``."""
+    if not fields.has("endpoints"):
+        return plaintext_endpoints(fields.text("host"), fields.integer("port", at_least=0))
+    endpoints: dict[str, BrokerEndpoint] = {}
+    for value in fields.sequence("endpoints"):
+        endpoint = _endpoint(value)
+        if endpoint is None or endpoint.listener in endpoints:
+            raise fields.error(f"endpoints must be of one listener each, not {value!r}")
+        endpoints[endpoint.listener] = endpoint
+    if not endpoints:
+        raise fields.error("endpoints is empty")
+    return tuple(endpoints.values())
+
+
+def _endpoint(value: JsonValue) -> BrokerEndpoint | None:
+    """Return the endpoint that the value describes, ``None`` if it describes none."""
+    if not isinstance(value, Mapping) or value.keys() != {"listener", "host", "port"}:
+        return None
+    listener, host, port = value["listener"], value["host"], value["port"]
+    if not isinstance(listener, str) or not isinstance(host, str) or type(port) is not int:
+        return None
+    return BrokerEndpoint(listener, host, port) if listener and port >= 0 else None
