@@ -107,11 +107,11 @@ def read_bucket(found, get, tell):
             tell(f"{error}" if isinstance(error, Corrupt) else f"{hit[0]}: {error!r}")
     for name, segments in partitions.items():
         kept, deleted = [], max([starts[name], *(s.base for s in segments if not any(s.previous))])
-        for segment in sorted(segments, key=lambda s: -s.leader_epoch):
+        for segment in sorted(segments, key=lambda s: (-s.leader_epoch, -s.end)):
             if segment.end > deleted and all(agree(segment, other) for other in kept):
                 kept.append(segment)
-        partitions[name] = kept = sorted(s for s in kept if not is_rewritten(s, kept))
-        end = deleted if starts[name] or not kept else kept[0].base
+        kept = sorted((s for s in kept if not is_rewritten(s, kept)), key=lambda s: s.base)
+        partitions[name], end = kept, deleted if starts[name] or not kept else kept[0].base
         for at, segment in enumerate(kept):
             if segment.base > end:
                 tell(f"{segment.key}: offsets [{end}, {segment.base}) are missing before it")

@@ -288,6 +288,19 @@ def test_overlapping_segments_are_read_once(tmp_path: Path) -> None:
     assert offsets_of(objects) == list(range(300))
 
 
+@pytest.mark.parametrize("new_end", [50, 100, 150])
+def test_of_segments_that_begin_together_the_newest_leaders_is_read_first(
+    tmp_path: Path, new_end: int
+) -> None:
+    objects = tmp_path / "objects"
+    put_segment(objects, range(0, 100, 10))
+    put_segment(objects, range(0, new_end, 10), leader_epoch=4)
+    found, get = reader.open_bucket(str(objects))
+    segments = only(reader.read_bucket(found, get, str).values())
+    assert [segment.leader_epoch for segment in segments] == [4, 3]
+    assert offsets_of(objects) == list(range(max(100, new_end)))
+
+
 def test_a_rewritten_segment_counts_with_and_without_those_it_replaces(tmp_path: Path) -> None:
     objects = tmp_path / "objects"
     first = put_segment(objects, range(0, 100, 10))

@@ -22,6 +22,7 @@ from uuid import UUID
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 
 _EXTENT = Struct("=4q")
+_PLACE = Struct("=2q16xq24xq16x16s")
 _FIELDS = Struct("=11q16sIB")
 _EPOCH_SIZE_BYTES = 16
 _ID = slice(88, 104)
@@ -97,6 +98,12 @@ def unpack_extent(packed: bytes) -> tuple[int, int, int, int]:
     """Return base offset, end offset, size in bytes and greatest timestamp alone."""
     base_offset, end_offset, size_bytes, max_timestamp_ms = _EXTENT.unpack_from(packed)
     return base_offset, end_offset, size_bytes, max_timestamp_ms
+
+
+def unpack_place(packed: bytes) -> tuple[int, int, int, int, int]:
+    """Return ``place_in_reading`` of the segment alone."""
+    base_offset, end_offset, leader_epoch, rewrite_epoch, segment_id = _PLACE.unpack_from(packed)
+    return base_offset, -leader_epoch, -end_offset, -rewrite_epoch, -int.from_bytes(segment_id)
 
 
 def unpack_id(packed: bytes) -> bytes:

@@ -12,9 +12,25 @@ REWRITE_MS_MAX = 86_400_000  # a segment whose rewriting began before that is no
 
 
 def finished_segments(metas: Iterable[SegmentMeta]) -> list[SegmentMeta]:
-    """Return the segments that may be read, by base offset."""
+    """Return the segments that may be read, in the order of ``place_in_reading``."""
     finished = (meta for meta in metas if meta.state is SegmentState.COPY_FINISHED)
-    return sorted(finished, key=lambda meta: (meta.base_offset, meta.end_offset))
+    return sorted(finished, key=place_in_reading)
+
+
+def place_in_reading(meta: SegmentMeta) -> tuple[int, int, int, int, int]:
+    """Return the place of a segment among those of its partition: a smaller one is read first.
+
+    By base offset. Of segments that begin together, the newest leader's is read, as far as it
+    goes, then the longest one, then the one that was rewritten last. No two have the same place.
+    Source: KIP-405: of what two leaders have copied from one offset on, the later copy is served.
+    """
+    return (
+        meta.base_offset,
+        -meta.leader_epoch,
+        -meta.end_offset,
+        -meta.rewrite_epoch,
+        -meta.segment_id.int,
+    )
 
 
 def tiered_end_offset(finished: Iterable[SegmentMeta], log_start_offset: int) -> int:

@@ -39,12 +39,14 @@ def stretches_of(segments: Iterable[SegmentMeta]) -> tuple[Stretch, ...]:
     return tuple(stretches)
 
 
-def _age(segment: SegmentMeta) -> tuple[int, int, int, str]:
+def _age(segment: SegmentMeta) -> tuple[int, int, int, int, int]:
+    """Return what is greater for a newer segment: of those that begin together as is read first."""
     return (
         segment.leader_epoch,
         segment.base_offset,
         segment.end_offset,
-        str(segment.segment_id),
+        segment.rewrite_epoch,
+        segment.segment_id.int,
     )
 
 

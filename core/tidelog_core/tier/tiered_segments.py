@@ -5,7 +5,7 @@ for the others: a segment is added behind the last one or taken away before the 
 constant time, and found by offset or by time in logarithmic time. Whatever else changes
 (a segment that begins below the last one's end, one that is replaced) costs one pass.
 
-    _packed[_first:]    the segments, ascending by base offset, then by end offset
+    _packed[_first:]    the segments, in the order of ``planning.place_in_reading``
     _bases[i]           the base offset of a segment
     _ends[i]            the greatest end offset of the segments up to i
     _newest_ms[i]       the greatest timestamp of them
@@ -14,7 +14,8 @@ constant time, and found by offset or by time in logarithmic time. Whatever else
 
 Where segments overlap, because another leader has rolled elsewhere, the one that begins first
 counts for the bytes: it goes first, and of the next one only the rest counts, with the part of
-its bytes that this is of its offsets: where in it the rest begins only its index knows.
+its bytes that this is of its offsets: where in it the rest begins only its index knows. Of those
+that begin together the newest leader's is read, and counts: it is the first in the order.
 
 Each takes a quarter of a kilobyte, and is made a ``SegmentMeta`` when somebody asks for it. Those
 that readers ask for again and again stay made.
@@ -28,7 +29,13 @@ from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from tidelog_core.metadata.records import SegmentMeta
-from tidelog_core.tier.packed_segments import pack_segment, unpack_extent, unpack_id, unpack_segment
+from tidelog_core.tier.packed_segments import (
+    pack_segment,
+    unpack_extent,
+    unpack_id,
+    unpack_place,
+    unpack_segment,
+)
 from tidelog_core.tier.planning import finished_segments
 
 DROPPED_MIN = 64  # segments taken from the front before the lists are cut
@@ -102,12 +109,12 @@ class TieredSegments:
                 continue
             self._topic_id, self._partition = segment.topic_id, segment.partition
             packed = pack_segment(segment)
-            if may_be_here and _order(packed) < _order(self._packed[-1]):
+            if may_be_here and unpack_place(packed) < unpack_place(self._packed[-1]):
                 late.append(packed)
             else:
                 self._append(packed)
         if late:
-            self._set(sorted((*self._packed[self._first :], *late), key=_order))
+            self._set(sorted((*self._packed[self._first :], *late), key=unpack_place))
 
     def remove(self, segment: SegmentMeta) -> None:
         """Take a segment away, if it is one of these."""
@@ -129,30 +136,36 @@ class TieredSegments:
         """Return the segment to read ``offset`` from, or ``None`` where none holds it.
 
         Where several do, the one with the greatest base offset: later ones follow it
-        without going back.
+        without going back. Of those that begin together, the first in the order.
         """
+        found = None
         at = bisect_right(self._bases, offset, self._first) - 1
         while at >= self._first and self._ends[at] > offset:
+            if found is not None and self._bases[at] != self._bases[found]:
+                break
             if _end_offset(self._packed[at]) > offset:
-                return self._at(at)
+                found = at
             at -= 1
-        return None
+        return None if found is None else self._at(found)
 
     def next_after(self, segment: SegmentMeta) -> SegmentMeta | None:
         """Return the segment that continues where ``segment`` ends, or ``None``."""
         return self.locate(segment.end_offset)
 
     def before(self, base_offset: int) -> SegmentMeta | None:
-        """Return the last segment that begins below the offset, or ``None``."""
+        """Return the segment that begins last below the offset, or ``None``."""
         at = bisect_left(self._bases, base_offset, self._first) - 1
-        return self._at(at) if at >= self._first else None
+        if at < self._first:
+            return None
+        return self._at(bisect_left(self._bases, self._bases[at], self._first))
 
     def ending_at(self, end_offset: int) -> SegmentMeta | None:
-        """Return the last segment that ends at the offset, or ``None``."""
+        """Return the segment that begins last of those that end at the offset, or ``None``."""
         found = None
         at = bisect_left(self._ends, end_offset, self._first)
         while at < len(self._bases) and self._bases[at] < end_offset:
-            if _end_offset(self._packed[at]) == end_offset:
+            is_later = found is None or self._bases[at] > self._bases[found]
+            if is_later and _end_offset(self._packed[at]) == end_offset:
                 found = at
             at += 1
         return None if found is None else self._at(found)
@@ -304,11 +317,6 @@ def _bytes_from(base_offset: int, end_offset: int, size_bytes: int, offset: int)
     if offset <= base_offset:
         return size_bytes
     return size_bytes * max(0, end_offset - offset) // (end_offset - base_offset)
-
-
-def _order(packed: bytes) -> tuple[int, int]:
-    base_offset, end_offset, _, _ = unpack_extent(packed)
-    return base_offset, end_offset
 
 
 def _end_offset(packed: bytes) -> int:

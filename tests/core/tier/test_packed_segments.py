@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.metadata.store import Item
-from tidelog_core.tier.packed_segments import pack_segment, unpack_extent, unpack_id, unpack_segment
+from tidelog_core.tier.packed_segments import (
+    pack_segment,
+    unpack_extent,
+    unpack_id,
+    unpack_place,
+    unpack_segment,
+)
+from tidelog_core.tier.planning import place_in_reading
 
 from tests.core.tier.test_keys import meta
 
@@ -49,3 +56,4 @@ def test_a_segment_is_unpacked_as_it_was(segment: SegmentMeta) -> None:
     extent = (segment.base_offset, segment.end_offset, segment.size_bytes, segment.max_timestamp_ms)
     assert unpack_extent(packed) == extent
     assert unpack_id(packed) == segment.segment_id.bytes
+    assert unpack_place(packed) == place_in_reading(segment)

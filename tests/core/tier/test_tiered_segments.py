@@ -6,6 +6,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Sequence
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.retention.selection import retained_segments, retained_size_bytes
 from tidelog_core.tier.planning import finished_segments, tiered_end_offset
+from tidelog_core.tier.stretches import stretches_of
 from tidelog_core.tier.tiered_segments import DROPPED_MIN, UNPACKED_COUNT_MAX, TieredSegments
 
 from tests.core.tier.test_keys import meta
@@ -20,10 +22,13 @@ from tests.core.tier.test_keys import meta
 OFFSET_END = 40
 
 
-def located(metas: Sequence[SegmentMeta], offset: int) -> SegmentMeta | None:
-    """Return what ``locate`` should, by looking at all of them."""
-    holding = [m for m in metas if m.base_offset <= offset < m.end_offset]
-    return max(holding, key=lambda m: (m.base_offset, m.end_offset), default=None)
+def preferred(metas: Sequence[SegmentMeta]) -> SegmentMeta | None:
+    """Return the one that begins last, the newest leader's and longest of those that do."""
+    return max(
+        metas,
+        key=lambda m: (m.base_offset, m.leader_epoch, m.end_offset, m.rewrite_epoch, m.segment_id),
+        default=None,
+    )
 
 
 def check(found: TieredSegments, metas: Sequence[SegmentMeta], timestamp_ms: int) -> None:
@@ -33,15 +38,10 @@ def check(found: TieredSegments, metas: Sequence[SegmentMeta], timestamp_ms: int
     assert len(found) == len(ordered)
     assert (found.first, found.last) == (ordered[0] if ordered else None, _last(ordered))
     for offset in range(OFFSET_END + 1):
-        at = found.locate(offset)
-        assert (at is None) == (located(ordered, offset) is None)
-        if at is not None:
-            assert at.base_offset <= offset < at.end_offset
-            assert at.base_offset == max(
-                m.base_offset for m in ordered if m.base_offset <= offset < m.end_offset
-            )
-        assert found.ending_at(offset) == _last([m for m in ordered if m.end_offset == offset])
-        assert found.before(offset) == _last([m for m in ordered if m.base_offset < offset])
+        holding = [m for m in metas if m.base_offset <= offset < m.end_offset]
+        assert found.locate(offset) == preferred(holding)
+        assert found.ending_at(offset) == preferred([m for m in metas if m.end_offset == offset])
+        assert found.before(offset) == preferred([m for m in metas if m.base_offset < offset])
         assert found.tiered_end(offset) == tiered_end_offset(ordered, offset)
         assert found.below(offset) == [m for m in ordered if m.end_offset <= offset]
         reaching = [m for m in ordered if m.end_offset > offset]
@@ -67,7 +67,15 @@ def _last(metas: Sequence[SegmentMeta]) -> SegmentMeta | None:
 def segment(draw: st.DrawFn) -> SegmentMeta:
     base = draw(st.integers(0, OFFSET_END - 1))
     end = draw(st.integers(base + 1, OFFSET_END))
-    return meta(base, end, size_bytes=draw(st.integers(0, 99)), max_timestamp_ms=draw(times))
+    return meta(
+        base,
+        end,
+        segment_id=draw(st.uuids()),
+        leader_epoch=draw(st.integers(5, 7)),
+        rewrite_epoch=draw(st.integers(0, 1)),
+        size_bytes=draw(st.integers(0, 99)),
+        max_timestamp_ms=draw(times),
+    )
 
 
 times = st.integers(-1, 9)
@@ -116,6 +124,44 @@ def test_what_is_not_among_others_is_told_by_the_segments_ids(
     assert len(left) == len(metas) - len(others)
     assert {m.segment_id for m in left} == {m.segment_id for m in metas if m not in others}
     assert all(one in TieredSegments(metas) for one in others)
+
+
+IDS = (UUID(int=1), UUID(int=2))
+
+
+@pytest.mark.parametrize("ids", [IDS, IDS[::-1]])
+@pytest.mark.parametrize("new_end", [50, 100, 150])
+def test_of_segments_that_begin_together_the_newest_leaders_is_read_and_counts(
+    ids: tuple[UUID, UUID], new_end: int
+) -> None:
+    """Whatever their ids, in whatever order they come, and as Spark plans it."""
+    old = meta(0, 100, leader_epoch=5, segment_id=ids[0], size_bytes=1_000)
+    new = meta(
+        0, new_end, leader_epoch=6, leader_epochs=((5, 0),), segment_id=ids[1], size_bytes=500
+    )
+    end = max(100, new_end)
+    for order in ([old, new], [new, old]):
+        found = TieredSegments(order)
+        assert [found.locate(offset) for offset in (0, new_end - 1)] == [new, new]
+        assert found.locate(end - 1) == (new if new_end >= 100 else old)
+        retained = [(one.base_offset, one.end_offset) for one in retained_segments(found, ())]
+        assert retained == ([(0, 50), (50, 100)] if new_end < 100 else [(0, new_end)])
+        assert found.bytes_above(0) == (1_000 if new_end < 100 else 500)
+        for stretch in stretches_of(order):
+            for offset in range(stretch.start_offset, stretch.end_offset):
+                assert found.locate(offset) == stretch.segment
+
+
+@given(st.lists(segment(), max_size=8, unique_by=lambda one: one.segment_id))
+def test_of_segments_that_begin_together_nodes_and_spark_read_the_same(
+    metas: list[SegmentMeta],
+) -> None:
+    """Where no newer leader's log says that the rest of an older one's was truncated."""
+    together = [dataclasses.replace(one, base_offset=0, leader_epochs=((5, 0),)) for one in metas]
+    found = TieredSegments(together)
+    for stretch in stretches_of(together):
+        for offset in range(stretch.start_offset, stretch.end_offset):
+            assert found.locate(offset) == stretch.segment
 
 
 def test_looking_up_the_same_segment_again_makes_nothing_new() -> None:
