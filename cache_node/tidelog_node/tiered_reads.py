@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from tidelog_core.errors import OffsetOutOfRange, StoreUnavailable, TidelogError, TierUnavailable
+from tidelog_core.errors import (
+    OffsetOutOfRange,
+    StoreUnavailable,
+    TidelogError,
+    TierRewritten,
+    TierUnavailable,
+)
 from tidelog_core.log.values import LogRead
 from tidelog_core.model import TopicPartition
 
@@ -94,7 +100,7 @@ def _outcome(
     if isinstance(result, TidelogError | OSError):
         if not isinstance(result, OffsetOutOfRange):
             # A store that is away comes back; what is missing or damaged needs somebody.
-            is_away = isinstance(result, TierUnavailable | StoreUnavailable)
+            is_away = isinstance(result, TierUnavailable | StoreUnavailable | TierRewritten)
             logger.log(
                 logging.WARNING if is_away else logging.ERROR,
                 "read from the tier failed",

@@ -10,7 +10,7 @@ from tidelog_core.log.checkpoint import read_checkpoint
 from tidelog_core.log.paths import START_OFFSET_FILE
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
-from tidelog_core.tier.contents import PAGE_SEGMENTS_MAX, READS_MAX
+from tidelog_core.tier.contents import PAGE_ITEMS_MAX, READS_MAX
 from tidelog_node import restore
 from tidelog_node.log_directories import LogDirectories
 
@@ -21,7 +21,7 @@ def test_a_lost_log_is_not_begun_inside_a_tier_that_is_being_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restore, "REWRITTEN_RETRY_S", 0.0)
-    metas = neighbours(PAGE_SEGMENTS_MAX + 50)
+    metas = neighbours(PAGE_ITEMS_MAX + 50)
     partition = Partition(
         topic_id=TOPIC_ID,
         partition=PARTITION,

@@ -67,7 +67,7 @@ from tidelog_core.tier.persisting import persist, persist_log_start
 from tidelog_core.tier.planning import select_copies, select_leftovers
 
 from tidelog_node.tier.client import TierClient
-from tidelog_node.tier.led_partition import LedPartition, TieredReplica
+from tidelog_node.tier.led_partition import LedPartition, TieredReplica, known_tiered_end
 from tidelog_node.tier.protocol import UploadRequest
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Copier:
         """Learn what is tiered and clean up what a crash has left. The caller holds the lock.
 
         Raises ``NotLeaderOrFollower``, ``StorageError`` where the local log is behind
-        the tier, and what the stores raise.
+        the tier, ``TierRewritten`` and what the stores raise.
         """
         leadership, swap_count = led.leadership, led.swap_count
         tier = await led.remote.reload()
@@ -177,9 +177,7 @@ class Copier:
         log = replica.log
         if self._evictable(replica, log.high_watermark) is None:
             return
-        # What is below the local start was in the tier when it was evicted.
-        known_end = max(log.tiered_up_to, log.local_log_start_offset)
-        number = replica.partition.partition
+        number, known_end = replica.partition.partition, known_tiered_end(log)
         tiered_end = await read_tiered_end(self._store, replica.topic_id, number, known_end)
         if replica.is_follower and not log.is_offline:
             # What is not committed as far as this node knows stays, wherever else it is.
@@ -229,7 +227,7 @@ class Copier:
             led.deleting.pop(segment.segment_id, None)
 
     async def _next(self, led: LedPartition, log: LocalLog) -> SealedSegment | None:
-        tiered_end = (await led.remote.segments()).tiered_end(log.log_start_offset)
+        tiered_end = (await led.remote.whole()).tiered_end(log.log_start_offset)
         settled = min(log.high_watermark, log.last_stable_offset, log.recovery_point)
         due = select_copies(log.sealed_above(tiered_end), tiered_end=tiered_end, up_to=settled)
         led.copied_up_to = tiered_end
@@ -272,7 +270,7 @@ class Copier:
         led.under_way = None
         led.remote.add(finished)
         log = led.replica.log
-        tiered = await led.remote.segments()
+        tiered = await led.remote.whole()
         log.set_tiered_up_to(tiered.tiered_end(log.log_start_offset))
         self.copied_count += 1
         logger.info(
@@ -341,7 +339,7 @@ class Copier:
         )
 
     async def _previous_hash(self, led: LedPartition, base_offset: int) -> bytes:
-        before = (await led.remote.segments()).before(base_offset)
+        before = (await led.remote.whole()).before(base_offset)
         return NO_HASH if before is None else bytes.fromhex(before.chained_hash)
 
     def _keys(self, led: LedPartition, segment: SegmentMeta) -> SegmentKeys:

@@ -27,7 +27,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.tier.contents import read_tiered_end
 
 from tidelog_node.committed_ends import CommittedEnds
-from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica
+from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica, known_tiered_end
 
 logger = logging.getLogger(__name__)
 
@@ -127,9 +127,8 @@ class Erasures:
         segments = [s for s in log.sealed_segments() if s.base_offset < request.up_to]
         if segments:
             end_offset = segments[-1].end_offset
-            known_end = max(log.tiered_up_to, log.local_log_start_offset)
             tiered_end = await read_tiered_end(
-                self._store, request.topic_id, request.partition, known_end
+                self._store, request.topic_id, request.partition, known_tiered_end(log)
             )
             if tiered_end < end_offset:
                 if end_offset > request.roll_to:

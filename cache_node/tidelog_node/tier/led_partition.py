@@ -119,7 +119,7 @@ class LedPartition:
         self.under_way = None
         self.deleting.clear()
         self.copied_up_to = NOT_LOOKED_AT
-        self.remote.invalidate()
+        self.remote.distrust()
 
     def needs_copying(self) -> bool:
         """Return whether there may be a sealed segment to copy."""
@@ -127,6 +127,14 @@ class LedPartition:
         if log is None or log.is_offline or not self.replica.config.remote_storage_enable:
             return False
         return log.active_segment_base_offset > max(self.copied_up_to, 0)
+
+
+def known_tiered_end(log: LocalLog) -> int:
+    """Return the offset below which the tier has every record, as far as the log knows.
+
+    What is below the local log start was in the tier when it was evicted.
+    """
+    return max(log.tiered_up_to, log.local_log_start_offset)
 
 
 def has_sealed(replica: TieredReplica) -> bool:

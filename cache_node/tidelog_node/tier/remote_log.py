@@ -125,8 +125,17 @@ class RemoteReader:
 class RemoteLog:
     """The tiered segments of one partition. For the tasks of one event loop."""
 
-    def __init__(self, reader: RemoteReader, topic_id: UUID, partition: TopicPartition) -> None:
+    def __init__(
+        self,
+        reader: RemoteReader,
+        topic_id: UUID,
+        partition: TopicPartition,
+        *,
+        tiered_end: Callable[[], int],
+    ) -> None:
+        """``tiered_end``: up to where the tier has every record, as far as the local log knows."""
         self._reader = reader
+        self._tiered_end = tiered_end
         self._topic_id = topic_id
         self._partition = partition
         self._known = KnownSegments(
@@ -142,12 +151,24 @@ class RemoteLog:
         """Whether there may be something for ``refresh`` to do."""
         return self._known.is_stale or bool(self._replaced)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether what was read last has no gaps, and nothing is known to have happened since."""
+        return self._known.is_settled
+
     async def segments(self) -> TieredSegments:
-        """Return the segments that were read last; from memory once loaded."""
+        """Return the segments that were read last, perhaps with gaps; from memory once loaded."""
         return await self._known.segments()
 
+    async def whole(self) -> TieredSegments:
+        """Return segments with every offset of the tier, to decide by. Raises ``TierRewritten``."""
+        return await self._known.whole()
+
     async def reload(self) -> TierContents:
-        """Return the metadata of all segments, read since they may last have been replaced."""
+        """Return the metadata of all segments, read since they may last have been replaced.
+
+        Raises ``TierRewritten``.
+        """
         return await self._known.contents()
 
     def add(self, segment: SegmentMeta) -> None:
@@ -162,6 +183,10 @@ class RemoteLog:
     def invalidate(self) -> None:
         """Note that segments may have been replaced: ``refresh`` and who needs others read them."""
         self._known.invalidate()
+
+    def distrust(self) -> None:
+        """Note that nobody knows what has become of the segments: who decides reads all again."""
+        self._known.distrust()
 
     async def refresh(self) -> None:
         """Have everyone read from the segments that there are now, also who is in the middle.
@@ -185,11 +210,12 @@ class RemoteLog:
 
     async def read(
         self, offset: int, *, max_bytes: int, min_one_batch: bool, include_aborted: bool
-    ) -> RemoteRead:
+    ) -> RemoteRead | None:
         """Return batches from the one that holds ``offset`` on, at most to a chunk's end.
 
-        Raises ``OffsetOutOfRange`` where the tier does not hold the offset, and what
-        the client raises.
+        ``None`` where compaction has taken all that the tier had from there on: what comes next
+        is in the local log. Raises ``OffsetOutOfRange`` where the tier does not hold the offset,
+        ``TierRewritten`` where it may, and what the client raises.
         """
         found = self.read_open(
             offset,
@@ -220,10 +246,6 @@ class RemoteLog:
             return None
         return self._cut(chunk, row, offset, (max_bytes, min_one_batch, include_aborted))
 
-    async def has(self, offset: int) -> bool:
-        """Whether a segment has the offset, be it that compaction has taken its record."""
-        return (await self.segments()).locate(offset) is not None
-
     async def _attempt(self, read: Callable[[], Awaitable[T]]) -> T:
         """Return what ``read`` does; again with other segments where an object is not there."""
         for _ in range(1, READ_ATTEMPTS_MAX):
@@ -239,8 +261,11 @@ class RemoteLog:
 
     async def _read(
         self, offset: int, limits: tuple[int, bool, bool], *, is_known: bool
-    ) -> RemoteRead:
-        segment, index, row = await self._find(offset)
+    ) -> RemoteRead | None:
+        found = await self._find(offset)
+        if found is None:
+            return None
+        segment, index, row = found
         rows = _chunk_rows(index, row, self._reader.chunk_bytes)
         max_bytes, min_one_batch, _ = limits
         first = index.batches[row]
@@ -295,7 +320,7 @@ class RemoteLog:
 
         async def find() -> tuple[int, int] | None:
             return await find_tiered_offset(
-                await self.segments(),
+                await self.whole(),
                 timestamp_ms,
                 start_offset=start_offset,
                 index_of=self._index,
@@ -308,16 +333,21 @@ class RemoteLog:
 
     async def max_timestamp(self, *, start_offset: int) -> tuple[int, int] | None:
         """Return the greatest tiered timestamp and the first record that has it, if any."""
-        newest = (await self.segments()).newest(start_offset=start_offset)
+        newest = (await self.whole()).newest(start_offset=start_offset)
         if newest is None or newest.max_timestamp_ms < 0:
             return None
         return await self.offset_for_timestamp(newest.max_timestamp_ms, start_offset=start_offset)
 
-    async def _find(self, offset: int) -> tuple[SegmentMeta, IndexFile, int]:
-        segment = (await self.segments()).locate(offset)
+    async def _find(self, offset: int) -> tuple[SegmentMeta, IndexFile, int] | None:
+        """Return the first batch at or above the offset, its segment and that one's index.
+
+        ``None`` where the tier has the offset, but no batch from there on.
+        """
+        segment = await self._segment_with(offset)
         if segment is None:
-            # Another node may have finished it since these were read, be it just now.
-            segment = (await self._known.search(offset)).locate(offset)
+            known = await self.segments()
+            first = 0 if known.first is None else known.first.base_offset
+            raise OffsetOutOfRange(self._partition, offset, start=first, end=known.end_offset)
         while segment is not None:
             index = await self._index(segment)
             row = index.batches.row_of_offset(offset)
@@ -325,18 +355,17 @@ class RemoteLog:
                 return segment, index, row
             # Compaction has removed all from the offset to the segment's end.
             offset = segment.end_offset
-            known = await self.segments()
-            segment = known.next_after(segment)
-            if segment is None and offset < known.end_offset:
-                # A swap during the last reading may have hidden a segment from it.
-                segment = (await self._known.search(offset)).locate(offset)
-        segments = await self.segments()
-        raise OffsetOutOfRange(
-            self._partition,
-            offset,
-            start=0 if segments.first is None else segments.first.base_offset,
-            end=segments.end_offset,
-        )
+            end_offset = max((await self.segments()).end_offset, self._tiered_end())
+            segment = await self._segment_with(offset) if offset < end_offset else None
+        return None
+
+    async def _segment_with(self, offset: int) -> SegmentMeta | None:
+        segment = (await self.segments()).locate(offset)
+        if segment is None:
+            # Another node may have finished it since these were read, be it just now.
+            known = await self._known.search(offset, tiered_end=self._tiered_end())
+            segment = known.locate(offset)
+        return segment
 
     async def _index(self, segment: SegmentMeta) -> IndexFile:
         return await self._reader.indexes.get(segment, self._keys(segment).index)

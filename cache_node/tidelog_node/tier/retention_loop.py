@@ -98,7 +98,7 @@ class Retention:
         self._copier.evict(led)
         # DeleteRecords may move the log on meanwhile: no more goes now than is published.
         start = min(stored, log.log_start_offset)
-        expired = (await led.remote.segments()).below(start)
+        expired = (await led.remote.whole()).below(start)
         if not expired and stored <= max(led.told_log_start, self._restored_log_start(led)):
             return await self._delete(led, ())
         if expired or self._client.may_answer:
@@ -205,7 +205,9 @@ class Retention:
         return 0 if known is None else known.restored_log_start
 
     async def _log_start(self, led: LedPartition, log: LocalLog, limits: Limits) -> int:
-        begin, tiered = log.log_start_offset, await led.remote.segments()
+        begin, tiered = log.log_start_offset, await led.remote.whole()
+        if not led.remote.is_settled:
+            limits = limits.without_size()  # A swap may have left less than is known.
         size_bytes = 0
         if limits.retention_bytes != UNLIMITED:
             sealed = log.sealed_above(tiered.end_offset)

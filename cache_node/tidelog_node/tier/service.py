@@ -36,6 +36,7 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
     TidelogError,
+    TierRewritten,
     TierUnavailable,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -63,6 +64,7 @@ from tidelog_node.tier.led_partition import (
     ReplicaSource,
     TieredReplica,
     has_sealed,
+    known_tiered_end,
 )
 from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteRead, RemoteReader
 from tidelog_node.tier.retention_loop import Retention, adopt_log_start
@@ -268,17 +270,13 @@ class TierService:
             raise OffsetOutOfRange(
                 partition, offset, start=log.log_start_offset, end=log.log_end_offset
             )
-        try:
-            found = await remote.read(
-                offset,
-                max_bytes=max_bytes,
-                min_one_batch=min_one_batch,
-                include_aborted=include_aborted,
-            )
-        except OffsetOutOfRange:
-            if not await remote.has(offset):
-                raise
-            # Compaction has taken the tier's last records: what comes next is here.
+        found = await remote.read(
+            offset,
+            max_bytes=max_bytes,
+            min_one_batch=min_one_batch,
+            include_aborted=include_aborted,
+        )
+        if found is None:
             return log.read(
                 log.local_log_start_offset,
                 max_bytes=max_bytes,
@@ -359,7 +357,12 @@ class TierService:
             chunk_bytes=self._chunk_bytes,
             ahead_chunks_max=self._ahead_chunks_max,
         )
-        return RemoteLog(reader, replica.topic_id, replica.partition)
+        return RemoteLog(
+            reader,
+            replica.topic_id,
+            replica.partition,
+            tiered_end=lambda: known_tiered_end(replica.log),
+        )
 
     def _led_of(self, topic_id: UUID, partition: TopicPartition) -> LedPartition:
         replica = self._replicas.leader(partition)
@@ -714,7 +717,7 @@ class TierService:
             # The image says so, or will soon; until then there is nothing to do here.
             self._wait(led)
             led.reset()
-        except (TierUnavailable, StoreUnavailable, OutcomeUnknown) as error:
+        except (TierUnavailable, StoreUnavailable, OutcomeUnknown, TierRewritten) as error:
             self._wait(led)
             logger.info("tier work waits", extra=_trouble(led, action, error))
         except SegmentSuspected as error:

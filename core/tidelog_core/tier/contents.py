@@ -10,8 +10,8 @@ DynamoDB query is only read-committed beside a transaction. Every swap is commit
 partition's rewrite claim, so a reading counts if the claim's version is the same before the first
 page and after the last one. Otherwise the pages are read again. If every one of ``READS_MAX``
 readings meets a swap, ``read_tier`` raises: a log that is begun inside the tier would give away
-offsets that the tier has. Only a reader that hears of each swap, and reads again, takes less
-(``read_changing_tier``).
+offsets that the tier has. ``read_changing_tier`` returns the last reading all the same, and says
+that it may have gaps: enough for a reader that asks again when it finds nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ from tidelog_core.metadata.records import (
     segment_key_from,
 )
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
-from tidelog_core.metadata.store import ABSENT, KeyRange, MetadataStore
+from tidelog_core.metadata.store import ABSENT, Item, KeyRange, MetadataStore
 from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 
-PAGE_SEGMENTS_MAX = (
-    250  # segments that are read at once, which keeps the event loop some milliseconds
-)
+PAGE_ITEMS_MAX = 250  # items that are read at once, which keeps the event loop some milliseconds
 OVERLAPPING_COUNT_MAX = 8  # segments below an offset that are looked at first
 READS_MAX = 3  # of all pages
 
@@ -45,6 +43,7 @@ class TierContents:
 
     finished: TieredSegments
     unfinished: tuple[SegmentMeta, ...]  # copies and deletions under way, by base offset
+    is_whole: bool  # False: segments that were swapped meanwhile may be missing, in either form
 
     def __bool__(self) -> bool:
         """Whether there is any segment."""
@@ -56,20 +55,28 @@ async def read_tier(store: MetadataStore, topic_id: UUID, partition: int) -> Tie
 
     Raises ``TierRewritten``, ``CorruptItem`` and what the store raises.
     """
-    contents, is_whole = await _read(store, topic_id, partition)
-    if not is_whole:
+    contents = await read_changing_tier(store, topic_id, partition)
+    if not contents.is_whole:
         raise TierRewritten(f"the tier of {topic_id}:{partition} changed in {READS_MAX} readings")
     return contents
 
 
 async def read_changing_tier(store: MetadataStore, topic_id: UUID, partition: int) -> TierContents:
-    """Return the same, or the last reading if swaps met all of them: it may have gaps.
+    """Return the same, or the last reading if swaps met all of them.
 
-    For a reader that is told of every swap and reads again then. Raises ``CorruptItem`` and what
-    the store raises.
+    Nobody may decide anything by one that is not whole. Raises ``CorruptItem`` and what the
+    store raises.
     """
-    contents, _ = await _read(store, topic_id, partition)
-    return contents
+    claim = await claim_version(store, topic_id, partition)
+    for _ in range(READS_MAX):
+        finished, unfinished = TieredSegments(), list[SegmentMeta]()
+        async for page in read_pages(store, topic_id, partition):
+            finished.extend(page)
+            unfinished += [one for one in page if one.state is not SegmentState.COPY_FINISHED]
+        before, claim = claim, await claim_version(store, topic_id, partition)
+        if before == claim:
+            break
+    return TierContents(finished, tuple(unfinished), is_whole=before == claim)
 
 
 async def read_tiered_end(store: MetadataStore, topic_id: UUID, partition: int, offset: int) -> int:
@@ -91,23 +98,33 @@ async def read_tiered_end(store: MetadataStore, topic_id: UUID, partition: int, 
 
 
 async def read_pages(
-    store: MetadataStore, topic_id: UUID, partition: int, *, first_count: int = PAGE_SEGMENTS_MAX
+    store: MetadataStore, topic_id: UUID, partition: int, *, first_count: int = PAGE_ITEMS_MAX
 ) -> AsyncIterator[list[SegmentMeta]]:
     """Yield the partition's segments in any state by base offset, a page at a time.
 
-    The first page has ``first_count`` of them, each other one twice as many as the one before, up
-    to ``PAGE_SEGMENTS_MAX``; the last one has fewer than that, and may have none.
-
-    Raises ``CorruptItem`` and what the store raises.
+    Pages as of ``read_item_pages``. Raises ``CorruptItem`` and what the store raises.
     """
     collection = segment_collection(topic_id, partition)
+    async for items in read_item_pages(store, collection, first_count=first_count):
+        yield [SegmentMeta.from_item(item) for item in items]
+
+
+async def read_item_pages(
+    store: MetadataStore, collection: str, *, first_count: int = PAGE_ITEMS_MAX
+) -> AsyncIterator[list[Item]]:
+    """Yield the collection's items in key order, a page at a time.
+
+    The first page has ``first_count`` of them, each other one twice as many as the one before, up
+    to ``PAGE_ITEMS_MAX``; the last one has fewer than that, and may have none. The caller may
+    delete what it has got. Raises what the store raises.
+    """
     start, count = "", first_count
     while True:
         items = await store.list(collection, keys=KeyRange(start, limit=count))
-        yield [SegmentMeta.from_item(item) for item in items]
+        yield items
         if len(items) < count:
             return
-        count = min(2 * count, PAGE_SEGMENTS_MAX)
+        count = min(2 * count, PAGE_ITEMS_MAX)
         start = items[-1].id.key + "\0"  # the next key there can be
 
 
@@ -115,19 +132,3 @@ async def claim_version(store: MetadataStore, topic_id: UUID, partition: int) ->
     """Return the version of the partition's rewrite claim, which every swap increases."""
     claim = await store.get(rewrite_claim_key(topic_id, partition))
     return ABSENT if claim is None else claim.version
-
-
-async def _read(store: MetadataStore, topic_id: UUID, partition: int) -> tuple[TierContents, bool]:
-    """Return the last reading, and whether no swap met it."""
-    claim = await claim_version(store, topic_id, partition)
-    is_whole = False
-    for _ in range(READS_MAX):
-        finished, unfinished = TieredSegments(), list[SegmentMeta]()
-        async for page in read_pages(store, topic_id, partition):
-            finished.extend(page)
-            unfinished += [one for one in page if one.state is not SegmentState.COPY_FINISHED]
-        before, claim = claim, await claim_version(store, topic_id, partition)
-        is_whole = before == claim
-        if is_whole:
-            break
-    return TierContents(finished, tuple(unfinished)), is_whole

@@ -24,7 +24,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
-from tidelog_core.tier.contents import PAGE_SEGMENTS_MAX, READS_MAX, read_changing_tier, read_tier
+from tidelog_core.tier.contents import PAGE_ITEMS_MAX, READS_MAX, read_changing_tier, read_tier
 from tidelog_core.tier.planning import finished_segments
 
 from tests.core.tier.test_keys import meta
@@ -32,7 +32,7 @@ from tests.node.coordinator.memory_store import MemoryMetadataStore
 
 TOPIC_ID, PARTITION = meta().topic_id, meta().partition
 SEGMENT_SIZE_BYTES_MAX = 320  # what a leader keeps of a segment, lists and allocator included
-READING_SIZE_BYTES_MAX = 2 * 4_000 * PAGE_SEGMENTS_MAX  # beside it: a page, and the one before
+READING_SIZE_BYTES_MAX = 2 * 4_000 * PAGE_ITEMS_MAX  # beside it: a page, and the one before
 
 
 async def put(store: MetadataStore, metas: Sequence[SegmentMeta]) -> None:
@@ -74,9 +74,9 @@ class SwappingStore(MemoryMetadataStore):
     async def swap(self) -> None:
         """Replace the last segment of the first page and the first one of the second."""
         # The new one begins where a segment of the page begins that has been read.
-        old = self.metas[PAGE_SEGMENTS_MAX - 1 : PAGE_SEGMENTS_MAX + 1]
+        old = self.metas[PAGE_ITEMS_MAX - 1 : PAGE_ITEMS_MAX + 1]
         new = meta(old[0].base_offset, old[1].end_offset)
-        self.metas[PAGE_SEGMENTS_MAX - 1 : PAGE_SEGMENTS_MAX + 1] = [new]
+        self.metas[PAGE_ITEMS_MAX - 1 : PAGE_ITEMS_MAX + 1] = [new]
         gone = [dataclasses.replace(one, state=SegmentState.DELETE_STARTED) for one in old]
         gone = [dataclasses.replace(one, version=1) for one in gone]
         await self.commit([records.put(one) for one in (*gone, new, self.claim)])
@@ -88,7 +88,7 @@ def neighbours(count: int) -> list[SegmentMeta]:
 
 
 @pytest.mark.parametrize(
-    "count", [0, 1, PAGE_SEGMENTS_MAX, PAGE_SEGMENTS_MAX + 1, 2 * PAGE_SEGMENTS_MAX + 7]
+    "count", [0, 1, PAGE_ITEMS_MAX, PAGE_ITEMS_MAX + 1, 2 * PAGE_ITEMS_MAX + 7]
 )
 def test_all_segments_are_read_whatever_pages_they_come_in(count: int) -> None:
     metas = mixed(count)
@@ -107,7 +107,7 @@ def test_all_segments_are_read_whatever_pages_they_come_in(count: int) -> None:
 
 
 def test_what_is_swapped_between_two_pages_leaves_no_gap() -> None:
-    metas = neighbours(2 * PAGE_SEGMENTS_MAX)
+    metas = neighbours(2 * PAGE_ITEMS_MAX)
 
     async def run() -> None:
         store = SwappingStore(metas, swap_count=READS_MAX - 1)
@@ -120,7 +120,7 @@ def test_what_is_swapped_between_two_pages_leaves_no_gap() -> None:
 
 
 def test_a_tier_that_is_rewritten_with_every_reading_is_not_returned_with_its_gaps() -> None:
-    metas = neighbours(PAGE_SEGMENTS_MAX + 50)
+    metas = neighbours(PAGE_ITEMS_MAX + 50)
 
     async def run() -> None:
         store = SwappingStore(metas, swap_count=READS_MAX)
@@ -135,14 +135,18 @@ def test_a_tier_that_is_rewritten_with_every_reading_is_not_returned_with_its_ga
     asyncio.run(run())
 
 
-def test_a_reader_that_is_told_of_swaps_gets_the_last_reading() -> None:
-    metas = neighbours(PAGE_SEGMENTS_MAX + 50)
+def test_the_last_reading_of_a_changing_tier_says_that_it_may_have_gaps() -> None:
+    metas = neighbours(PAGE_ITEMS_MAX + 50)
 
     async def run() -> None:
         store = SwappingStore(metas, swap_count=40)
         await put(store, metas)
-        assert await read_changing_tier(store, TOPIC_ID, PARTITION)
+        found = await read_changing_tier(store, TOPIC_ID, PARTITION)
+        assert found
+        assert not found.is_whole
         assert store.swap_count == 40 - READS_MAX
+        store.swap_count = 0
+        assert (await read_changing_tier(store, TOPIC_ID, PARTITION)).is_whole
 
     asyncio.run(run())
 
@@ -182,7 +186,7 @@ def test_a_swap_within_the_only_page_leaves_no_gap() -> None:
 
 
 def test_an_item_that_cannot_be_read_is_an_error_on_any_page() -> None:
-    metas = neighbours(PAGE_SEGMENTS_MAX + 3)
+    metas = neighbours(PAGE_ITEMS_MAX + 3)
 
     async def run() -> None:
         store = MemoryMetadataStore(latency=0)
@@ -218,7 +222,7 @@ def test_what_is_kept_of_many_segments_is_small_and_reading_them_takes_little_mo
         await store.close()
         return stays, peak
 
-    few, many = PAGE_SEGMENTS_MAX, 6 * PAGE_SEGMENTS_MAX
+    few, many = PAGE_ITEMS_MAX, 6 * PAGE_ITEMS_MAX
     few_bytes, _ = asyncio.run(traced_bytes(few))
     many_bytes, many_peak = asyncio.run(traced_bytes(many))
     assert many_bytes - few_bytes < SEGMENT_SIZE_BYTES_MAX * (many - few), (few_bytes, many_bytes)

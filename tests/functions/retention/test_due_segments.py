@@ -15,7 +15,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.retention.selection import Limits, log_start_after_tier_retention
-from tidelog_core.tier.contents import PAGE_SEGMENTS_MAX
+from tidelog_core.tier.contents import PAGE_ITEMS_MAX
 from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_functions.retention import due_segments
 from tidelog_functions.retention.due_segments import (
@@ -126,12 +126,12 @@ def test_an_event_judges_the_bytes_of_a_small_partition_alone(count: int) -> Non
 
 @pytest.mark.parametrize("is_event", [True, False])
 def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(is_event: bool) -> None:
-    metas = [meta(10 * n, 10 * n + 10, size_bytes=100) for n in range(PAGE_SEGMENTS_MAX + 50)]
+    metas = [meta(10 * n, 10 * n + 10, size_bytes=100) for n in range(PAGE_ITEMS_MAX + 50)]
 
     class LeavingLittle(SwappingStore):
         async def swap(self) -> None:
             """Compact the last segment of the first page and the first one of the second."""
-            at = EVENT_PAGE_SEGMENTS if is_event else PAGE_SEGMENTS_MAX
+            at = EVENT_PAGE_SEGMENTS if is_event else PAGE_ITEMS_MAX
             old = self.metas[at - 1 : at + 1]
             new = meta(old[0].base_offset, old[1].end_offset, size_bytes=10)
             self.metas[at - 1 : at + 1] = [new]
@@ -164,7 +164,7 @@ def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(is_event
 def test_an_event_stops_after_many_segments_that_are_too_old_and_the_next_goes_on() -> None:
     metas = segments(2 * EVENT_COUNT_MAX, old_count=2 * EVENT_COUNT_MAX)
     _, found, start = read(metas, BY_TIME)
-    assert EVENT_COUNT_MAX <= len(found) < EVENT_COUNT_MAX + PAGE_SEGMENTS_MAX
+    assert EVENT_COUNT_MAX <= len(found) < EVENT_COUNT_MAX + PAGE_ITEMS_MAX
     assert start == found[-1].base_offset  # The last one of a page is judged with the next one.
     left = [one for one in metas if one.end_offset > start]
     assert read(left, BY_TIME, log_start_offset=start)[2] > start

@@ -9,9 +9,13 @@ import asyncio
 import dataclasses
 from collections.abc import Collection
 
+import pytest
+from tidelog_core.errors import TierRewritten
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
+from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, READS_MAX
 from tidelog_node.tier.known_segments import KnownSegments
 
 from tests.core.tier.test_contents import PARTITION, TOPIC_ID, neighbours, put
@@ -38,6 +42,29 @@ class HeldStore(MemoryMetadataStore):
             self.reading_count += 1
             await self.may_end.wait()
         return found
+
+
+class HidingStore(MemoryMetadataStore):
+    """Has readings meet a swap of the segments of [10, 30), and see neither form of those."""
+
+    def __init__(self) -> None:
+        super().__init__(latency=0)
+        self.swap_count = 0  # of readings that are still to meet one
+        self.claim = RewriteClaim(
+            topic_id=TOPIC_ID, partition=PARTITION, rewrite_epoch=1, holder=TOPIC_ID, expires_ms=0
+        )
+
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
+        found = await super().list(collection, prefix=prefix, keys=keys)
+        if not self.swap_count:
+            return found
+        if not keys.start and not keys.is_descending:
+            self.swap_count -= 1
+            await self.commit([records.put(self.claim)])
+            self.claim = dataclasses.replace(self.claim, version=self.claim.version + 1)
+        return [one for one in found if SegmentMeta.from_item(one).base_offset not in (10, 20)]
 
 
 class Swaps:
@@ -186,14 +213,114 @@ def test_offsets_in_a_gap_have_all_segments_read_once() -> None:
         known, _ = known_in(store)
         await known.segments()
         for offset in (30, 45, 59, 30, 45):
-            assert (await known.search(offset)).locate(offset) is None
+            assert (await known.search(offset, tiered_end=0)).locate(offset) is None
         assert store.reading_count == 2
         # What closes the gap is found without.
         await put(store, metas[3:6])
-        assert (await known.search(45)).locate(45) is not None
-        assert (await known.search(30)).locate(30) is not None
+        assert (await known.search(45, tiered_end=0)).locate(45) is not None
+        assert (await known.search(30, tiered_end=0)).locate(30) is not None
         await put(store, [meta(90, 100)])
-        assert (await known.search(95)).locate(95) is not None
+        assert (await known.search(95, tiered_end=0)).locate(95) is not None
+        assert store.reading_count == 2
+
+    asyncio.run(run())
+
+
+def test_a_segment_that_begins_far_below_is_found_once_the_local_log_is_evicted_for_it() -> None:
+    """Another leader's long segment, copied after all were read in vain for an offset in a gap."""
+
+    async def run() -> None:
+        store, short = HeldStore(), neighbours(3 * OVERLAPPING_COUNT_MAX)
+        end = short[-1].end_offset
+        await put(store, [*short, meta(end + 100, end + 110)])
+        known, _ = known_in(store)
+        assert (await known.search(end + 50, tiered_end=end)).locate(end + 50) is None
+        long = meta(5, end + 100)
+        await put(store, [long])
+        assert (await known.search(end + 50, tiered_end=end + 100)).locate(end + 50) == long
+        # Nothing has moved since: what is not here is nowhere.
+        count = store.reading_count
+        for _ in range(3):
+            assert (await known.search(end + 200, tiered_end=end + 100)).locate(end + 200) is None
+        assert store.reading_count == count
+
+    asyncio.run(run())
+
+
+def test_nobody_decides_by_a_reading_that_swaps_have_met() -> None:
+    async def run() -> None:
+        metas = neighbours(9)
+        store = HidingStore()
+        await put(store, metas)
+        store.swap_count = 3 * READS_MAX
+        known, _ = known_in(store)
+        assert (await known.segments()).locate(15) is None  # Readers have nothing better.
+        assert (await known.segments()).locate(5) is not None
+        for decide in (known.whole, known.contents):
+            with pytest.raises(TierRewritten):
+                await decide()
+        assert store.swap_count == 0
+        assert (await known.whole()).tiered_end(0) == metas[-1].end_offset
+        assert known.is_settled
+        assert (await known.contents()).finished is await known.segments()
+
+    asyncio.run(run())
+
+
+def test_an_offset_in_what_may_be_a_gap_of_the_reading_is_not_called_missing() -> None:
+    async def run() -> None:
+        metas = neighbours(9)
+        store = HidingStore()
+        await put(store, metas)
+        store.swap_count = 2 * READS_MAX
+        known, _ = known_in(store)
+        await known.segments()
+        with pytest.raises(TierRewritten):
+            await known.search(15, tiered_end=90)
+        assert (await known.search(15, tiered_end=90)).locate(15) is not None
+
+    asyncio.run(run())
+
+
+def test_decisions_go_on_by_the_last_whole_reading_while_swaps_meet_all_later_ones() -> None:
+    async def run() -> None:
+        metas = neighbours(9)
+        store = HidingStore()
+        await put(store, metas)
+        known, _ = known_in(store)
+        await known.whole()
+        store.swap_count = 2 * READS_MAX
+        known.invalidate()
+        assert (await known.caught_up()).locate(15) is None
+        assert not known.is_settled
+        known.add(meta(90, 100))
+        known.remove(metas[0])
+        assert [m.base_offset for m in await known.whole()] == list(range(10, 100, 10))
+        assert (await known.contents()).finished is await known.whole()
+        # Whoever does not know what became of a step of his own reads again.
+        store.swap_count = READS_MAX
+        known.distrust()
+        with pytest.raises(TierRewritten):
+            await known.whole()
+        assert (await known.whole()).tiered_end(0) == 90
+
+    asyncio.run(run())
+
+
+def test_a_reading_that_began_before_it_was_distrusted_is_not_decided_by() -> None:
+    async def run() -> None:
+        store, metas = HeldStore(), neighbours(4)
+        await put(store, metas)
+        known, _ = known_in(store)
+        store.may_end.clear()
+        reading = asyncio.create_task(known.segments())
+        while store.reading_count < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        known.distrust()
+        await put(store, [meta(40, 50)])
+        store.may_end.set()
+        assert len(await reading) == 4
+        assert (await known.whole()).end_offset == 50
         assert store.reading_count == 2
 
     asyncio.run(run())
