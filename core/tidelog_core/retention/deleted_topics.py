@@ -1,7 +1,8 @@
 """What is left of a deleted topic, and how it goes.
 
 The tombstone is written by the deletion and removed last, so whatever stops on the way
-is begun again from it. Any number of nodes and functions may do it at once:
+is begun again from it. Any number of nodes and functions may do it at once, a page of items at
+a time, since a topic may leave a hundred thousand:
 
 - the deletion is published to the bucket as soon as the tombstone is seen: a restoration from
   the bucket alone does not bring back what is left;
@@ -26,17 +27,17 @@ from tidelog_core.errors import InvalidObjectKey
 from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, key_erasure_prefix
 from tidelog_core.metadata.local_erasures import local_erasure_key
-from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
+from tidelog_core.metadata.records import DeletedTopic, SegmentState
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
 from tidelog_core.metadata.store import ANY_VERSION, COMMIT_WRITES_MAX, MetadataStore, Write
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.contents import read_item_pages, read_pages
 from tidelog_core.tier.keys import deletion_key, topic_prefix
 from tidelog_core.tier.lifecycle import (
     AT_ONCE,
     delete_objects,
     drop_segments,
-    read_segments,
     start_deletions,
 )
 
@@ -69,16 +70,21 @@ async def clean_deleted_topic(
     ``VersionConflict`` where someone else is at it just now.
     """
     await remove_partitions(store, tombstone.topic_id)
-    marked: list[SegmentMeta] = []
-    for partition in range(tombstone.partition_count):
-        segments = await read_segments(store, tombstone.topic_id, partition)
-        marked += await start_deletions(store, segments, deletable_ms=AT_ONCE)
+    tiered: list[int] = []  # partitions
+    for number in range(tombstone.partition_count):
+        async for page in read_pages(store, tombstone.topic_id, number):
+            await start_deletions(store, page, deletable_ms=AT_ONCE)
+            if page and number not in tiered[-1:]:
+                tiered.append(number)
     await _delete_prefix(
         objects, topic_prefix(cluster_id, tombstone.name, tombstone.topic_id), before_page
     )
     # What tells of the deletion goes last: until then nothing may come back.
     await objects.delete([deletion_key(cluster_id, tombstone.name, tombstone.topic_id)])
-    await drop_segments(store, marked)
+    for number in tiered:
+        async for page in read_pages(store, tombstone.topic_id, number):
+            marked = [one for one in page if one.state is SegmentState.DELETE_STARTED]
+            await drop_segments(store, marked)
     others = [
         key(tombstone.topic_id, number)
         for number in range(tombstone.partition_count)
@@ -94,10 +100,10 @@ async def clean_deleted_topic(
 
 async def remove_partitions(store: MetadataStore, topic_id: UUID) -> None:
     """Remove the partition items of a topic that is not part of the cluster."""
-    items = await store.list(records.partition_collection(topic_id))
-    for at in range(0, len(items), COMMIT_WRITES_MAX):
-        some = items[at : at + COMMIT_WRITES_MAX]
-        await store.commit([Write(item.id, None, ANY_VERSION, False) for item in some])
+    async for items in read_item_pages(store, records.partition_collection(topic_id)):
+        for at in range(0, len(items), COMMIT_WRITES_MAX):
+            some = items[at : at + COMMIT_WRITES_MAX]
+            await store.commit([Write(item.id, None, ANY_VERSION, False) for item in some])
 
 
 async def _delete_prefix(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import DeletedTopic
+from tidelog_core.metadata.records import DeletedTopic, Partition
+from tidelog_core.metadata.store import ALL_KEYS, COMMIT_WRITES_MAX, Item, KeyRange
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic
+from tidelog_core.tier.contents import PAGE_ITEMS_MAX
 from tidelog_core.tier.keys import topic_prefix
 from tidelog_core.tier.persisting import persist_deletion
 
+from tests.core.tier.test_keys import meta
 from tests.node.coordinator.memory_store import MemoryMetadataStore
 
 TOMBSTONE = DeletedTopic(topic_id=UUID(int=7), name="t", partition_count=1, deleted_ms=5)
@@ -40,3 +44,53 @@ def test_what_nobody_can_have_put_there_is_left_and_named_when_a_topic_goes(
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert left == [folder / "my notes.txt"]
     assert "my notes.txt" in str([vars(record) for record in caplog.records])
+
+
+class CountingStore(MemoryMetadataStore):
+    """Counts what each listing returns: that is worked through in one turn on the event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(latency=0)
+        self.listed_counts: list[int] = []
+
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
+        found = await super().list(collection, prefix=prefix, keys=keys)
+        self.listed_counts.append(len(found))
+        return found
+
+
+def test_a_deleted_topic_goes_page_by_page_however_much_there_is(tmp_path: Path) -> None:
+    tombstone = dataclasses.replace(TOMBSTONE, partition_count=PAGE_ITEMS_MAX + 50)
+    segment_count = 3 * PAGE_ITEMS_MAX
+
+    async def run() -> None:
+        store, objects = CountingStore(), FolderObjectStore(tmp_path)
+        metas = [
+            meta(n, n + 1, topic_id=tombstone.topic_id, partition=1) for n in range(segment_count)
+        ]
+        partitions = [
+            Partition(
+                topic_id=tombstone.topic_id,
+                partition=number,
+                replicas=(1,),
+                leader=1,
+                leader_epoch=0,
+                isr=(1,),
+            )
+            for number in range(tombstone.partition_count)
+        ]
+        written = [records.put(one) for one in (tombstone, *partitions, *metas)]
+        for at in range(0, len(written), COMMIT_WRITES_MAX):
+            await store.commit(written[at : at + COMMIT_WRITES_MAX])
+        await clean_deleted_topic(store, objects, tombstone, cluster_id="c")
+        assert max(store.listed_counts) == PAGE_ITEMS_MAX
+        # Each segment is read to be marked and again to be dropped, and nobody else's twice.
+        assert sum(store.listed_counts) == 2 * segment_count + len(partitions)
+        assert len(store.listed_counts) < tombstone.partition_count + 20
+        for one in (tombstone, partitions[0], metas[0]):
+            assert await store.list(one.item_id.collection) == []
+        await objects.close()
+
+    asyncio.run(run())
