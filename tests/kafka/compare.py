@@ -9,6 +9,7 @@ field, but for what ``allowed.py`` names with a reason.
 from __future__ import annotations
 
 import fnmatch
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ from tests.kafka.allowed import ALLOWED, Allowed
 from tests.kafka.peer import Peer
 
 Case = Callable[[Peer], Iterator[tuple[str, Any]]]
+
+SHORT_WAIT_MS = 500
+"""For requests that wait."""
+LONG_WAIT_MS = 4_000
+"""For requests that do not: no broker is so slow that its answer looks like a wait."""
 
 # Fields that hold what is a broker's own affair; compared only by whether they are there.
 PRESENCE = frozenset(
@@ -76,6 +82,13 @@ def compared(case: Case) -> Callable[[Pair], None]:
     test.__doc__ = case.__doc__
     test.__module__ = case.__module__
     return test
+
+
+def timed(ask: Callable[[], Any], wait_ms: int) -> dict[str, Any]:
+    """Return the answer to a request that may wait so long, and whether it did."""
+    started = time.monotonic()
+    answer = ask()
+    return {"answer": answer, "waited": 1000 * (time.monotonic() - started) > 0.9 * wait_ms}
 
 
 def _observe(case: Case, peer: Peer) -> dict[str, Any]:
