@@ -25,12 +25,13 @@ from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.retention.clock_watch import ClockWatch, store_witness
 
 from tidelog_node.background import Background
-from tidelog_node.compaction.key_eraser import KeyEraser
 from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.control_routes import control_routes
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.data_disk import DataDisk, DiskWatch
 from tidelog_node.dispatch import Dispatch
+from tidelog_node.erasure.evicting_eraser import EvictingEraser
+from tidelog_node.erasure.rewriting_eraser import RewritingEraser
 from tidelog_node.flushing import Flusher
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
@@ -310,6 +311,12 @@ async def _open_logs(
     def may_expire() -> bool:
         return clock.may_expire(tier.witnesses)
 
+    eraser = EvictingEraser(
+        store=cluster.store,
+        view=cluster.view,
+        replicas=replicas,
+        broker_id=settings.broker_id,
+    )
     tier = TierService(
         replicas=replicas,
         view=cluster.view,
@@ -322,6 +329,7 @@ async def _open_logs(
         objects_url=settings.object_store_url,
         socket=settings.data_dir / TIER_SOCKET,
         cache_dir=settings.data_dir / TIER_CACHE_DIR,
+        honour_erasures=eraser.honour,
         holds_files=cluster.directories.holds,
         may_expire=may_expire,
     )
@@ -371,7 +379,7 @@ async def _start_rewriting(
     if cluster.static_config.log_cleaner_enable:
         data.changes.subscribe(cleaner.on_changed)
         tasks.add(cleaner.run())
-    eraser = KeyEraser(
+    eraser = RewritingEraser(
         store=cluster.store,
         view=cluster.view,
         replicas=data.replicas,

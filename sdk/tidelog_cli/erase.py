@@ -24,7 +24,7 @@ from tidelog_cli.stores import (
 )
 
 if TYPE_CHECKING:
-    from tidelog_core.rewriting.erasure import ErasureReceipt
+    from tidelog_core.erasure.receipt import ErasureReceipt
 
 KEY_FORMATS = ("text", "hex", "base64")
 
@@ -80,8 +80,8 @@ def parse_key(text: str, key_format: str) -> bytes:
 async def _erase(
     locations: StoreLocations, topic: str, key: bytes, timeout: float
 ) -> ErasureReceipt:
+    from tidelog_core.erasure.topic import erase_key
     from tidelog_core.metadata.stored_cluster import select_topics
-    from tidelog_core.rewriting.erasure import erase_key
     from tidelog_core.rewriting.targets import rewrite_targets
 
     async with opened_metadata(locations.metadata) as (_, image):

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
+from tidelog_core.erasure.tier import erase_from_tier
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Record, build_batch
-from tidelog_core.rewriting.erase import erase_from_tier
 from tidelog_core.tier.lifecycle import AT_ONCE, below_log_start, start_deletions
 from tidelog_spark import reading
 from tidelog_spark.options import ReadOptions, parse_options

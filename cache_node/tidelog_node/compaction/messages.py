@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog_core.compaction.cleaner import CleaningTask
-from tidelog_core.compaction.erasing import ErasingTask
+from tidelog_core.erasure.log_files import ErasingTask
 
 
 @dataclass(frozen=True, slots=True)

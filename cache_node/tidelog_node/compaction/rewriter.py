@@ -20,7 +20,7 @@ import time
 from typing import BinaryIO
 
 from tidelog_core.compaction.cleaner import build_offset_map, clean_groups
-from tidelog_core.compaction.erasing import ErasingTask, erase_groups
+from tidelog_core.erasure.log_files import ErasingTask, erase_groups
 from tidelog_core.errors import TidelogError
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob

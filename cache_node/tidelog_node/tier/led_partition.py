@@ -14,14 +14,29 @@ from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 
-from tidelog_node.committed_ends import LedReplica
 from tidelog_node.tier.remote_log import RemoteLog
 
 NOT_LOOKED_AT = -1
 
 
-class TieredReplica(LedReplica, Protocol):
+class TieredReplica(Protocol):
     """What the tier needs of a node's replica, which it may or may not lead."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Which partition it is."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """Of which topic."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch that this node knows."""
+
+    @property
+    def log(self) -> LocalLog:
+        """The log, opened if it was not."""
 
     @property
     def is_leader(self) -> bool:
@@ -49,6 +64,9 @@ class TieredReplica(LedReplica, Protocol):
 
     def open(self) -> None:
         """Open the log if it is not. Blocks; for any thread."""
+
+    def note_changed(self) -> None:
+        """Have what was rolled flushed soon: only then is it copied, or counts as erased."""
 
 
 class ReplicaSource(Protocol):

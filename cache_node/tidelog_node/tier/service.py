@@ -44,7 +44,6 @@ from tidelog_core.errors import (
 from tidelog_core.log.values import LogRead
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.leadership import Leadership
-from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
@@ -56,7 +55,6 @@ from tidelog_core.tier.contents import read_tier
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier, SegmentSuspected
-from tidelog_node.tier.erasures import Erasures
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.led_partition import (
@@ -96,10 +94,13 @@ class TierService:
         objects_url: str,
         socket: Path,
         cache_dir: Path,
+        honour_erasures: Callable[[], Awaitable[None]],
         holds_files: Callable[[TieredReplica], bool] = lambda _: True,
         may_expire: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``holds_files`` says of a replica whose log is not open whether it is worth opening.
+        """``honour_erasures`` lets local segments go that wait for nothing but their copies.
+
+        ``holds_files`` says of a replica whose log is not open whether it is worth opening.
 
         ``may_expire`` says whether ``clock_ms`` can be trusted to tell what is too old.
         """
@@ -107,6 +108,7 @@ class TierService:
         self._view = view
         self._node_config = node_config
         self._broker_id = broker_id
+        self._honour_erasures = honour_erasures
         self._holds_files = holds_files
         self._objects_url = objects_url
         config = node_config()
@@ -167,7 +169,6 @@ class TierService:
         self._loops: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._unwatch: list[Callable[[], None]] = []
-        self._erasures = Erasures(store=store, view=view, replicas=replicas, broker_id=broker_id)
         self._deleted_topics: frozenset[UUID] = frozenset()  # as last seen
 
     async def start(self) -> None:
@@ -177,9 +178,8 @@ class TierService:
         self._unsubscribe = self._view.subscribe(self._on_image)
         self._unwatch = [
             self._view.watch(REWRITE_CLAIM_COLLECTION, self._on_rewritten),
-            self._view.watch(LOCAL_ERASURE_COLLECTION, self._erasures.on_changed),
         ]
-        await self._erasures.honour()  # before anyone is served what is to be erased
+        await self._honour_erasures()  # before anyone is served what is to be erased
         self._loops = [
             asyncio.create_task(self._copy_loop(), name="tier copier"),
             asyncio.create_task(self._retention_loop(), name="retention"),
@@ -460,7 +460,7 @@ class TierService:
     async def _copy_loop(self) -> None:
         while True:
             try:
-                await self._erasures.honour()
+                await self._honour_erasures()
                 self._start_copies()
             except Exception:
                 logger.exception("search for segments to copy broke, will retry")

@@ -1,1 +1,1 @@
-"""Replacing tiered segments with rewritten ones: compaction and erasure."""
+"""Replacing tiered segments with rewritten ones: claims, swaps, and compaction."""

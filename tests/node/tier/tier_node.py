@@ -28,6 +28,7 @@ from tidelog_core.records.batch import iter_headers, patch
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_chain, verify_segment
 from tidelog_core.tier.keys import segment_keys
+from tidelog_node.erasure.evicting_eraser import EvictingEraser
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.log_changes import LogChanges
 from tidelog_node.log_directories import LogDirectories
@@ -111,6 +112,9 @@ class TierNode:
             objects_url=self.objects_url,
             socket=self.run_folder / "tier.sock",
             cache_dir=self.folder / "cache",
+            honour_erasures=EvictingEraser(
+                store=self.store, view=self.view, replicas=self.replicas, broker_id=BROKER_ID
+            ).honour,
             may_expire=lambda: self.is_clock_trusted,
         )
         self.changes = LogChanges(self.replicas, told_in_turn_count=0, interval_s=TELL_SECONDS)

@@ -11,10 +11,11 @@ from uuid import uuid4
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidelog_core.erasure.receipt import ErasureReceipt
+from tidelog_core.erasure.tier import delete_replaced, erase_from_tier
+from tidelog_core.erasure.topic import erase_key
 from tidelog_core.metadata import records
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
-from tidelog_core.rewriting.erase import delete_replaced, erase_from_tier
-from tidelog_core.rewriting.erasure import ErasureReceipt, erase_key
 
 from tests.core.compaction.random_logs import (
     KEYS,

@@ -26,7 +26,7 @@ from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.contents import read_tiered_end
 
-from tidelog_node.committed_ends import CommittedEnds
+from tidelog_node.erasure.committed_ends import CommittedEnds
 from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica, known_tiered_end
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN_SECONDS = 60.0  # at all requests: a view that was far behind is not told of changes
 
 
-class Erasures:
+class EvictingEraser:
     """Honours the requests for this node's replicas. For the tasks of one event loop."""
 
     def __init__(
@@ -53,10 +53,7 @@ class Erasures:
         self._requests: list[LocalErasure] = []
         self._is_stale = True
         self._read_at = 0.0  # the loop's time
-
-    def on_changed(self, keys: Collection[ItemKey]) -> None:  # noqa: ARG002
-        """Note that requests have changed."""
-        self._is_stale = True
+        view.watch(LOCAL_ERASURE_COLLECTION, self._on_changed)
 
     async def honour(self) -> None:
         """Do for every request what can be done now; what cannot is tried again next time."""
@@ -81,6 +78,9 @@ class Erasures:
                     "erasure not honoured yet, will retry",
                     extra={"partition": request.item_id.key, "reason": str(error)},
                 )
+
+    def _on_changed(self, keys: Collection[ItemKey]) -> None:  # noqa: ARG002
+        self._is_stale = True
 
     def _rolls(self, request: LocalErasure) -> bool:
         """Whether this node leads, and others wait for its next segment."""

@@ -11,6 +11,13 @@ from uuid import UUID, uuid4
 
 import pytest
 from tidelog_core.config import NodeConfig, topic_config
+from tidelog_core.erasure.receipt import ErasureReceipt
+from tidelog_core.erasure.requests import (
+    end_rewrite,
+    request_rewrite,
+    rewrite_progress,
+)
+from tidelog_core.erasure.topic import erase_key
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import (
@@ -23,13 +30,7 @@ from tidelog_core.metadata.key_erasures import (
 from tidelog_core.metadata.records import DeletedTopic
 from tidelog_core.metadata.store import Item
 from tidelog_core.retention.deleted_topics import clean_deleted_topic
-from tidelog_core.rewriting.erasure import ErasureReceipt, erase_key
 from tidelog_core.rewriting.partition_tier import PartitionTier
-from tidelog_core.rewriting.replica_erasure import (
-    end_replica_erasure,
-    replica_progress,
-    request_replica_erasure,
-)
 
 from tests.core.rewriting.tiered import CLUSTER_ID, TieredPartition, tiered_partition
 
@@ -105,24 +106,24 @@ def test_who_asks_again_has_it_done_again_and_what_was_replaced_stays_named(
 ) -> None:
     async def check(partition: TieredPartition) -> None:
         where = partition.store, partition.topic.topic_id, 0, DIGEST
-        await request_replica_erasure(*where)
-        assert (await replica_progress(*where)).problems == ("no leader has taken the request up",)
+        await request_rewrite(*where)
+        assert (await rewrite_progress(*where)).problems == ("no leader has taken the request up",)
         await change(partition, up_to=12, replicas=(ReplicaErasure(1, True, (SEGMENT,)),))
-        assert (await replica_progress(*where)).problems == ()
-        await request_replica_erasure(*where)
-        await end_replica_erasure(*where)  # nobody has done it anew
-        progress = await replica_progress(*where)
+        assert (await rewrite_progress(*where)).problems == ()
+        await request_rewrite(*where)
+        await end_rewrite(*where)  # nobody has done it anew
+        progress = await rewrite_progress(*where)
         assert progress.up_to is None
         assert progress.replicas == (ReplicaErasure(1, False, (SEGMENT,)),)
         await change(partition, up_to=20)
-        await end_replica_erasure(*where)
-        assert (await replica_progress(*where)).problems == (
+        await end_rewrite(*where)
+        assert (await rewrite_progress(*where)).problems == (
             "broker 1 has not erased the key from its replica",
         )
         await change(partition, replicas=(ReplicaErasure(1, True, (SEGMENT,)),))
-        await end_replica_erasure(*where)
-        await end_replica_erasure(*where)
-        assert await replica_progress(*where) == dataclasses.replace(
+        await end_rewrite(*where)
+        await end_rewrite(*where)
+        assert await rewrite_progress(*where) == dataclasses.replace(
             progress, replicas=(), problems=()
         )
 
@@ -180,8 +181,8 @@ def test_the_receipt_names_what_replicas_have_replaced_and_who_is_left(tmp_path:
 def test_requests_go_with_their_topic(tmp_path: Path) -> None:
     async def check(partition: TieredPartition) -> None:
         topic = partition.topic
-        await request_replica_erasure(partition.store, topic.topic_id, 0, DIGEST)
-        await request_replica_erasure(partition.store, TOPIC_ID, 0, DIGEST)
+        await request_rewrite(partition.store, topic.topic_id, 0, DIGEST)
+        await request_rewrite(partition.store, TOPIC_ID, 0, DIGEST)
         tombstone = DeletedTopic(
             topic_id=topic.topic_id, name=topic.name, partition_count=1, deleted_ms=0
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.compaction.erasing import erase_groups, plan_erasing
+from tidelog_core.erasure.log_files import erase_groups, plan_erasing
 from tidelog_core.errors import StorageError
 from tidelog_core.log.cleaned import SegmentsChanged
 from tidelog_core.log.local_log import LocalLog

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure
-from tidelog_node.compaction.key_eraser import KeyEraser
+from tidelog_node.erasure.rewriting_eraser import RewritingEraser
 
 from tests.node.test_segment_mending import Mending, Tier, mending
 
@@ -20,8 +20,8 @@ class CopylessTier(Tier):
         return None
 
 
-def eraser_of(one: Mending) -> KeyEraser:
-    return KeyEraser(
+def eraser_of(one: Mending) -> RewritingEraser:
+    return RewritingEraser(
         store=one.node.store,
         view=one.node.view,
         replicas=one.node.replicas,

@@ -7,37 +7,11 @@ appended: the end that was seen first is what is waited for.
 
 from __future__ import annotations
 
-from typing import Protocol
-from uuid import UUID
-
-from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check, ItemKey, MetadataStore
-from tidelog_core.model import TopicPartition
 
-
-class LedReplica(Protocol):
-    """What it takes to know of a replica."""
-
-    @property
-    def partition(self) -> TopicPartition:
-        """Which partition it is."""
-
-    @property
-    def topic_id(self) -> UUID:
-        """Of which topic."""
-
-    @property
-    def leader_epoch(self) -> int:
-        """The epoch that this node knows."""
-
-    @property
-    def log(self) -> LocalLog:
-        """The log, opened if it was not."""
-
-    def note_changed(self) -> None:
-        """Have what was rolled flushed soon: only then is it copied, or counts as erased."""
+from tidelog_node.tier.led_partition import TieredReplica
 
 
 class CommittedEnds:
@@ -50,7 +24,7 @@ class CommittedEnds:
         self._seen: dict[ItemKey, tuple[int, int, int]] = {}
 
     async def end_for(
-        self, request: ItemKey, version: int, replica: LedReplica
+        self, request: ItemKey, version: int, replica: TieredReplica
     ) -> tuple[int, Check] | None:
         """Return where the log of a led partition ended when it was first asked for.
 

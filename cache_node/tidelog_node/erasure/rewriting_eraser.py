@@ -43,9 +43,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor
 
-from tidelog_core.compaction.erasing import plan_erasing
 from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.config import NodeConfig
+from tidelog_core.erasure.log_files import plan_erasing
 from tidelog_core.errors import CorruptRecordBatch, OutcomeUnknown, TidelogError, VersionConflict
 from tidelog_core.log.cleaned import SegmentsChanged, SegmentToClean
 from tidelog_core.log.cleaning import CleaningSource
@@ -62,10 +62,10 @@ from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
 from tidelog_core.metadata.update import update
 from tidelog_core.model import TopicPartition
 
-from tidelog_node.committed_ends import CommittedEnds
 from tidelog_node.compaction.log_cleaner import ReplicaSource, Tier
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriting import put_in_place, rewrite
+from tidelog_node.erasure.committed_ends import CommittedEnds
 from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class _Withdrawn(Exception):
     """The request is gone, or was made anew."""
 
 
-class KeyEraser:
+class RewritingEraser:
     """Carries out the requests for this node's replicas, one by one. For one event loop."""
 
     def __init__(

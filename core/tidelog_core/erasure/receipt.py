@@ -1,0 +1,96 @@
+"""The receipt of an erasure: what became of it in each partition. It names no key.
+
+A JSON object in the bucket (``tier.keys.erasure_receipt_key``), for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.erasure.tier import ErasedSegment, TierErasure
+from tidelog_core.metadata.key_erasures import ReplicaErasure
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionErasure:
+    """What erasing from one partition has come to."""
+
+    partition: int
+    up_to: int | None  # records below it are erased; None: no leader has said yet
+    tier: TierErasure | None  # None where ``problems`` says why, or nothing is tiered
+    replicas: tuple[ReplicaErasure, ...]  # what they rewrote; none where there is tiering
+    problems: tuple[str, ...]  # what is not done; empty: all is
+
+    def document(self) -> dict[str, object]:
+        """Return its part of the receipt."""
+        erased: Sequence[ErasedSegment] = () if self.tier is None else self.tier.erased
+        return {
+            "partition": self.partition,
+            "is_done": not self.problems,
+            "up_to_offset": self.up_to,
+            "problems": list(self.problems),
+            "segments_replaced": [
+                {
+                    "base_offset": one.base_offset,
+                    "end_offset": one.end_offset,
+                    "old": [str(segment_id) for segment_id in one.old_segment_ids],
+                    "new": str(one.new_segment_id),
+                    "removed_offsets": list(one.removed_offsets),
+                }
+                for one in erased
+            ],
+            "replicas": [_replica_document(one) for one in self.replicas],
+        }
+
+
+def _replica_document(replica: ReplicaErasure) -> dict[str, object]:
+    return {
+        "broker": replica.broker_id,
+        "is_done": replica.is_done,
+        "segments_replaced": [
+            {
+                "base_offset": one.base_offset,
+                "end_offset": one.end_offset,
+                "removed_record_count": one.removed_count,
+            }
+            for one in replica.replaced
+        ],
+        "unnamed_segment_count": replica.unnamed_count,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReceipt:
+    """That a key was erased from a topic, or how far that is. It does not hold the key itself."""
+
+    erasure_id: UUID
+    topic: str
+    topic_id: UUID
+    key_sha256: str  # hex
+    requested_ms: int
+    ended_ms: int
+    partitions: tuple[PartitionErasure, ...]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return not any(partition.problems for partition in self.partitions)
+
+    def document(self) -> dict[str, object]:
+        """Return the receipt for JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "kind": "erasure",
+            "erasure_id": str(self.erasure_id),
+            "topic": self.topic,
+            "topic_id": str(self.topic_id),
+            "key_sha256": self.key_sha256,
+            "requested_ms": self.requested_ms,
+            "ended_ms": self.ended_ms,
+            "is_done": self.is_done,
+            "partitions": [partition.document() for partition in self.partitions],
+        }

@@ -1,0 +1,138 @@
+"""Asking the replicas of a partition to do their part of an erasure, and how far they are.
+
+With tiering they let go of their local segments, which the tier has (an eviction). Without it they
+write the segments that hold the key anew (a rewrite).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from uuid import UUID
+
+from tidelog_core.errors import VersionConflict
+from tidelog_core.metadata import records
+from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure, key_erasure_key
+from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import ABSENT, Item, MetadataStore, Write
+from tidelog_core.metadata.update import update
+
+NOT_TAKEN_UP = "no leader has taken the request up"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProgress:
+    """How far the replicas of one partition are."""
+
+    up_to: int | None  # None: no leader has said yet
+    replicas: tuple[ReplicaErasure, ...]  # that have said something
+    problems: tuple[str, ...]  # who has not erased the key yet; empty: all have
+
+
+async def request_rewrite(
+    store: MetadataStore, topic_id: UUID, partition: int, key_sha256: str
+) -> None:
+    """Have every replica erase the key from its segments up to where the log ends now.
+
+    Asked twice, it is done anew; what was replaced before stays named. Durable on return.
+    """
+    new = KeyErasure(topic_id=topic_id, partition=partition, key_sha256=key_sha256)
+
+    def ask(item: Item | None) -> tuple[None, Write]:
+        request = new if item is None else KeyErasure.from_item(item).asked_anew()
+        return None, records.put(request)
+
+    await update(store, new.item_id, ask)
+
+
+async def rewrite_progress(
+    store: MetadataStore, topic_id: UUID, partition: int, key_sha256: str
+) -> ReplicaProgress:
+    """Return what the partition's replicas have said.
+
+    A request that is gone was carried out by all: it is removed only then.
+    """
+    item = await store.get(key_erasure_key(topic_id, partition, key_sha256))
+    if item is None:
+        return ReplicaProgress(None, (), ())
+    request = KeyErasure.from_item(item)
+    if not request.is_taken_up:
+        return ReplicaProgress(None, request.replicas, (NOT_TAKEN_UP,))
+    left = await _not_rewritten(store, request)
+    problems = tuple(f"broker {one} has not erased the key from its replica" for one in left)
+    return ReplicaProgress(request.up_to, request.replicas, problems)
+
+
+async def end_rewrite(
+    store: MetadataStore, topic_id: UUID, partition: int, key_sha256: str
+) -> None:
+    """Remove the request, unless it was made anew or some replica has not carried it out."""
+    item = await store.get(key_erasure_key(topic_id, partition, key_sha256))
+    if item is None:
+        return
+    request = KeyErasure.from_item(item)
+    if not request.is_taken_up or await _not_rewritten(store, request):
+        return
+    await _remove(store, request)
+
+
+async def request_eviction(store: MetadataStore, topic_id: UUID, partition: int) -> None:
+    """Have every replica let go of what it has locally now. Asked twice, it is done anew."""
+
+    def ask(item: Item | None) -> tuple[None, Write]:
+        before = ABSENT if item is None else item.version
+        request = LocalErasure(topic_id=topic_id, partition=partition, version=before)
+        return None, records.put(request)
+
+    await update(store, local_erasure_key(topic_id, partition), ask)
+
+
+async def eviction_progress(
+    store: MetadataStore, topic_id: UUID, partition: int
+) -> ReplicaProgress:
+    """Return up to where the partition's request goes, and who has not honoured it yet.
+
+    A request that is gone was honoured by all: it is removed only then.
+    """
+    item = await store.get(local_erasure_key(topic_id, partition))
+    if item is None:
+        return ReplicaProgress(None, (), ())
+    request = LocalErasure.from_item(item)
+    if not request.is_taken_up:
+        return ReplicaProgress(None, (), (NOT_TAKEN_UP,))
+    left = await _not_evicted(store, request)
+    problems = tuple(f"broker {one} has not let go of its local records" for one in left)
+    return ReplicaProgress(request.up_to, (), problems)
+
+
+async def end_eviction(store: MetadataStore, topic_id: UUID, partition: int) -> None:
+    """Remove the request, unless it was made anew or someone has not honoured it."""
+    item = await store.get(local_erasure_key(topic_id, partition))
+    if item is None:
+        return
+    request = LocalErasure.from_item(item)
+    if not request.is_taken_up or await _not_evicted(store, request):
+        return
+    await _remove(store, request)
+
+
+async def _remove(store: MetadataStore, request: KeyErasure | LocalErasure) -> None:
+    # One that has changed is someone else's who erases too, and is removed by that one.
+    with contextlib.suppress(VersionConflict):
+        await store.commit([records.delete(request)])
+
+
+async def _not_rewritten(store: MetadataStore, request: KeyErasure) -> list[int]:
+    replicas = await _replicas(store, request.topic_id, request.partition)
+    return [broker_id for broker_id in replicas if not request.of(broker_id).is_done]
+
+
+async def _not_evicted(store: MetadataStore, request: LocalErasure) -> list[int]:
+    replicas = await _replicas(store, request.topic_id, request.partition)
+    return [broker_id for broker_id in replicas if broker_id not in request.honoured]
+
+
+async def _replicas(store: MetadataStore, topic_id: UUID, partition: int) -> tuple[int, ...]:
+    found = await store.get(records.partition_key(topic_id, partition))
+    return () if found is None else Partition.from_item(found).replicas

@@ -1,0 +1,155 @@
+"""Erasing a key's records from a topic's whole history.
+
+    1. a request for each partition      the leader says up to which offset; every replica lets
+                                         go of what it has locally below that, or, where there
+                                         is no tiering, rewrites it (``requests``)
+    2. the tier is rewritten             ``tier``; where there is tiering, all below the offset
+                                         is there by then
+    3. the old objects are deleted       file.delete.delay.ms later
+    4. the receipt is put in the bucket, and the requests that are honoured are removed
+
+Whatever stops it, the requests stay: a replica that is down honours them when it comes back.
+Running it again does what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
+from tidelog_core.erasure.requests import (
+    ReplicaProgress,
+    end_eviction,
+    end_rewrite,
+    eviction_progress,
+    request_eviction,
+    request_rewrite,
+    rewrite_progress,
+)
+from tidelog_core.erasure.tier import TierErasure, delete_replaced, erase_from_tier
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.store import KeyRange
+from tidelog_core.rewriting.partition_tier import PartitionTier
+from tidelog_core.rewriting.swap import PartitionClaimed
+from tidelog_core.tier.keys import erasure_receipt_key
+from tidelog_core.tier.lifecycle import read_segments
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.5  # between two looks at what replicas have done
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def erase_key(
+    tiers: Sequence[PartitionTier],
+    key: bytes,
+    *,
+    erasure_id: UUID,
+    wait_seconds: float,
+    sleep: Sleep = asyncio.sleep,
+) -> ErasureReceipt:
+    """Erase the key's records from these partitions of one topic.
+
+    Waits at most ``wait_seconds`` for replicas, so long again for each partition that someone
+    else rewrites just now, and then as long as replaced objects must stay.
+    One partition's trouble is told in the receipt and stops no other. Raises what the stores
+    raise where the receipt cannot be put.
+    """
+    first = tiers[0]
+    requested_ms = first.clock_ms()
+    key_sha256 = hashlib.sha256(key).hexdigest()
+    for tier in tiers:
+        await _request(tier, key_sha256)
+    waited = 0.0
+    while waited < wait_seconds and any(
+        [(await _progress(tier, key_sha256)).problems for tier in tiers]
+    ):
+        await sleep(LOOK_SECONDS)
+        waited += LOOK_SECONDS
+    found = [await _erase_partition(tier, key, wait_seconds, sleep) for tier in tiers]
+    receipt = ErasureReceipt(
+        erasure_id=erasure_id,
+        topic=first.topic.name,
+        topic_id=first.topic.topic_id,
+        key_sha256=key_sha256,
+        requested_ms=requested_ms,
+        ended_ms=first.clock_ms(),
+        partitions=tuple(found),
+    )
+    data = json.dumps(receipt.document(), indent=2).encode() + b"\n"
+    where = erasure_receipt_key(
+        first.cluster_id, first.topic.name, first.topic.topic_id, erasure_id
+    )
+    await first.objects.replace(where, data)
+    for tier, one in zip(tiers, found, strict=True):
+        if not one.problems:
+            await _end_request(tier, key_sha256)
+    return receipt
+
+
+async def _request(tier: PartitionTier, key_sha256: str) -> None:
+    where = (tier.store, tier.topic.topic_id, tier.partition)
+    if tier.config.remote_storage_enable:
+        await request_eviction(*where)
+    else:
+        await request_rewrite(*where, key_sha256)
+
+
+async def _progress(tier: PartitionTier, key_sha256: str) -> ReplicaProgress:
+    where = (tier.store, tier.topic.topic_id, tier.partition)
+    if tier.config.remote_storage_enable:
+        return await eviction_progress(*where)
+    return await rewrite_progress(*where, key_sha256)
+
+
+async def _end_request(tier: PartitionTier, key_sha256: str) -> None:
+    where = (tier.store, tier.topic.topic_id, tier.partition)
+    if tier.config.remote_storage_enable:
+        await end_eviction(*where)
+    else:
+        await end_rewrite(*where, key_sha256)
+
+
+async def _erase_partition(
+    tier: PartitionTier, key: bytes, wait_seconds: float, sleep: Sleep
+) -> PartitionErasure:
+    progress = await _progress(tier, hashlib.sha256(key).hexdigest())
+    problems = progress.problems
+    erased: TierErasure | None = None
+    try:
+        if tier.config.remote_storage_enable or await _has_segments(tier):
+            erased = await _when_free(lambda: erase_from_tier(tier, key), wait_seconds, sleep)
+        await _when_free(lambda: delete_replaced(tier, sleep=sleep), wait_seconds, sleep)
+    except TidelogError as error:
+        problems = (*problems, f"the tier is not rewritten: {type(error).__name__}: {error}")
+    return PartitionErasure(
+        partition=tier.partition,
+        up_to=progress.up_to,
+        tier=erased,
+        replicas=progress.replicas,
+        problems=problems,
+    )
+
+
+async def _has_segments(tier: PartitionTier) -> bool:
+    one = KeyRange(limit=1)
+    return bool(await read_segments(tier.store, tier.topic.topic_id, tier.partition, keys=one))
+
+
+async def _when_free(work: Callable[[], Awaitable[T]], wait_seconds: float, sleep: Sleep) -> T:
+    """Do the work once nobody else has the claim. Raises ``PartitionClaimed`` after the wait."""
+    waited = 0.0
+    while True:
+        try:
+            return await work()
+        except PartitionClaimed:
+            if waited >= wait_seconds:
+                raise
+        await sleep(LOOK_SECONDS)
+        waited += LOOK_SECONDS
