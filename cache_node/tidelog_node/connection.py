@@ -38,7 +38,7 @@ from typing import Any, Protocol
 
 from tidelog_core.model import FileSlice
 
-from tidelog_node import page_cache
+from tidelog_node.disk import page_cache
 from tidelog_node.held_reply import HeldReply
 from tidelog_node.owed_reply import OwedReply, Reply, Segment
 from tidelog_node.partition_pace import NotYet

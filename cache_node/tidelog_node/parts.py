@@ -11,21 +11,21 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
-from tidelog_node.data_disk import DiskWatch
-from tidelog_node.flushing import Flusher
+from tidelog_node.disk.data_disk import DiskWatch
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.log_changes import LogChanges
-from tidelog_node.log_directories import LogDirectories
+from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.logs.restore import Unrestored
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replicas import ReplicaManager
-from tidelog_node.restore import Unrestored
 from tidelog_node.tier.service import TierService
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.transactions.verifier import TransactionVerifier
+from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.log_changes import LogChanges
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 
-from tidelog_node.data_disk import DataDisk
+from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.replication.role import Leader, ReplicaRole
 
 UNCOUNTED_BYTES = 2**31  # more than any fetch can wait for

@@ -35,13 +35,13 @@ from tidelog_core.replication.leader_state import ReplicationRules
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.partition_state import RoleChange
 
-from tidelog_node.data_disk import DataDisk
+from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.leaders import Leaders
-from tidelog_node.log_directories import LogDirectories
-from tidelog_node.log_opening import LogOpening, open_each
-from tidelog_node.log_removal import LogRemoval, remove
+from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.logs.opening import LogOpening, open_each
+from tidelog_node.logs.removal import LogRemoval, remove
+from tidelog_node.logs.replica_logs import ReplicaLogs
 from tidelog_node.replica import Replica, has_flush_policy, require_epoch
-from tidelog_node.replica_logs import ReplicaLogs
 from tidelog_node.replication.role import ReplicaRole
 
 logger = logging.getLogger(__name__)

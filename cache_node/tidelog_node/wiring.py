@@ -28,11 +28,10 @@ from tidelog_node.background import Background
 from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.control_routes import control_routes
 from tidelog_node.coordinator.coordinator import GroupCoordinator
-from tidelog_node.data_disk import DataDisk, DiskWatch
+from tidelog_node.disk.data_disk import DataDisk, DiskWatch
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.erasure.evicting_eraser import EvictingEraser
 from tidelog_node.erasure.rewriting_eraser import RewritingEraser
-from tidelog_node.flushing import Flusher
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
@@ -41,9 +40,8 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.log_changes import LogChanges
-from tidelog_node.log_directories import LogDirectories
-from tidelog_node.log_reopening import LogReopener
+from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.logs.restore import restore_logs
 from tidelog_node.membership.lease_thread import LeaseThread
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.node_health import NodeHealth
@@ -54,9 +52,6 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
-from tidelog_node.restore import restore_logs
-from tidelog_node.scrubbing import Scrubber
-from tidelog_node.segment_mending import SegmentMender
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.share.partitions import SharePartitions
@@ -70,6 +65,11 @@ from tidelog_node.transactions.peers import Peers
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.transactions.verifier import TransactionVerifier
+from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.log_changes import LogChanges
+from tidelog_node.upkeep.log_reopening import LogReopener
+from tidelog_node.upkeep.scrubbing import Scrubber
+from tidelog_node.upkeep.segment_mending import SegmentMender
 
 logger = logging.getLogger(__name__)
 

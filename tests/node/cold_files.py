@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.model import ReadableFile
-from tidelog_node.page_cache import is_in_memory
+from tidelog_node.disk.page_cache import is_in_memory
 
 
 def write_cold(path: Path, data: bytes) -> None:

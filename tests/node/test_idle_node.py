@@ -13,8 +13,8 @@ from types import CodeType, FrameType
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tidelog_node.log_changes import TOLD_IN_TURN_COUNT
 from tidelog_node.settings import parse_settings
+from tidelog_node.upkeep.log_changes import TOLD_IN_TURN_COUNT
 from tidelog_node.wiring import run_node
 
 # Everything that comes round does so several times in the seconds that are counted.

@@ -22,7 +22,7 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.model import TopicPartition
-from tidelog_node.data_disk import DataDisk
+from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.fetch_sessions import FetchSessions
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.served_fetch import FetchServing

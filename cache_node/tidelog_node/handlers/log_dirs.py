@@ -11,13 +11,13 @@ from kio.schema.describe_log_dirs.v5 import request as log_dirs_request
 from kio.schema.describe_log_dirs.v5 import response as log_dirs_response
 from tidelog_core.errors import ErrorCode, TidelogError
 
-from tidelog_node.data_disk import FAILED
-from tidelog_node.log_reopening import OFFLINE
+from tidelog_node.disk.data_disk import FAILED
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.upkeep.log_reopening import OFFLINE
 from tidelog_node.wire.messages import build
 
 logger = logging.getLogger(__name__)

@@ -38,7 +38,6 @@ from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_h
 
 from tidelog_node.connection import CloseConnection, Peer
 from tidelog_node.dispatch import HotRoute
-from tidelog_node.flushing import Flusher
 from tidelog_node.handlers.batch_looks import BatchLooks, Looked, has_to_look
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
 from tidelog_node.held_reply import HeldReply
@@ -48,6 +47,7 @@ from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
+from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire import produce
 from tidelog_node.wire.primitives import INT32, cut_error_text
 from tidelog_node.wire.produce import (

@@ -36,12 +36,12 @@ from tidelog_core.records.control import (
 )
 from tidelog_core.wire_messages import build
 
-from tidelog_node.flushing import Flusher
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.transactions.markers import Marker, MarkerResults
 from tidelog_node.transactions.peers import Peers
+from tidelog_node.upkeep.flushing import Flusher
 
 logger = logging.getLogger(__name__)
 

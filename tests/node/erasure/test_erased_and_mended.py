@@ -10,7 +10,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure
 from tidelog_node.erasure.rewriting_eraser import RewritingEraser
 
-from tests.node.test_segment_mending import Mending, Tier, mending
+from tests.node.upkeep.test_segment_mending import Mending, Tier, mending
 
 
 class CopylessTier(Tier):

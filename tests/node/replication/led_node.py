@@ -21,18 +21,18 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_node.connection import Peer
-from tidelog_node.flushing import Flusher
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.log_directories import LogDirectories
+from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.owed_reply import Reply
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
+from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.produce import ProduceRequest
 

@@ -13,8 +13,8 @@ from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.admin.topics import NewTopic
 from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
-from tidelog_node.log_changes import LogChanges
 from tidelog_node.replication.leader_writes import LeaderWrites
+from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.core.replication.cluster import make_lease
 from tests.loop_turns import loop_turns

@@ -12,7 +12,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_node.follower import fetcher
 from tidelog_node.handlers.fetch import FetchHandler
-from tidelog_node.log_directories import LogDirectories
+from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.owed_reply import OwedReply
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager

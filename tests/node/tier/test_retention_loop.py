@@ -30,11 +30,11 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Check, ItemKey, Write
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_core.tier.lifecycle import start_deletions
-from tidelog_node.flushing import Flusher
-from tidelog_node.log_changes import LogChanges
 from tidelog_node.replica import Replica
 from tidelog_node.tier import retention_loop
 from tidelog_node.tier.retention_loop import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
+from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
 from tests.node.tier import tier_node

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_node.log_changes import LogChanges
 from tidelog_node.replica import Replica
 from tidelog_node.tier.led_partition import TieredReplica
 from tidelog_node.tier.retention_times import RetentionTimes
 from tidelog_node.tier.service import RETRY_DELAY_S_MIN
+from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.node.tier.tier_node import CONFIG, TierNode, eventually, running_node
 

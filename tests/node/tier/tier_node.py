@@ -30,12 +30,12 @@ from tidelog_core.tier.integrity import verify_chain, verify_segment
 from tidelog_core.tier.keys import segment_keys
 from tidelog_node.erasure.evicting_eraser import EvictingEraser
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.log_changes import LogChanges
-from tidelog_node.log_directories import LogDirectories
+from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tier.service import TierService
+from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS, batch
 

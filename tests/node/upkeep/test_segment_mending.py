@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.records import Partition
-from tidelog_node import segment_mending
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replica import Replica
-from tidelog_node.segment_mending import SegmentMender
+from tidelog_node.upkeep import segment_mending
+from tidelog_node.upkeep.segment_mending import SegmentMender
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, ScriptedLeader, scripted_leader

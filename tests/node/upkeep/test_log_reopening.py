@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.log.values import CorruptLog
-from tidelog_node import log_reopening
-from tidelog_node.log_reopening import LogReopener
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replica import Replica
+from tidelog_node.upkeep import log_reopening
+from tidelog_node.upkeep.log_reopening import LogReopener
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.wire_client import a_batch

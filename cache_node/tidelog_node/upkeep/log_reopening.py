@@ -45,8 +45,8 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import is_readable
 
-from tidelog_node.data_disk import DataDisk
-from tidelog_node.log_directories import LogDirectories
+from tidelog_node.disk.data_disk import DataDisk
+from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager

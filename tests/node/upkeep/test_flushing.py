@@ -14,11 +14,11 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.local_log import LocalLog
-from tidelog_node import flushing as flushing_module
-from tidelog_node import log_changes
-from tidelog_node.flushing import RETRY_MS, Flusher
-from tidelog_node.log_changes import RETRY_SECONDS, TOLD_IN_TURN_COUNT, LogChanges
 from tidelog_node.replica import Replica
+from tidelog_node.upkeep import flushing as flushing_module
+from tidelog_node.upkeep import log_changes
+from tidelog_node.upkeep.flushing import RETRY_MS, Flusher
+from tidelog_node.upkeep.log_changes import RETRY_SECONDS, TOLD_IN_TURN_COUNT, LogChanges
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.wire_client import a_batch

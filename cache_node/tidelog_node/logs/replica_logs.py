@@ -17,8 +17,8 @@ from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.open_files import OpenFiles
 
-from tidelog_node.log_directories import LogDirectories
-from tidelog_node.log_opening import open_each
+from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.logs.opening import open_each
 from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ looks at the free space every second.
   small file, succeeds. A disk that becomes full again soon after, however that is found, is
   left alone for longer each time, so that leaderships do not go back and forth.
 - *Failed* is a disk on which the probe fails otherwise. The first error of a log asks for a
-  probe at once; a disk that passes it has lost a file or two at most (``log_recovery``).
+  probe at once; a disk that passes it has lost a file or two at most (``log.recovery``).
 
 ``is_fit`` is told to the rest of the cluster, with the lease: followers of a node that is
 not fit are not waited for, and others are made leader where there are others.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.model import TopicPartition
-from tidelog_node import scrubbing
-from tidelog_node.scrubbing import SEGMENT_BYTES_MIN, Scrubber
+from tidelog_node.upkeep import scrubbing
+from tidelog_node.upkeep.scrubbing import SEGMENT_BYTES_MIN, Scrubber
 
 from tests.node.replication.led_node import led_node
 from tests.node.wire_client import a_batch
@@ -88,7 +88,7 @@ def test_a_segment_that_the_disk_does_not_give_does_not_end_the_scrubbing(
             assert (len(troubles), told.segments) == (1, [])
 
     asyncio.run(run())
-    assert "tidelog_node.scrubbing" not in {record.name for record in caplog.records}
+    assert "tidelog_node.upkeep.scrubbing" not in {record.name for record in caplog.records}
 
 
 def test_small_segments_are_read_slowly_too(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.model import ReadableFile
-from tidelog_node.page_cache import is_in_memory, read_in
+from tidelog_node.disk.page_cache import is_in_memory, read_in
 
 from tests.node.cold_files import write_cold
 

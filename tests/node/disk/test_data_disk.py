@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
-from tidelog_node import data_disk
-from tidelog_node.data_disk import FAILED, FULL, DataDisk, DiskWatch
+from tidelog_node.disk import data_disk
+from tidelog_node.disk.data_disk import FAILED, FULL, DataDisk, DiskWatch
 from tidelog_node.node_health import NodeHealth
 
 from tests.node.replication.led_node import led_node

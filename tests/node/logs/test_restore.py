@@ -11,8 +11,8 @@ from tidelog_core.log.paths import START_OFFSET_FILE
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.contents import PAGE_ITEMS_MAX, READS_MAX
-from tidelog_node import restore
-from tidelog_node.log_directories import LogDirectories
+from tidelog_node.logs import restore
+from tidelog_node.logs.directories import LogDirectories
 
 from tests.core.tier.test_contents import PARTITION, TOPIC_ID, SwappingStore, neighbours, put
 

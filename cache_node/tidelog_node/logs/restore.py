@@ -38,7 +38,7 @@ from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.tiered_segments import TieredSegments
 
-from tidelog_node.log_directories import LogDirectories
+from tidelog_node.logs.directories import LogDirectories
 
 logger = logging.getLogger(__name__)
 

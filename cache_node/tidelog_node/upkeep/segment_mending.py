@@ -63,7 +63,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.compaction.rewriting import put_in_place
 from tidelog_node.follower.range_fetch import fetch_range
-from tidelog_node.log_directories import LogDirectories
+from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager

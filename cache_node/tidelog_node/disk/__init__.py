@@ -1,0 +1,1 @@
+"""The data disk and the page cache before it."""

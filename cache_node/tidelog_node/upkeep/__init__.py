@@ -1,0 +1,1 @@
+"""What a node does for its logs in the background: flushes, mending, checks."""
