@@ -16,8 +16,8 @@ notices but by asking elsewhere. A heartbeat that changes nothing stores nothing
 sessions, which begin anew with a new coordinator, are not stored.
 
 Source: KIP-848; ``GroupMetadataManager`` and ``ConsumerGroup`` of Kafka 4.1. Unlike
-there, patterns are resolved within the heartbeat that brings them, and the epochs of a
-group go on from its generations when it changes its protocol.
+there, a heartbeat is decided on once its pattern is matched (``pattern_matches``), and the
+epochs of a group go on from its generations when it changes its protocol.
 """
 
 from __future__ import annotations
@@ -84,10 +84,22 @@ class ConsumerGroup(EpochGroup):
         """``epoch`` is the last generation of the classic group that this one follows."""
         super().__init__(group_id, now_ms=now_ms, epoch=epoch)
         self.roster = ConsumerRoster()
-        self._matches = PatternMatches()
+        self._matches: dict[str, PatternMatches] = {}  # of each pattern in the roster, at least
+        self._is_behind = False  # whether topics had not been matched when they were looked up
         self._seen_subscriptions = self.roster.subscriptions_version
         self._assigned_at_ms: int | None = None  # None: not since this node has the group
         self._computing: TargetComputation | None = None  # is under way
+
+    # Before an event: its patterns have to be matched, which may take longer than a turn.
+
+    def patterns_to_match(self, topics: TopicsByName) -> Iterable[str]:
+        """Return the patterns that an event with these topics would look up."""
+        is_looked_up = topics is self._seen_topics and not self._is_behind
+        return () if is_looked_up else tuple(self.roster.patterns)
+
+    def take_matches(self, matches: Mapping[str, PatternMatches]) -> None:
+        """Take in what patterns match: those above, and that of the heartbeat that follows."""
+        self._matches.update(matches)
 
     # Events.
 
@@ -339,7 +351,7 @@ class ConsumerGroup(EpochGroup):
         """Return whether members consume the topic."""
         self._require_topics()  # and what the patterns match with them
         return topic in self.roster.topics or any(
-            topic in self._matches.by_pattern.get(pattern, ()) for pattern in self.roster.patterns
+            topic in self._matches[pattern].names for pattern in self.roster.patterns
         )
 
     def preferred_assignor(self, settings: ConsumerGroupSettings) -> str:
@@ -495,19 +507,21 @@ class ConsumerGroup(EpochGroup):
     def _look_up(self, topics: TopicsByName) -> None:
         """Look the subscribed topics up where they may be others than before."""
         version = self.roster.subscriptions_version
-        if topics is not self._seen_topics or version != self._seen_subscriptions:
+        is_other = topics is not self._seen_topics or version != self._seen_subscriptions
+        if is_other or self._is_behind:
             self._seen_subscriptions = version
             self._find_topics(topics)
 
     def _subscribed(self, topics: TopicsByName) -> dict[str, SubscribedTopic]:
-        self._matches.update(frozenset(self.roster.patterns), topics)
-        matched = (name for names in self._matches.by_pattern.values() for name in names)
-        return find_topics({*self.roster.topics, *matched}, topics)
+        self._matches = {pattern: self._matches[pattern] for pattern in self.roster.patterns}
+        self._is_behind = not all(matched.is_current for matched in self._matches.values())
+        names = set(self.roster.topics).union(*(one.names for one in self._matches.values()))
+        return find_topics(names, topics)
 
     def _names_of(self, member: ConsumerMember) -> frozenset[str]:
         names = frozenset(member.subscribed_topics)
         if member.subscribed_pattern:
-            names |= frozenset(self._matches.by_pattern.get(member.subscribed_pattern, ()))
+            names |= self._matches[member.subscribed_pattern].names
         return names
 
     @property

@@ -67,6 +67,7 @@ from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.coordinator.loaded_group import GroupEnvironment, LoadedGroup, Unloaded
+from tidelog_node.coordinator.pattern_matches import PatternMatcher
 from tidelog_node.coordinator.shard import Shard
 from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
 from tidelog_node.coordinator.share_group import ShareGroup
@@ -122,12 +123,14 @@ class GroupCoordinator:
         self._numbers = itertools.count(1)
         self._pages = OffsetPages()
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
+        self._patterns = PatternMatcher(view.image.topics)
         self._environment = GroupEnvironment(
             now_ms=self._now_ms,
             clock_offset_ms=self._clock_offset_ms,
             settings=self._consumer_settings,
             share_settings=self._share_settings,
             topics=lambda: self._view.image.topics,
+            match=self._patterns.match,
             compute=compute,
         )
         self._shards = LedShards(
@@ -149,9 +152,14 @@ class GroupCoordinator:
         )
         self._sweeping: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
+        self._unsubscribe: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Begin to coordinate what the cluster's image says is ours."""
+        self._patterns.take_topics(self._view.image.topics, self._view.image.topics.keys())
+        self._unsubscribe = self._view.subscribe(
+            lambda image, changed: self._patterns.take_topics(image.topics, changed)
+        )
         self._unwatch = self._view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
         self._shards.start()
         self._sweeping = asyncio.create_task(self._sweeper.run())
@@ -166,6 +174,7 @@ class GroupCoordinator:
         self._is_closed = True
         self._shards.stop()
         self._unwatch()
+        self._unsubscribe()
         if self._sweeping is not None:
             self._sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -626,6 +635,7 @@ class GroupCoordinator:
                     await self._look_at_changes()
             return ErrorCode.none, consumed
 
+        await loaded.match_patterns()
         return await loaded.exclusively(remove)
 
     def _is_topic(self, name: str, topic_id: UUID) -> bool:

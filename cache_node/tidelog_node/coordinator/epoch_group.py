@@ -40,7 +40,7 @@ class EpochGroup(ABC):
         self._found_hash = HASH_OF_NO_TOPICS  # of those
         self._seen_topics: TopicsByName | None = None  # where they were looked up
         # Where a restored group looks them up if somebody asks before its first event does. Not at
-        # once: a pattern takes milliseconds for thousands of topics, and a shard has many groups.
+        # once: its patterns have to be matched before, and a shard has many groups.
         self._restored_topics: TopicsByName | None = None
         self._deadlines = MemberDeadlines()
         self._now_ms = now_ms

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -54,6 +54,7 @@ from tidelog_node.coordinator.events import (
 )
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_state import ClassicGroup
+from tidelog_node.coordinator.pattern_matches import PatternMatches
 from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
 from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.storage import GroupStorage
@@ -76,6 +77,7 @@ class GroupEnvironment:
     settings: Callable[[str], ConsumerGroupSettings]  # of the group of this id
     share_settings: Callable[[str], ShareGroupSettings]
     topics: Callable[[], TopicsByName]
+    match: Callable[[Iterable[str]], Awaitable[Mapping[str, PatternMatches]]]
     compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]]
 
 
@@ -112,6 +114,7 @@ class LoadedGroup:
         self._storing: asyncio.Task[Any] | None = None
         self._collected: Step | None = None  # is to be stored, and nothing is written yet
         self._computing: set[asyncio.Task[None]] = set()
+        self._matching_count = 0  # requests that wait for patterns, or are decided on after that
         self._to_be_idle = Turns(lambda: self._storing is None)
         self._to_decide = Turns(lambda: self._storing is None or self._collected is not None)
         self._fault = ErrorCode.none  # why it was unloaded
@@ -119,6 +122,10 @@ class LoadedGroup:
     @property
     def is_vacant(self) -> bool:
         """Whether nothing would be lost by forgetting the group: it was never stored."""
+        return self._is_none_yet and not self._matching_count
+
+    @property
+    def _is_none_yet(self) -> bool:
         return self.is_unstored and self.storage.is_idle and self._storing is None
 
     @property
@@ -145,22 +152,26 @@ class LoadedGroup:
 
     async def join(self, request: JoinRequest, limits: GroupLimits) -> JoinAnswer:
         """Return the answer, when the rebalance allows."""
-        await self.ready()
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         self._joins[request.number] = answer
         try:
-            self._take(self._join(request, limits))
+            async with self._matched() as matches:
+                await self.ready()
+                self._take_matches(matches)
+                self._take(self._join(request, limits))
             return await answer
         finally:
             self._joins.pop(request.number, None)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Return the answer, when the leader's assignment is stored."""
-        await self.ready()
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         self._syncs[request.number] = answer
         try:
-            self._take(classic_answers.sync(self.group, request, now_ms=self._now_ms()))
+            async with self._matched() as matches:
+                await self.ready()
+                self._take_matches(matches)
+                self._take(classic_answers.sync(self.group, request, now_ms=self._now_ms()))
             return await answer
         finally:
             self._syncs.pop(request.number, None)
@@ -193,15 +204,19 @@ class LoadedGroup:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Return what the member is to have, once whatever the heartbeat changed is stored."""
-        return await self._heard(lambda: self._consumer_heartbeat(request))
+        return await self._heard(
+            lambda matches: self._consumer_heartbeat(request, matches),
+            pattern=request.subscribed_pattern,
+        )
 
     async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatAnswer:
         """Return the same to a member of a share group."""
-        return await self._heard(lambda: self._share_heartbeat(request))
+        return await self._heard(lambda _: self._share_heartbeat(request))
 
     def expire(self) -> None:
-        """Let time pass. Does nothing while the group is being stored: that ends in a change."""
-        if self._storing is None and not self.is_unloaded:
+        """Let time pass. Does nothing while the group is busy: that ends in a change."""
+        is_busy = self._storing is not None or self._matching_count
+        if not is_busy and not self.is_unloaded:
             group, now_ms = self.group, self._now_ms()
             if isinstance(group, ConsumerGroup):
                 self._take(group.expire(now_ms, self._settings()))
@@ -369,16 +384,22 @@ class LoadedGroup:
             topics=self._environment.topics(),
         )
 
-    async def _heard(self, decide: Callable[[], tuple[HeartbeatAnswer, Step]]) -> HeartbeatAnswer:
+    async def _heard(
+        self,
+        decide: Callable[[Mapping[str, PatternMatches]], tuple[HeartbeatAnswer, Step]],
+        *,
+        pattern: str | None = None,
+    ) -> HeartbeatAnswer:
         """Return what the heartbeat is answered, once whatever it changed is stored.
 
         Changes of heartbeats that come while the group is being written share the next
         write: a rebalance of many members takes as many writes as there is time for.
         """
         await self._claim()
-        await self._may_decide()
-        answer, step = decide()
-        self._take(step)
+        async with self._matched(pattern) as matches:
+            await self._may_decide()
+            answer, step = decide(matches)
+            self._take(step)
         # Even without news of its own it may tell of some that nobody has stored yet.
         if self._storing is not None:
             await asyncio.wait([self._storing])
@@ -405,7 +426,43 @@ class LoadedGroup:
             if self.group is group:
                 self._take(group.computed(computation, targets, now_ms=self._now_ms()))
 
-    def _consumer_heartbeat(self, request: ConsumerHeartbeat) -> tuple[HeartbeatAnswer, Step]:
+    async def match_patterns(self) -> None:
+        """Have the group know what its patterns match, for as long as nobody brings a new one.
+
+        Has to come before everything that asks the group for its topics.
+        """
+        async with self._matched() as matches:
+            self._take_matches(matches)
+
+    @contextlib.asynccontextmanager
+    async def _matched(
+        self, pattern: str | None = None
+    ) -> AsyncIterator[Mapping[str, PatternMatches]]:
+        """Match this pattern, and those of the group that it has to look up.
+
+        Until the end of the context nobody is removed: the session of a member must not end
+        because its request waits here.
+        """
+        patterns = {pattern} if pattern else set()
+        if isinstance(self.group, ConsumerGroup):
+            patterns.update(self.group.patterns_to_match(self._environment.topics()))
+        if not patterns:
+            yield {}
+            return
+        self._matching_count += 1
+        try:
+            yield await self._environment.match(patterns)
+        finally:
+            self._matching_count -= 1
+            self._on_change(self)
+
+    def _take_matches(self, matches: Mapping[str, PatternMatches]) -> None:
+        if isinstance(self.group, ConsumerGroup):
+            self.group.take_matches(matches)
+
+    def _consumer_heartbeat(
+        self, request: ConsumerHeartbeat, matches: Mapping[str, PatternMatches]
+    ) -> tuple[HeartbeatAnswer, Step]:
         now_ms, settings = self._now_ms(), self._settings()
         topics = self._environment.topics()
         try:
@@ -415,6 +472,7 @@ class LoadedGroup:
         except Refused as refusal:
             refused = HeartbeatAnswer(error=refusal.error, message=refusal.message)
             return refused, Step()
+        group.take_matches(matches)
         answer, step = group.consumer_heartbeat(
             request, now_ms=now_ms, settings=settings, topics=topics
         )
@@ -427,7 +485,7 @@ class LoadedGroup:
     def _share_heartbeat(self, request: ShareHeartbeat) -> tuple[HeartbeatAnswer, Step]:
         group, now_ms = self.group, self._now_ms()
         # One that was never stored, and in which nobody is, is none yet.
-        if request.member_epoch == JOIN_EPOCH and self.is_vacant:
+        if request.member_epoch == JOIN_EPOCH and self._is_none_yet:
             group = ShareGroup(group.group_id, now_ms=now_ms)
         if not isinstance(group, ShareGroup):
             message = f"Group {group.group_id} is not a share group."

@@ -108,6 +108,7 @@ class Sweeper:
                 self._settled[loaded] = settled
                 continue
             try:
+                await loaded.match_patterns()
                 await loaded.exclusively(lambda loaded=loaded: self._end(loaded))  # type: ignore[misc]
             except Unloaded:
                 continue

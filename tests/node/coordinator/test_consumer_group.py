@@ -5,6 +5,7 @@ What Apache Kafka answers to the same requests is compared in ``tests/kafka``.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
 from tidelog_node.coordinator.consumer_protocol import decode_assignment
 from tidelog_node.coordinator.events import MemberIdentity, Step
 from tidelog_node.coordinator.migration import with_ids
+from tidelog_node.coordinator.pattern_matches import PatternMatcher
 from tidelog_node.coordinator.target_computation import TargetComputation
 
 from tests.node.coordinator.cluster import topic_id
@@ -58,6 +60,7 @@ class Driver:
     def __init__(self, **counts: int) -> None:
         self.group = ConsumerGroup("g", now_ms=0)
         self.topics = topics(**(counts or {"t": 2}))
+        self.matcher = PatternMatcher(self.topics)
         self.settings = SETTINGS
         self.now_ms = 0
         self.step = Step()
@@ -80,6 +83,7 @@ class Driver:
                 **fields,
             }
         )
+        self.match(request.subscribed_pattern)
         answer, self.step = self.group.consumer_heartbeat(
             request, now_ms=self.now_ms, settings=self.settings, topics=self.topics
         )
@@ -87,6 +91,13 @@ class Driver:
             assert self.computation is None
             self.computation = self.step.computes
         return answer
+
+    def match(self, pattern: str | None = None) -> None:
+        """Have the group know what its patterns match, and this one."""
+        self.matcher.take_topics(self.topics, self.matcher.topics.keys() | self.topics.keys())
+        patterns = {*self.group.patterns_to_match(self.topics), *([pattern] if pattern else ())}
+        if patterns:
+            self.group.take_matches(asyncio.run(self.matcher.match(patterns)))
 
     def compute(self) -> Step:
         """End the computation that is under way."""
@@ -335,9 +346,11 @@ def test_a_new_coordinator_knows_what_patterns_match_before_anybody_sends_a_hear
     driver = Driver(p1=1, p2=1, q=1)
     driver.enter("a", subscribed_topics=None, subscribed_pattern="p.*")
     driver.move()
+    driver.match()
     assert driver.group.is_subscribed_to("p2")
     assert not driver.group.is_subscribed_to("q")
     driver.move()
+    driver.match()
     assert driver.group.topics.keys() == {"p1", "p2"}
     assert driver.beat("a", 1).member_epoch == 1
     assert not driver.step.must_store

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-import tracemalloc
 from random import Random
 
 import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_node.coordinator.pattern_matches import PatternMatches
 from tidelog_node.coordinator.topic_pattern import (
     PATTERN_SIZE_MAX,
     InvalidPattern,
@@ -131,38 +129,3 @@ def test_hostile_patterns_take_little_memory() -> None:
         for name in names:
             compiled.matches(name)
     assert psutil.Process().memory_info().rss - before < 16 << 20
-
-
-def test_names_are_matched_again_only_where_they_are_new() -> None:
-    matches = PatternMatches()
-    matches.update({"a.*"}, ["a1", "b1"])
-    assert matches.by_pattern == {"a.*": ("a1",)}
-    matches.update({"a.*"}, ["a1", "b1", "b2"])
-    assert matches.by_pattern == {"a.*": ("a1",)}
-    matches.update({"a.*"}, ["a1", "a2"])
-    assert matches.by_pattern == {"a.*": ("a1", "a2")}
-    matches.update({"b"}, ["a1", "b"])
-    assert matches.by_pattern == {"b": ("b",)}
-    matches.update((), ["a1", "b"])
-    assert matches.by_pattern == {}
-
-
-@pytest.mark.parametrize("patterns", [(), ("a.*",)])
-def test_many_groups_keep_the_names_of_all_topics_once(patterns: tuple[str, ...]) -> None:
-    topics = {f"topic-{number}": number for number in range(5_000)}
-    tracemalloc.start()
-    try:
-        groups = [PatternMatches() for _ in range(50)]
-        for group in groups:
-            group.update(patterns, topics)
-        kept_bytes, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert kept_bytes < len(groups) * 4_096
-
-
-def test_a_stored_pattern_that_is_refused_by_now_matches_nothing() -> None:
-    """Its group is served on; the pattern's member hears of it when it sends it again."""
-    matches = PatternMatches()
-    matches.update({"(", "a"}, ["a", "("])
-    assert matches.by_pattern == {"(": (), "a": ("a",)}
