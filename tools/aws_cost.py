@@ -138,7 +138,7 @@ def machine_count(load: Workload, prices: Prices) -> int:
     return max(1, math.ceil(needed / load.utilisation / ZONES)) * ZONES
 
 
-def standing_reads_per_second(nodes: int) -> int:
+def standing_reads_per_second(nodes: int) -> float:
     """Return the read units that one of so many nodes takes when nothing happens."""
     leases = read_units(nodes * ITEM_BYTES["lease"])
     polls = POLLS_PER_SECOND * COSTS["poll, nothing has changed"].reads

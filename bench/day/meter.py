@@ -6,7 +6,7 @@ DynamoDB is told from the requests that ``dynamodb_items`` makes of it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ class Usage:
     """What has been used so far. Units by the kind of collection: what precedes its colon."""
 
     write_units: Counter[str] = field(default_factory=Counter)
-    read_units: Counter[str] = field(default_factory=Counter)
+    read_units: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     transactions: int = 0
     logged_commits: int = 0
     requests: Counter[str] = field(default_factory=Counter)  # of S3, by method
@@ -45,7 +45,7 @@ class Usage:
         """Add write units of an item of the collection."""
         self.write_units[collection.partition(":")[0]] += amount
 
-    def count_read(self, collection: str, amount: int) -> None:
+    def count_read(self, collection: str, amount: float) -> None:
         """Add read units of items of the collection."""
         self.read_units[collection.partition(":")[0]] += amount
 
@@ -114,7 +114,7 @@ class MeteredStore:
             size_bytes = sum(
                 self._entries.get(v, 0) for v in range(version + 1, changes.version + 1)
             )
-            self.usage.count_read(items.CHANGELOG_COLLECTION, units.read_units(size_bytes))
+            self.usage.count_read(items.CHANGELOG_COLLECTION, units.eventual_read_units(size_bytes))
         return changes
 
     async def increment(self, id: ItemKey, by: int) -> int:

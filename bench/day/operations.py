@@ -15,7 +15,7 @@ class Cost:
     """What one operation takes."""
 
     write_units: Mapping[str, int] = field(default_factory=dict)
-    read_units: Mapping[str, int] = field(default_factory=dict)
+    read_units: Mapping[str, float] = field(default_factory=dict)
     transactions: int = 0
     logged_commits: int = 0  # each advances the cluster version
     requests: Mapping[str, int] = field(default_factory=dict)  # of S3, by method
@@ -26,7 +26,7 @@ class Cost:
         return sum(self.write_units.values())
 
     @property
-    def reads(self) -> int:
+    def reads(self) -> float:
         """Read units of all collections."""
         return sum(self.read_units.values())
 
@@ -36,7 +36,7 @@ COSTS: Mapping[str, Cost] = {
     "read 120 leases": Cost(read_units={"broker-lease": 5}),
     "poll, nothing has changed": Cost(read_units={"#cluster": 1}),
     "poll, a partition has changed": Cost(
-        read_units={"#cluster": 1, "#changelog": 1, "partition": 1}
+        read_units={"#cluster": 1, "#changelog": 0.5, "partition": 1}
     ),
     "a replica leaves an ISR": Cost(
         write_units={"partition": 2, "#cluster": 2, "#changelog": 4},

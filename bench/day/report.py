@@ -329,8 +329,8 @@ def write_limits(loaded: Limits, grown: Limits, path: Path) -> None:
         writer.writerows(("cluster and load", *point) for point in grown.points)
 
 
-def _number(units: int) -> str:
-    return str(units) if units else ""
+def _number(units: float) -> str:
+    return f"{units:g}" if units else ""
 
 
 def _named(units: dict[str, int]) -> str:

@@ -23,7 +23,7 @@ from bench.day.amounts import Amounts
 from bench.day.cluster import Cluster, Floats
 from bench.day.operations import COSTS, ITEM_BYTES
 from bench.day.scenario import DAY_S, GB, NODE, TOPIC, Scenario
-from bench.day.units import READ_UNIT_BYTES, read_units
+from bench.day.units import READ_UNIT_BYTES, eventual_read_units, read_units
 
 KEY_WRITE_UNITS, KEY_READ_UNITS = 1000, 3000  # a second. Source: developer guide, partition keys
 RENEWALS_PER_S = 1000 / LeaseTimes().renew_ms
@@ -124,7 +124,7 @@ def changes_load(alive: int, commits: float, keys: float) -> Load:
     polls = polls_per_s(alive)
     asking = polls * -math.expm1(-commits / polls)  # of the polls, those that find something new
     found_bytes = changelog_entry_bytes(keys) * commits / asking
-    entries = alive * asking * read_units(math.ceil(found_bytes))
+    entries = alive * asking * eventual_read_units(math.ceil(found_bytes))
     load.reads["changes"] = entries + alive * commits * keys
     load.key_reads["#changelog"] = entries
     return load

@@ -101,3 +101,8 @@ def transaction_write_units(size_bytes: int) -> int:
 def read_units(size_bytes: int) -> int:
     """Return the units of a consistent read: of an item, or of all that a query finds."""
     return max(1, math.ceil(size_bytes / READ_UNIT_BYTES))
+
+
+def eventual_read_units(size_bytes: int) -> float:
+    """Return the units of an eventually consistent read, half of a consistent one's."""
+    return read_units(size_bytes) / 2

@@ -1,9 +1,10 @@
-"""An HTTP proxy that loses requests or answers, to order."""
+"""An HTTP proxy that loses requests or answers, to order, and shows requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -17,8 +18,12 @@ class LossyProxy:
     the connection is closed without a word, or reset if that is asked for.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(
+        self, upstream: str, *, on_request: Callable[[bytes], None] = lambda _: None
+    ) -> None:
+        """``on_request`` is called with each whole request before it is passed on."""
         parts = urlsplit(upstream)
+        self._on_request = on_request
         self._address = (parts.hostname, parts.port)
         self._requests_to_lose = 0
         self._answers_to_lose = 0
@@ -95,6 +100,7 @@ class LossyProxy:
             self._requests_to_lose -= 1
             self.lost_request_count += 1
             return False
+        self._on_request(request)
         upstream.write(request)
         answer = await _read_message(answers)
         self._answer_count += 1

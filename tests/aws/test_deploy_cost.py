@@ -45,11 +45,11 @@ def test_a_bill_by_hand() -> None:
 
 def test_what_nodes_and_segments_take_of_dynamodb_by_hand() -> None:
     """6 nodes: a renewal every 3 s, 5 polls and 2 readings of leases a second. A segment: 18
-    write units, 3 read units and 9 of a function, and 2 of every node for its log start."""
+    write units, 3 read units and 9 of a function, and 1.5 of every node for its log start."""
     lines = bill(Workload(produced_mb_per_s=1.0))
     segments = 2628_000 / 512
     writes = 6 / 3 * SECONDS + segments * 18
-    reads = 6 * 7 * SECONDS + segments * (3 + 9 + 6 * 2)
+    reads = 6 * 7 * SECONDS + segments * (3 + 9 + 6 * 1.5)
     assert math.isclose(
         lines["DynamoDB, nodes and segments"], (writes * 0.625 + reads * 0.125) / 1e6
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -16,6 +17,7 @@ from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tidelog_core.metadata.dynamodb_items import changelog_key, key_of
 from tidelog_core.metadata.store import (
     ANY_VERSION,
+    Changes,
     Check,
     ClockedStore,
     ClusterVersion,
@@ -296,6 +298,47 @@ class TestOnABadNetwork:
 
         table = new_table(endpoint)
         asyncio.run(main())
+
+
+@pytest.mark.usefixtures("aws_credentials")
+def test_changes_that_a_copy_of_the_table_lacks_are_read_from_the_newest_one(
+    dynamodb_local_endpoint: str,
+) -> None:
+    """An eventually consistent read may miss entries; DynamoDB Local has them all at once."""
+    table = new_table(dynamodb_local_endpoint)
+    client = boto3.client("dynamodb", endpoint_url=dynamodb_local_endpoint, region_name="us-east-1")
+    key = key_of(changelog_key(2))
+    seen: list[bool] = []
+
+    def on_request(request: bytes) -> None:
+        if b"DynamoDB_20120810.Query" not in request:
+            return
+        seen.append(json.loads(request.rpartition(b"\r\n\r\n")[2])["ConsistentRead"])
+        if seen[-1]:
+            client.put_item(TableName=table, Item=entry)
+        else:
+            client.delete_item(TableName=table, Key=key)
+
+    async def main() -> None:
+        async with (
+            LossyProxy(dynamodb_local_endpoint, on_request=on_request) as proxy,
+            opened(table, proxy.url) as store,
+        ):
+            changes = await store.changes_since(START)
+            assert changes == Changes(ClusterVersion(3), frozenset({A, B}))
+
+    async def write() -> None:
+        async with opened(table, dynamodb_local_endpoint) as store:
+            await store.commit([create(A)])
+            await store.commit([create(B)])
+            await store.commit([Write(A, {"n": 2}, 1)])
+            assert (await store.changes_since(START)).version == 3
+
+    with closing(client):
+        asyncio.run(write())
+        entry = client.get_item(TableName=table, Key=key)["Item"]
+        asyncio.run(main())
+    assert seen == [False, True]
 
 
 @pytest.mark.usefixtures("aws_credentials")
