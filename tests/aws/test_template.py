@@ -258,7 +258,7 @@ def test_retention_writes_only_what_tells_of_deletions_and_the_scrub_nothing() -
 
 
 def test_whoever_starts_jobs_may_start_them_and_write_that_and_nothing_else() -> None:
-    from tidelog_functions.jobs.starting import JOB_START_COLLECTION
+    from tidelog_core.metadata.records import JOB_START_COLLECTION
 
     assert actions("JobsRole", "s3") == set()
     assert actions("JobsRole", "emr-serverless") == {

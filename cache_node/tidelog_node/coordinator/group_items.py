@@ -22,7 +22,7 @@ from tidelog_core.metadata.commit import COMMIT_SIZE_BYTES_MAX
 from tidelog_core.metadata.groups import (
     GROUP_COLLECTION_PREFIX,
     GroupRecord,
-    group_collection,
+    group_key,
     has_own_members,
 )
 from tidelog_core.metadata.member_pages import MEMBERS_PER_PAGE, MemberPage, StoredGroup
@@ -70,7 +70,7 @@ class GroupItems:
     ) -> None:
         """``stored`` is the group as it was read, ``None`` where there is none."""
         self.version = ABSENT  # of the record's item
-        self.key = ItemKey(group_collection(shard), group_id)
+        self.key = group_key(shard, group_id)
         self._store = store
         self._shard = shard
         self._limits = limits

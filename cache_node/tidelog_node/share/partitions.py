@@ -22,7 +22,7 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.groups import GroupRecord, group_collection, shard_of_group
+from tidelog_core.metadata.groups import GroupRecord, group_key, shard_of_group
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.share_partitions import (
     NO_START_OFFSET,
@@ -194,8 +194,8 @@ class SharePartitions:
         """Raise ``GroupIdNotFound`` where nothing would ever clean up after the share partition."""
         shard_count = len(self._view.image.partitions(CONSUMER_OFFSETS_TOPIC))
         if shard_count > 0:
-            collection = group_collection(shard_of_group(group_id, shard_count))
-            item = await self._store.get(ItemKey(collection, group_id))
+            shard = shard_of_group(group_id, shard_count)
+            item = await self._store.get(group_key(shard, group_id))
             if item is not None and GroupRecord.from_item(item).share is not None:
                 return
         raise GroupIdNotFound(f"there is no share group {group_id!r}")

@@ -27,12 +27,12 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.transactions import (
     TransactionRecord,
     TransactionState,
     shard_of_transaction,
-    transaction_collection,
+    transaction_key,
 )
 from tidelog_core.model import TRANSACTION_STATE_TOPIC, TopicPartition
 
@@ -283,7 +283,7 @@ class TransactionCoordinator:
         self, shard: TransactionShard, transactional_id: str, record: TransactionRecord | None
     ) -> LoadedTransaction:
         loaded = LoadedTransaction(
-            ItemKey(transaction_collection(shard.index), transactional_id),
+            transaction_key(shard.index, transactional_id),
             record,
             store=self._store,
             take_producer_id=self._take_producer_id,

@@ -7,8 +7,12 @@ import logging
 from collections.abc import Callable
 
 from tidelog_core.errors import CorruptItem, TidelogError
-from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
-from tidelog_core.metadata.transactions import TransactionRecord, transaction_collection
+from tidelog_core.metadata.store import Item, MetadataStore
+from tidelog_core.metadata.transactions import (
+    TransactionRecord,
+    transaction_collection,
+    transaction_key,
+)
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShard
 from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded
@@ -51,7 +55,7 @@ class TransactionShard(LedShard):
         """Return the id's transaction, an empty one where the id is not known."""
         await self.loaded()
         if transactional_id in self._stale:
-            key = ItemKey(transaction_collection(self.index), transactional_id)
+            key = transaction_key(self.index, transactional_id)
             item = await self._store.get(key)
             self.check_open()
             # Someone else may have loaded it while we waited.

@@ -55,6 +55,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import NodeConfigOverrides, Topic
 from tidelog_core.metadata.store import ABSENT, MetadataStore
 from tidelog_core.turns import Turn
@@ -357,7 +358,7 @@ class ClusterAdmin:
 
         await self._change(decide, self._put, validate_only)
 
-    async def _put(self, record: records.Record) -> None:
+    async def _put(self, record: Record) -> None:
         await self._store.commit([records.put(record)])
 
     async def _change(

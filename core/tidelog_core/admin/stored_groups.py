@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tidelog_core.errors import CoordinatorNotAvailable, CorruptItem
-from tidelog_core.metadata.groups import group_collection
+from tidelog_core.metadata.groups import group_collection, group_key
 from tidelog_core.metadata.member_pages import (
     Inconsistent,
     MemberPage,
@@ -42,7 +42,7 @@ async def read_group(store: MetadataStore, shard: int, group_id: str) -> StoredG
 
     Raises ``CorruptItem``, and ``CoordinatorNotAvailable`` where it keeps changing.
     """
-    key = ItemKey(group_collection(shard), group_id)
+    key = group_key(shard, group_id)
     for _ in range(READ_ATTEMPTS_MAX):
         item = await store.get(key)
         if item is None:

@@ -100,25 +100,6 @@ class ConsumerGroupState:
     topics_hash: str  # of the topics that the group's epoch stands for
     members: tuple[ConsumerMember, ...]
 
-    def to_body(self) -> dict[str, Any]:
-        """Return what is stored under one field of the record's item: not the members."""
-        return {
-            "assignment_epoch": self.assignment_epoch,
-            "topics_hash": self.topics_hash,
-        }
-
-    @classmethod
-    def from_body(cls, body: Any) -> ConsumerGroupState:
-        """Return the state, with members only where an older program wrote it.
-
-        Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``.
-        """
-        return cls(
-            assignment_epoch=whole_number(body["assignment_epoch"]),
-            topics_hash=read_topics_hash(body),
-            members=unpack_consumers(body["members"]) if "members" in body else (),
-        )
-
 
 def hash_topics(topics: Mapping[str, SubscribedTopic]) -> str:
     """Return 32 hex digits, others where a topic's name, id or partition count is another one.
@@ -162,7 +143,7 @@ def pack_consumers(members: Sequence[ConsumerMember]) -> str:
 
 
 def unpack_consumers(text: str) -> tuple[ConsumerMember, ...]:
-    """Return packed members. Raises as ``ConsumerGroupState.from_body``."""
+    """Return packed members. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``."""
     return unpack_members(text, _member)
 
 

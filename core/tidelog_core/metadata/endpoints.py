@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tidelog_core.metadata.body import BodyReader
 from tidelog_core.metadata.store import JsonValue
 
 PLAINTEXT = "PLAINTEXT"  # the listener of a node that names none
@@ -34,28 +34,16 @@ def plaintext_endpoints(host: str, port: int) -> tuple[BrokerEndpoint, ...]:
     return (BrokerEndpoint(PLAINTEXT, host, port),)
 
 
-def write_endpoints(endpoints: tuple[BrokerEndpoint, ...]) -> dict[str, JsonValue]:
-    """Return the fields of an item's body that keep the endpoints."""
-    first = endpoints[0]
-    if len(endpoints) == 1 and first.listener == PLAINTEXT:
-        return {"host": first.host, "port": first.port}
-    return {
-        "endpoints": [{"listener": e.listener, "host": e.host, "port": e.port} for e in endpoints]
-    }
-
-
-def read_endpoints(fields: BodyReader) -> tuple[BrokerEndpoint, ...]:
-    """Return the endpoints of an item. Raises ``CorruptItem``."""
-    if not fields.has("endpoints"):
-        return plaintext_endpoints(fields.text("host"), fields.integer("port", at_least=0))
+def read_endpoints(values: Any, _: Mapping[str, Any]) -> tuple[BrokerEndpoint, ...]:
+    """Return stored endpoints. Raises ``ValueError``."""
+    if not isinstance(values, list | tuple) or not values:
+        raise ValueError(f"must be a list of at least one, not {values!r}")
     endpoints: dict[str, BrokerEndpoint] = {}
-    for value in fields.sequence("endpoints"):
+    for value in values:
         endpoint = _endpoint(value)
         if endpoint is None or endpoint.listener in endpoints:
-            raise fields.error(f"endpoints must be of one listener each, not {value!r}")
+            raise ValueError(f"must be of one listener each, not {value!r}")
         endpoints[endpoint.listener] = endpoint
-    if not endpoints:
-        raise fields.error("endpoints is empty")
     return tuple(endpoints.values())
 
 

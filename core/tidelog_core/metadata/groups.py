@@ -38,17 +38,28 @@ it. Source: ``GroupCoordinatorService.partitionFor`` of Kafka.
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 from uuid import UUID
 
-from tidelog_core.metadata.body import BodyReader
-from tidelog_core.metadata.consumer_groups import ConsumerGroupState, ConsumerMember
-from tidelog_core.metadata.packed_members import decode_bytes, encode_bytes, pack, unpack
-from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
-from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
+from tidelog_core.metadata.consumer_groups import (
+    ConsumerGroupState,
+    ConsumerMember,
+    read_topics_hash,
+    unpack_consumers,
+)
+from tidelog_core.metadata.fields import Added, InKey, Natural, Omitted, Stored, typed_rows
+from tidelog_core.metadata.packed_members import (
+    decode_bytes,
+    encode_bytes,
+    pack,
+    unpack,
+    whole_number,
+)
+from tidelog_core.metadata.record import Record, key_form
+from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember, unpack_sharers
+from tidelog_core.metadata.store import Item, ItemKey, JsonValue
 
 GROUP_COLLECTION_PREFIX = "group:"
 OFFSET_COLLECTION_PREFIX = "offset:"
@@ -101,28 +112,72 @@ class GroupMember:
 GroupMembers = tuple[GroupMember, ...] | tuple[ConsumerMember, ...] | tuple[ShareMember, ...]
 
 
+@key_form
+def group_key(shard: int, group_id: str) -> ItemKey:
+    """Return the key of a group's record."""
+    return ItemKey(group_collection(shard), f"{group_id}")
+
+
+def _state_body(state: ConsumerGroupState | ShareGroupState | None) -> JsonValue:
+    """Return what the record has of a consumer or share group: not the members."""
+    if state is None:
+        return None
+    return {"assignment_epoch": state.assignment_epoch, "topics_hash": state.topics_hash}
+
+
+def _write_consumer(record: GroupRecord) -> JsonValue:
+    return _state_body(record.consumer)
+
+
+def _read_consumer(body: Any, _: Mapping[str, Any]) -> ConsumerGroupState:
+    return ConsumerGroupState(
+        assignment_epoch=whole_number(body["assignment_epoch"]),
+        topics_hash=read_topics_hash(body),
+        members=unpack_consumers(body["members"]) if "members" in body else (),
+    )
+
+
+def _write_share(record: GroupRecord) -> JsonValue:
+    return _state_body(record.share)
+
+
+def _read_share(body: Any, before: Mapping[str, Any]) -> ShareGroupState:
+    if "consumer" in before:
+        raise ValueError("the group is a consumer group")
+    return ShareGroupState(
+        assignment_epoch=whole_number(body["assignment_epoch"]),
+        topics_hash=read_topics_hash(body),
+        members=unpack_sharers(body["members"]) if "members" in body else (),
+    )
+
+
+def _read_members(text: Any, _: Mapping[str, Any]) -> tuple[GroupMember, ...]:
+    return unpack_classic(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
+class GroupRecord(Record):
     """A group at its last durable generation."""
 
-    shard: int
-    group_id: str
+    KEY = group_key
+
+    shard: InKey[int]
+    group_id: InKey[str]
+    # A classic group has neither. Both have members where the pages have been read, or where an
+    # older program stored them here.
+    consumer: Annotated[
+        Omitted[ConsumerGroupState | None], Stored(_read_consumer, _write_consumer)
+    ] = None
+    share: Annotated[Omitted[ShareGroupState | None], Stored(_read_share, _write_share)] = None
+    stamp: Added[Natural] = 0  # pages of members with a greater one are not valid yet
     phase: str  # Kafka's name of the group's state
     phase_since_ms: int  # wall clock
-    generation: int  # of a consumer or share group: the group epoch
+    generation: Natural  # of a consumer or share group: the group epoch
     protocol_type: str | None  # None: a group that only stores offsets
     protocol_name: str | None
     leader: str | None
-    members: tuple[GroupMember, ...]
-    consumer: ConsumerGroupState | None = None  # with neither it is a classic group
-    share: ShareGroupState | None = None
-    stamp: int = 0  # pages of members with a greater one are not valid yet
-    version: int = field(default=ABSENT, compare=False)
-
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        return ItemKey(group_collection(self.shard), self.group_id)
+    # Of a classic group, as those above.
+    members: Annotated[tuple[GroupMember, ...], Stored(_read_members, None)] = ()
 
     @property
     def member_count(self) -> int:
@@ -146,62 +201,6 @@ class GroupRecord:
             return dataclasses.replace(self, consumer=consumer)
         return dataclasses.replace(self, members=cast("Any", members))
 
-    def to_body(self) -> Body:
-        """Return the item's body: everything but the members."""
-        kind = {} if self.consumer is None else {"consumer": self.consumer.to_body()}
-        if self.share is not None:
-            kind = {"share": self.share.to_body()}
-        return {
-            **kind,
-            "stamp": self.stamp,
-            "phase": self.phase,
-            "phase_since_ms": self.phase_since_ms,
-            "generation": self.generation,
-            "protocol_type": self.protocol_type,
-            "protocol_name": self.protocol_name,
-            "leader": self.leader,
-        }
-
-    @classmethod
-    def from_item(cls, item: Item) -> GroupRecord:
-        """Return the record, with members only where it has them itself.
-
-        Raises ``CorruptItem``.
-        """
-        fields = BodyReader(item)
-        members: tuple[GroupMember, ...] = ()
-        if has_own_members(item):
-            blob = fields.text("members")
-            try:
-                members = unpack_classic(blob)
-            except (ValueError, TypeError, zlib.error) as error:
-                raise fields.error(f"members cannot be read: {error}") from None
-        consumer, share = None, None
-        try:
-            if "consumer" in item.body:
-                consumer = ConsumerGroupState.from_body(fields.anything("consumer"))
-            elif "share" in item.body:
-                share = ShareGroupState.from_body(fields.anything("share"))
-        except (ValueError, TypeError, KeyError, IndexError, zlib.error) as error:
-            raise fields.error(f"the group's state cannot be read: {error}") from None
-        record = cls(
-            shard=int(item.id.collection.removeprefix(GROUP_COLLECTION_PREFIX)),
-            group_id=item.id.key,
-            phase=fields.text("phase"),
-            phase_since_ms=fields.integer("phase_since_ms"),
-            generation=fields.integer("generation", at_least=0),
-            protocol_type=fields.text_or_none("protocol_type"),
-            protocol_name=fields.text_or_none("protocol_name"),
-            leader=fields.text_or_none("leader"),
-            members=members,
-            consumer=consumer,
-            share=share,
-            stamp=fields.integer_or_absent("stamp", absent=0, at_least=0),
-            version=item.version,
-        )
-        fields.finish()
-        return record
-
 
 def has_own_members(item: Item) -> bool:
     """Return whether an older program wrote the group's record, members and all."""
@@ -219,74 +218,43 @@ class CommittedOffset:
     expires_ms: int | None = None  # only set by OffsetCommit before version 5
 
 
+@key_form
+def offset_item_id(group_id: str, topic: str, page: int) -> ItemKey:
+    """Return the key of a page of committed offsets."""
+    return ItemKey(offset_collection(group_id), f"{topic}/{page:06d}")
+
+
+def _write_offsets(record: GroupOffsets) -> JsonValue:
+    return [
+        [p, o.offset, o.leader_epoch, o.metadata, o.committed_ms, o.expires_ms]
+        for p, o in sorted(record.partitions.items())
+    ]
+
+
+def _read_offsets(rows: Any, _: Mapping[str, Any]) -> dict[int, CommittedOffset]:
+    return {
+        partition: CommittedOffset(*offset)
+        for partition, *offset in typed_rows(rows, int, int, int, str, int, int | None)
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOffsets:
+class GroupOffsets(Record):
     """One page of a group's committed offsets in one topic.
 
     The topic's id tells the offsets of a deleted topic from those of a newer one that
     took its name.
     """
 
-    group_id: str
-    topic: str
+    KEY = offset_item_id
+
+    group_id: InKey[str]
+    topic: InKey[str]
     topic_id: UUID
-    page: int
-    partitions: Mapping[int, CommittedOffset]
-    version: int = field(default=ABSENT, compare=False)
-
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        return offset_item_id(self.group_id, self.topic, self.page)
-
-    def to_body(self) -> Body:
-        """Return the item's body."""
-        return {
-            "topic_id": str(self.topic_id),
-            "offsets": [
-                [p, o.offset, o.leader_epoch, o.metadata, o.committed_ms, o.expires_ms]
-                for p, o in sorted(self.partitions.items())
-            ],
-        }
-
-    @classmethod
-    def from_item(cls, item: Item) -> GroupOffsets:
-        """Return the record. Raises ``CorruptItem``."""
-        fields = BodyReader(item)
-        topic, _, page = item.id.key.rpartition("/")
-        if not topic or not page.isdecimal():
-            raise fields.error("the key is not a topic and a page")
-        record = cls(
-            group_id=item.id.collection.removeprefix(OFFSET_COLLECTION_PREFIX),
-            topic=topic,
-            topic_id=fields.uuid("topic_id"),
-            page=int(page),
-            partitions=dict(_offset_row(row, fields) for row in fields.sequence("offsets")),
-            version=item.version,
-        )
-        fields.finish()
-        return record
-
-
-def offset_item_id(group_id: str, topic: str, page: int) -> ItemKey:
-    """Return where a page of committed offsets lies."""
-    return ItemKey(offset_collection(group_id), f"{topic}/{page:06d}")
-
-
-def _offset_row(row: JsonValue, fields: BodyReader) -> tuple[int, CommittedOffset]:
-    match row:
-        case [
-            int(partition),
-            int(offset),
-            int(leader_epoch),
-            str(metadata),
-            int(committed_ms),
-            None | int() as expires_ms,
-        ]:
-            value = CommittedOffset(offset, leader_epoch, metadata, committed_ms, expires_ms)
-            return partition, value
-        case _:
-            raise fields.error(f"{row!r} is not a committed offset")
+    page: InKey[int]
+    partitions: Annotated[
+        Mapping[int, CommittedOffset], Stored(_read_offsets, _write_offsets, name="offsets")
+    ]
 
 
 def pack_classic(members: Sequence[GroupMember]) -> str:

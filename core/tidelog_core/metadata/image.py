@@ -31,10 +31,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
-from tidelog_core.config import GroupConfig, NodeConfig, TopicConfig, group_config, settings_of
-from tidelog_core.errors import CorruptItem, StoreUnavailable
+from tidelog_core.config import GroupConfig, NodeConfig, TopicConfig, group_config, parse_config
+from tidelog_core.errors import CorruptItem, InvalidConfig, StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.group_configs import GROUP_CONFIG_COLLECTION, GroupConfigOverrides
+from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import (
     PARTITION_COLLECTION_PREFIX,
     Broker,
@@ -55,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
-R = TypeVar("R", bound=records.Record)
+R = TypeVar("R", bound=Record)
 
 NO_VERSION = ClusterVersion(0)  # before the first logged commit
 COLLECTIONS_AT_ONCE_MAX = 16
@@ -418,15 +419,10 @@ class _Readings:
         if item is None:
             return None
         try:
-            record = read(item)
-            if record.item_id != key:
-                raise CorruptItem(
-                    (key.collection, key.key), f"holds another item: {record.item_id.key}"
-                )
+            return read(item)
         except CorruptItem as error:
             self.unreadable[key] = error.problem
             return before
-        return record
 
     def note_key(self, key: ItemKey, item: Item | None) -> None:
         """Note an item whose key is none that a record has."""
@@ -683,13 +679,10 @@ def _log_damage(before: Mapping[ItemKey, str], after: Mapping[ItemKey, str]) -> 
 def _read_topic(item: Item) -> Topic:
     """Return the topic. Raises ``CorruptItem``, also for settings that this program cannot use."""
     topic = Topic.from_item(item)
-    known = settings_of(TopicConfig)
-    for name, text in topic.configs.items():
-        try:
-            known[name].parse(text)
-        except (KeyError, ValueError) as error:
-            key = (item.id.collection, item.id.key)
-            raise CorruptItem(key, f"its setting {name}={text!r}: {error}") from None
+    try:
+        parse_config(TopicConfig, topic.configs)
+    except InvalidConfig as error:
+        raise CorruptItem((item.id.collection, item.id.key), str(error)) from None
     return topic
 
 

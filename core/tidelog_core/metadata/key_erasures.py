@@ -1,8 +1,5 @@
 """That replicas are to erase a key from their own segments, which no tier has.
 
-    collection      key                                                     value
-    key-erasure     <topic id>:<partition, 10 digits>:<SHA-256 of the key>  KeyErasure
-
 Written by whoever erases. The leader says up to which offset; each replica names the segments
 that it replaces, and says when no record of the key is left below that. One that is down finds
 the item when it comes back. The key itself is not in it: metadata have backups.
@@ -11,12 +8,15 @@ the item when it comes back. The key itself is not in it: metadata have backups.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any
 from uuid import UUID
 
-from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.fields import Natural, OrMinusOne, Stored, typed_rows
+from tidelog_core.metadata.record import Record, key_form
 from tidelog_core.metadata.records import NUMBER_DIGITS
-from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
+from tidelog_core.metadata.store import ItemKey, JsonValue
 
 KEY_ERASURE_COLLECTION = "key-erasure"
 NOT_TAKEN_UP = -1  # as up_to: the leader has not seen it yet
@@ -50,21 +50,54 @@ class ReplicaErasure:
         return dataclasses.replace(self, replaced=tuple(named))
 
 
+def _write_replicas(record: KeyErasure) -> JsonValue:
+    """Return rows of broker, whether it is done, unnamed segments, and the named ones."""
+    return [
+        [
+            one.broker_id,
+            int(one.is_done),
+            one.unnamed_count,
+            [[s.base_offset, s.end_offset, s.removed_count] for s in one.replaced],
+        ]
+        for one in record.replicas
+    ]
+
+
+def _read_replicas(rows: Any, _: Mapping[str, Any]) -> tuple[ReplicaErasure, ...]:
+    replicas = []
+    for broker_id, is_done, unnamed_count, segments in typed_rows(rows, int, int, int, list):
+        if is_done not in (0, 1):
+            raise ValueError(f"{is_done} is neither 0 nor 1")
+        replaced = tuple(ReplacedSegment(*row) for row in typed_rows(segments, int, int, int))
+        replicas.append(ReplicaErasure(broker_id, bool(is_done), replaced, unnamed_count))
+    return tuple(replicas)
+
+
+def key_erasure_prefix(topic_id: UUID) -> str:
+    """Return what the keys of the topic's requests begin with."""
+    return f"{topic_id}:"
+
+
+@key_form
+def key_erasure_key(topic_id: UUID, partition: int, key_sha256: str) -> ItemKey:
+    """Return the key of the partition's request for the key."""
+    number = f"{partition:0{NUMBER_DIGITS}d}"
+    return ItemKey(KEY_ERASURE_COLLECTION, f"{key_erasure_prefix(topic_id)}{number}:{key_sha256}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyErasure:
+class KeyErasure(Record):
     """A request that no replica keeps records of the key below ``up_to``."""
 
-    topic_id: UUID
-    partition: int
-    key_sha256: str  # hex
-    up_to: int = NOT_TAKEN_UP  # exclusive; the log's end when its leader took the request up
-    replicas: tuple[ReplicaErasure, ...] = ()  # by broker id; those that have said something
-    version: int = dataclasses.field(default=ABSENT, compare=False)
+    KEY = key_erasure_key
 
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        return key_erasure_key(self.topic_id, self.partition, self.key_sha256)
+    topic_id: UUID
+    partition: Natural
+    key_sha256: str  # hex
+    # Exclusive; the log's end when its leader took the request up.
+    up_to: OrMinusOne = NOT_TAKEN_UP
+    # By broker id; those that have said something.
+    replicas: Annotated[tuple[ReplicaErasure, ...], Stored(_read_replicas, _write_replicas)] = ()
 
     @property
     def is_taken_up(self) -> bool:
@@ -86,65 +119,3 @@ class KeyErasure:
         """Return it to be done again; what was replaced already stays named."""
         undone = tuple(dataclasses.replace(one, is_done=False) for one in self.replicas)
         return dataclasses.replace(self, up_to=NOT_TAKEN_UP, replicas=undone)
-
-    def to_body(self) -> Body:
-        """Return the item's body."""
-        return {
-            "topic_id": str(self.topic_id),
-            "partition": self.partition,
-            "key_sha256": self.key_sha256,
-            "up_to": self.up_to,
-            # Rows of broker, whether it is done, unnamed segments, and the named ones.
-            "replicas": [
-                [
-                    one.broker_id,
-                    int(one.is_done),
-                    one.unnamed_count,
-                    [[s.base_offset, s.end_offset, s.removed_count] for s in one.replaced],
-                ]
-                for one in self.replicas
-            ],
-        }
-
-    @classmethod
-    def from_item(cls, item: Item) -> KeyErasure:
-        """Return the record. Raises ``CorruptItem``."""
-        fields = BodyReader(item)
-        record = cls(
-            topic_id=fields.uuid("topic_id"),
-            partition=fields.integer("partition", at_least=0),
-            key_sha256=fields.text("key_sha256"),
-            up_to=fields.integer("up_to", at_least=NOT_TAKEN_UP),
-            replicas=tuple(_replica(row, fields) for row in fields.sequence("replicas")),
-            version=item.version,
-        )
-        fields.finish()
-        if record.item_id != item.id:
-            raise fields.error(f"holds another's: {record.item_id.key}")
-        return record
-
-
-def _replica(row: JsonValue, fields: BodyReader) -> ReplicaErasure:
-    match row:
-        case [int(broker_id), 0 | 1 as is_done, int(unnamed_count), [*segments]]:
-            replaced = tuple(_segment(one, fields) for one in segments)
-            return ReplicaErasure(broker_id, bool(is_done), replaced, unnamed_count)
-    raise fields.error(f"replicas must hold rows of four, not {row!r}")
-
-
-def _segment(row: JsonValue, fields: BodyReader) -> ReplacedSegment:
-    match row:
-        case [int(base_offset), int(end_offset), int(removed_count)]:
-            return ReplacedSegment(base_offset, end_offset, removed_count)
-    raise fields.error(f"a replaced segment must be three whole numbers, not {row!r}")
-
-
-def key_erasure_prefix(topic_id: UUID) -> str:
-    """Return what the keys of the topic's requests begin with."""
-    return f"{topic_id}:"
-
-
-def key_erasure_key(topic_id: UUID, partition: int, key_sha256: str) -> ItemKey:
-    """Return where the partition's request for the key lies."""
-    number = f"{partition:0{NUMBER_DIGITS}d}"
-    return ItemKey(KEY_ERASURE_COLLECTION, f"{key_erasure_prefix(topic_id)}{number}:{key_sha256}")

@@ -18,13 +18,12 @@ all torn pages again. Hence no torn page is there when the stamp grows.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
-from tidelog_core.metadata.body import BodyReader
 from tidelog_core.metadata.consumer_groups import ConsumerMember, pack_consumers, unpack_consumers
+from tidelog_core.metadata.fields import InKey, Natural, Stored
 from tidelog_core.metadata.groups import (
     GroupMember,
     GroupMembers,
@@ -34,8 +33,9 @@ from tidelog_core.metadata.groups import (
     unpack_classic,
 )
 from tidelog_core.metadata.packed_members import whole_number
+from tidelog_core.metadata.record import Record, key_form
 from tidelog_core.metadata.share_groups import ShareMember, pack_sharers, unpack_sharers
-from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
+from tidelog_core.metadata.store import Body, Item, ItemKey, JsonValue
 
 MEMBER_COLLECTION_PREFIX = "member:"
 MEMBERS_PER_PAGE = 32
@@ -67,65 +67,66 @@ def group_of_page(id: ItemKey) -> str:
     return id.key.rpartition("/")[0]
 
 
+@key_form
+def page_item_id(shard: int, group_id: str, number: int) -> ItemKey:
+    """Return the key of a page of members."""
+    return ItemKey(member_collection(shard), f"{page_prefix(group_id)}{number:06d}")
+
+
+def _pack(members: MembersByPlace) -> list[JsonValue]:
+    """Return the kind, the places and the members, or nothing for nobody."""
+    if not members:
+        return []
+    some = list(members.values())
+    for kind, (type_, pack, _) in _KINDS.items():
+        if isinstance(some[0], type_):
+            return [kind, list(members), pack(some)]
+    raise AssertionError("a member is of one of the kinds")
+
+
+def _unpack(packed: Any) -> MembersByPlace:
+    if not packed:
+        return {}
+    kind, places, text = packed
+    members = _KINDS[kind][2](text)
+    return dict(zip(map(whole_number, places), members, strict=True))
+
+
+def _write_members(page: MemberPage) -> JsonValue:
+    return _pack(page.members)
+
+
+def _read_members(packed: Any, _: Mapping[str, Any]) -> MembersByPlace:
+    if not isinstance(packed, list | tuple):
+        raise ValueError(f"{packed!r} is no list")
+    return _unpack(packed)
+
+
+def _write_before(page: MemberPage) -> JsonValue:
+    return None if page.before is None else _pack(page.before)
+
+
+def _read_before(packed: Any, _: Mapping[str, Any]) -> MembersByPlace | None:
+    return None if packed is None else _unpack(packed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberPage:
+class MemberPage(Record):
     """Some members of one group, all of one kind."""
 
-    shard: int
-    group_id: str
-    number: int
-    stamp: int
-    members: MembersByPlace
-    before: MembersByPlace | None = (
-        None  # valid until the record has the stamp; None: no longer needed
-    )
-    version: int = field(default=ABSENT, compare=False)
+    KEY = page_item_id
 
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        return page_item_id(self.shard, self.group_id, self.number)
-
-    def to_body(self) -> Body:
-        """Return the item's body."""
-        return {
-            "stamp": self.stamp,
-            "members": _pack(self.members),
-            "before": None if self.before is None else _pack(self.before),
-        }
-
-    @classmethod
-    def from_item(cls, item: Item) -> MemberPage:
-        """Return the page. Raises ``CorruptItem``."""
-        fields = BodyReader(item)
-        group_id, slash, number = item.id.key.rpartition("/")
-        if not slash or not number.isdecimal():
-            raise fields.error("the key is not a group and a page")
-        stamp = fields.integer("stamp", at_least=0)
-        members, before = fields.sequence("members"), fields.anything("before")
-        try:
-            page = cls(
-                shard=int(item.id.collection.removeprefix(MEMBER_COLLECTION_PREFIX)),
-                group_id=group_id,
-                number=int(number),
-                stamp=stamp,
-                members=_unpack(members),
-                before=None if before is None else _unpack(before),
-                version=item.version,
-            )
-        except (ValueError, TypeError, KeyError, IndexError, zlib.error) as error:
-            raise fields.error(f"members cannot be read: {error}") from None
-        fields.finish()
-        return page
+    shard: InKey[int]
+    group_id: InKey[str]
+    number: InKey[int]
+    stamp: Natural
+    members: Annotated[MembersByPlace, Stored(_read_members, _write_members)]
+    # Valid until the record has the stamp; None: no longer needed.
+    before: Annotated[MembersByPlace | None, Stored(_read_before, _write_before)] = None
 
     def is_torn(self, record_stamp: int) -> bool:
         """Return whether the previous members are valid, where the record has this stamp."""
         return self.stamp > record_stamp
-
-
-def page_item_id(shard: int, group_id: str, number: int) -> ItemKey:
-    """Return the key of a page's item."""
-    return ItemKey(member_collection(shard), f"{page_prefix(group_id)}{number:06d}")
 
 
 class Inconsistent(Exception):
@@ -178,23 +179,3 @@ def _type_of(record: GroupRecord) -> type:
     if record.share is not None:
         return ShareMember
     return GroupMember if record.consumer is None else ConsumerMember
-
-
-def _pack(members: MembersByPlace) -> list[JsonValue]:
-    """Return the kind, the places and the members, or nothing for nobody."""
-    if not members:
-        return []
-    some = list(members.values())
-    for kind, (type_, pack, _) in _KINDS.items():
-        if isinstance(some[0], type_):
-            return [kind, list(members), pack(some)]
-    raise AssertionError("a member is of one of the kinds")
-
-
-def _unpack(packed: Any) -> MembersByPlace:
-    """Return the members. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``."""
-    if not packed:
-        return {}
-    kind, places, text = packed
-    members = _KINDS[kind][2](text)
-    return dict(zip(map(whole_number, places), members, strict=True))

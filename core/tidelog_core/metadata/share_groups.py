@@ -17,7 +17,6 @@ from tidelog_core.metadata.consumer_groups import (
     NO_PARTITIONS,
     Partitions,
     read_partitions,
-    read_topics_hash,
 )
 from tidelog_core.metadata.packed_members import (
     pack_members,
@@ -52,25 +51,6 @@ class ShareGroupState:
     topics_hash: str  # of the topics that the group's epoch stands for
     members: tuple[ShareMember, ...]
 
-    def to_body(self) -> dict[str, Any]:
-        """Return what is stored under one field of the record's item: not the members."""
-        return {
-            "assignment_epoch": self.assignment_epoch,
-            "topics_hash": self.topics_hash,
-        }
-
-    @classmethod
-    def from_body(cls, body: Any) -> ShareGroupState:
-        """Return the state, with members only where an older program wrote it.
-
-        Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``.
-        """
-        return cls(
-            assignment_epoch=whole_number(body["assignment_epoch"]),
-            topics_hash=read_topics_hash(body),
-            members=unpack_sharers(body["members"]) if "members" in body else (),
-        )
-
 
 def pack_sharers(members: Sequence[ShareMember]) -> str:
     """Return the members as one string."""
@@ -79,7 +59,7 @@ def pack_sharers(members: Sequence[ShareMember]) -> str:
 
 
 def unpack_sharers(text: str) -> tuple[ShareMember, ...]:
-    """Return packed members. Raises as ``ShareGroupState.from_body``."""
+    """Return packed members. Raises as ``unpack_consumers``."""
     return unpack_members(text, _member)
 
 

@@ -1,10 +1,10 @@
 """The record of a share partition: how far a share group has got with one partition (KIP-932).
 
-``share:<group id>`` / ``<topic id>/<partition, 10 digits>`` holds the start offset (SPSO):
-everything before it is done. From there on ``batches`` says what is known of single records:
-which are acknowledged or archived for good, and how often those that are available again were
-delivered. What no row names was never delivered, or is delivered just now: acquisitions are
-not stored, so that the next leader finds acquired records available.
+The item holds the start offset (SPSO): everything before it is done. From there on ``batches``
+says what is known of single records: which are acknowledged or archived for good, and how often
+those that are available again were delivered. What no row names was never delivered, or is
+delivered just now: acquisitions are not stored, so that the next leader finds acquired records
+available.
 
 The partition's leader alone writes an item, conditional on its version and before anyone
 hears of what it says. Each leader writes it once before it reads from it, with its leader
@@ -21,15 +21,16 @@ write costs by the size of its item. Source: ``PersisterStateBatch`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from tidelog_core.config import INT64_MAX
-from tidelog_core.metadata.body import BodyReader
-from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey
+from tidelog_core.metadata.fields import InKey, Natural, OrMinusOne, Stored, typed_rows
+from tidelog_core.metadata.record import Record, key_form
+from tidelog_core.metadata.store import ItemKey, JsonValue
 
 SHARE_COLLECTION_PREFIX = "share:"
 NO_START_OFFSET = -1
@@ -70,8 +71,9 @@ def share_topic_prefix(topic_id: UUID) -> str:
     return f"{topic_id}/"
 
 
+@key_form
 def share_partition_key(group_id: str, topic_id: UUID, partition: int) -> ItemKey:
-    """Return where the share partition's item lies."""
+    """Return the key of the share partition's item."""
     return ItemKey(share_collection(group_id), f"{topic_id}/{partition:010d}")
 
 
@@ -84,83 +86,48 @@ def share_partition_of(id: ItemKey) -> tuple[UUID, int] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharePartitionRecord:
-    """A share partition as the next leader would find it."""
-
-    group_id: str
-    topic_id: UUID
-    partition: int
-    state_epoch: int = 0  # raised by whoever but the leader changes the item
-    leader_epoch: int = -1  # of the leader that wrote last; -1: none has
-    start_offset: int = NO_START_OFFSET
-    batches: tuple[StateBatch, ...] = ()  # ascending, none overlaps, all from start_offset on
-    version: int = field(default=ABSENT, compare=False)
-
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        return share_partition_key(self.group_id, self.topic_id, self.partition)
-
-    def to_body(self) -> Body:
-        """Return the item's body."""
-        start = self.start_offset
-        return {
-            "state_epoch": self.state_epoch,
-            "leader_epoch": self.leader_epoch,
-            "start_offset": start,
-            "batches": [
-                [first - start, last - first + 1, int(state), count]
-                for first, last, state, count in self.batches
-            ],
-        }
-
-    @classmethod
-    def from_item(cls, item: Item) -> SharePartitionRecord:
-        """Return the record. Raises ``CorruptItem``."""
-        fields = BodyReader(item)
-        topic_id, _, partition = item.id.key.partition("/")
-        try:
-            known_id = UUID(topic_id)
-        except ValueError:
-            raise fields.error("the key does not begin with a topic's id") from None
-        if not partition.isdecimal():
-            raise fields.error("the key does not end with a partition")
-        start_offset = fields.integer("start_offset", at_least=NO_START_OFFSET)
-        record = cls(
-            group_id=item.id.collection.removeprefix(SHARE_COLLECTION_PREFIX),
-            topic_id=known_id,
-            partition=int(partition),
-            state_epoch=fields.integer("state_epoch", at_least=0),
-            leader_epoch=fields.integer("leader_epoch", at_least=-1),
-            start_offset=start_offset,
-            batches=_read_batches(fields, start_offset),
-            version=item.version,
-        )
-        fields.finish()
-        return record
+def _write_batches(record: SharePartitionRecord) -> JsonValue:
+    start = record.start_offset
+    return [
+        [first - start, last - first + 1, int(state), count]
+        for first, last, state, count in record.batches
+    ]
 
 
-def _read_batches(fields: BodyReader, start_offset: int) -> tuple[StateBatch, ...]:
+def _read_batches(rows: Any, before: Mapping[str, Any]) -> tuple[StateBatch, ...]:
+    start_offset: int = before["start_offset"]
     batches: list[StateBatch] = []
     next_offset = start_offset
-    for row in fields.sequence("batches"):
-        match row:
-            case [int(distance), int(records), int(state), int(count)]:
-                first = start_offset + distance
-                last = first + records - 1
-            case _:
-                raise fields.error(f"{row!r} is not a batch of records")
+    for row in typed_rows(rows, int, int, int, int):
+        distance, records, state, count = row
+        first = start_offset + distance
+        last = first + records - 1
         if start_offset < 0 or first < next_offset or records < 1 or last >= INT64_MAX:
-            raise fields.error(f"batch {row!r} is out of place")
+            raise ValueError(f"batch {row!r} is out of place")
         if state not in _STORED_STATES or count < 0:
-            raise fields.error(f"{row!r} is in no state that is stored")
+            raise ValueError(f"{row!r} is in no state that is stored")
         batches.append(StateBatch(first, last, RecordState(state), count))
         next_offset = last + 1
     return tuple(batches)
 
 
 _STORED_STATES = frozenset(state for state in RecordState if state is not RecordState.ACQUIRED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePartitionRecord(Record):
+    """A share partition as the next leader would find it."""
+
+    KEY = share_partition_key
+
+    group_id: InKey[str]
+    topic_id: InKey[UUID]
+    partition: InKey[int]
+    state_epoch: Natural = 0  # raised by whoever but the leader changes the item
+    leader_epoch: OrMinusOne = -1  # of the leader that wrote last; -1: none has
+    start_offset: OrMinusOne = NO_START_OFFSET
+    # Ascending, none overlaps, all from start_offset on.
+    batches: Annotated[tuple[StateBatch, ...], Stored(_read_batches, _write_batches)] = ()
 
 
 def merge_batches(batches: Sequence[StateBatch]) -> tuple[StateBatch, ...]:

@@ -1,14 +1,13 @@
 """The records of transactions: one item a transactional id, one an offset commit that is pending.
 
-``transaction:<shard>`` / ``<transactional id>`` holds how far the id's transaction is. The
-shard is the partition of ``__transaction_state`` whose leader coordinates it, found as the
-shard of a group is. Source: ``TransactionStateManager.partitionFor`` of Kafka.
+A ``TransactionRecord`` says how far the id's transaction is. Its shard is the partition of
+``__transaction_state`` whose leader coordinates it, found as the shard of a group is. Source:
+``TransactionStateManager.partitionFor`` of Kafka.
 
-``pending-offsets:<shard>`` / ``<producer id, 20 digits>/<group id>`` holds the offsets that
-a group commits with a producer's transaction, from TxnOffsetCommit to the transaction's
-end; the shard is the group's. ``pending-offsets-claim`` / ``<shard>`` is written by each
-coordinator of the shard before it looks at those items, and every write of them is
-conditional on it: what a coordinator of before still has under way fails.
+``PendingOffsets`` are what a group commits with a producer's transaction, from TxnOffsetCommit to
+the transaction's end; the shard is the group's. ``PendingOffsetsClaim`` is written by each
+coordinator of the shard before it looks at those items, and every write of them is conditional on
+it: what a coordinator of before still has under way fails.
 
 None of these is logged: only their coordinators read them.
 """
@@ -16,13 +15,16 @@ None of these is logged: only their coordinators read them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated, Any
 from uuid import UUID
 
-from tidelog_core.metadata.body import BodyReader
+from tidelog_core.metadata.fields import InKey, Natural, OrMinusOne, Stored, typed_rows
 from tidelog_core.metadata.groups import CommittedOffset, shard_of_group
-from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, JsonValue
+from tidelog_core.metadata.packed_members import whole_number
+from tidelog_core.metadata.record import Record, key_form
+from tidelog_core.metadata.store import ItemKey, JsonValue
 from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 TRANSACTION_COLLECTION_PREFIX = "transaction:"
@@ -53,8 +55,30 @@ def transaction_collection(shard: int) -> str:
     return f"{TRANSACTION_COLLECTION_PREFIX}{shard}"
 
 
+@key_form
+def transaction_key(shard: int, transactional_id: str) -> ItemKey:
+    """Return the key of a transactional id."""
+    return ItemKey(transaction_collection(shard), f"{transactional_id}")
+
+
+def _write_partitions(record: TransactionRecord) -> JsonValue:
+    """Return rows of topic and partitions."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(record.partitions):
+        topics.setdefault(topic, []).append(partition)
+    return [[topic, indexes] for topic, indexes in topics.items()]
+
+
+def _read_partitions(rows: Any, _: Mapping[str, Any]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(topic, whole_number(index))
+        for topic, indexes in typed_rows(rows, str, list)
+        for index in indexes
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionRecord:
+class TransactionRecord(Record):
     """A transactional id and its current or last transaction.
 
     ``producer_epoch`` is the one that the producer may write with. With transaction
@@ -62,84 +86,25 @@ class TransactionRecord:
     transaction is already that of its markers. Source: KIP-98, KIP-360, KIP-890.
     """
 
-    shard: int
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int  # -1 until the first InitProducerId has ended
-    previous_producer_id: int = NO_PRODUCER_ID  # before the last change of id
-    next_producer_id: int = NO_PRODUCER_ID  # taken over once the transaction has ended
-    last_producer_epoch: int = NO_PRODUCER_EPOCH  # the one before, if its producer still counts
-    timeout_ms: int
+    KEY = transaction_key
+
+    shard: InKey[int]
+    transactional_id: InKey[str]
+    producer_id: Natural
+    producer_epoch: OrMinusOne  # -1 until the first InitProducerId has ended
+    previous_producer_id: OrMinusOne = NO_PRODUCER_ID  # before the last change of id
+    next_producer_id: OrMinusOne = NO_PRODUCER_ID  # taken over once the transaction has ended
+    last_producer_epoch: OrMinusOne = (
+        NO_PRODUCER_EPOCH  # the one before, if its producer still counts
+    )
+    timeout_ms: Natural
     state: TransactionState = TransactionState.EMPTY
-    partitions: frozenset[TopicPartition] = frozenset()
-    started_ms: int = NO_TIMESTAMP  # wall clock, of the current or last transaction
+    partitions: Annotated[
+        frozenset[TopicPartition], Stored(_read_partitions, _write_partitions)
+    ] = frozenset()
+    started_ms: OrMinusOne = NO_TIMESTAMP  # wall clock, of the current or last transaction
     updated_ms: int  # wall clock, of the last change
-    client_version: int = 0  # 2: the producer's epoch grows with every transaction (KIP-890)
-    version: int = field(default=ABSENT, compare=False)
-
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        return ItemKey(transaction_collection(self.shard), self.transactional_id)
-
-    def to_body(self) -> Body:
-        """Return the item's body."""
-        topics: dict[str, list[int]] = {}
-        for topic, partition in sorted(self.partitions):
-            topics.setdefault(topic, []).append(partition)
-        return {
-            "producer_id": self.producer_id,
-            "producer_epoch": self.producer_epoch,
-            "previous_producer_id": self.previous_producer_id,
-            "next_producer_id": self.next_producer_id,
-            "last_producer_epoch": self.last_producer_epoch,
-            "timeout_ms": self.timeout_ms,
-            "state": self.state.value,
-            "partitions": [[topic, indexes] for topic, indexes in topics.items()],
-            "started_ms": self.started_ms,
-            "updated_ms": self.updated_ms,
-            "client_version": self.client_version,
-        }
-
-    @classmethod
-    def from_item(cls, item: Item) -> TransactionRecord:
-        """Return the record. Raises ``CorruptItem``."""
-        fields = BodyReader(item)
-        state = fields.text("state")
-        if state not in _STATES:
-            raise fields.error(f"{state!r} is no state of a transaction")
-        partitions: list[TopicPartition] = []
-        for row in fields.sequence("partitions"):
-            partitions += _topic_row(row, fields)
-        record = cls(
-            shard=int(item.id.collection.removeprefix(TRANSACTION_COLLECTION_PREFIX)),
-            transactional_id=item.id.key,
-            producer_id=fields.integer("producer_id", at_least=0),
-            producer_epoch=fields.integer("producer_epoch", at_least=-1),
-            previous_producer_id=fields.integer("previous_producer_id", at_least=-1),
-            next_producer_id=fields.integer("next_producer_id", at_least=-1),
-            last_producer_epoch=fields.integer("last_producer_epoch", at_least=-1),
-            timeout_ms=fields.integer("timeout_ms", at_least=0),
-            state=_STATES[state],
-            partitions=frozenset(partitions),
-            started_ms=fields.integer("started_ms", at_least=-1),
-            updated_ms=fields.integer("updated_ms"),
-            client_version=fields.integer("client_version", at_least=0),
-            version=item.version,
-        )
-        fields.finish()
-        return record
-
-
-_STATES: Mapping[str, TransactionState] = {state.value: state for state in TransactionState}
-
-
-def _topic_row(row: JsonValue, fields: BodyReader) -> list[TopicPartition]:
-    match row:
-        case [str(topic), [*indexes]] if all(type(index) is int for index in indexes):
-            return [TopicPartition(topic, int(index)) for index in indexes]  # type: ignore[arg-type]
-        case _:
-            raise fields.error(f"{row!r} is not a topic and its partitions")
+    client_version: Natural = 0  # 2: the producer's epoch grows with every transaction (KIP-890)
 
 
 def pending_offsets_collection(shard: int) -> str:
@@ -152,106 +117,68 @@ def group_of_pending(key: ItemKey) -> str:
     return key.key.partition("/")[2]
 
 
+@key_form
+def pending_offsets_key(shard: int, producer_id: int, group_id: str) -> ItemKey:
+    """Return the key of what a group commits with a producer's transaction."""
+    return ItemKey(pending_offsets_collection(shard), f"{producer_id:020d}/{group_id}")
+
+
+def _write_pending(record: PendingOffsets) -> JsonValue:
+    """Return rows of topic, id, and rows of partition and offset."""
+    return [
+        [
+            topic,
+            str(topic_id),
+            [
+                [p, o.offset, o.leader_epoch, o.metadata, o.committed_ms]
+                for p, o in sorted(partitions.items())
+            ],
+        ]
+        for (topic, topic_id), partitions in sorted(record.offsets.items())
+    ]
+
+
+def _read_pending(
+    rows: Any, _: Mapping[str, Any]
+) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
+    return {
+        (topic, UUID(topic_id)): {
+            partition: CommittedOffset(*offset)
+            for partition, *offset in typed_rows(offsets, int, int, int, str, int)
+        }
+        for topic, topic_id, offsets in typed_rows(rows, str, str, list)
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingOffsets:
+class PendingOffsets(Record):
     """What a group commits if a producer's open transaction does."""
 
-    shard: int
-    group_id: str
-    producer_id: int
-    producer_epoch: int
-    offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]  # by topic, by partition
-    version: int = field(default=ABSENT, compare=False)
+    KEY = pending_offsets_key
 
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        collection = pending_offsets_collection(self.shard)
-        return ItemKey(collection, f"{self.producer_id:020d}/{self.group_id}")
-
-    def to_body(self) -> Body:
-        """Return the item's body."""
-        return {
-            "producer_epoch": self.producer_epoch,
-            "offsets": [
-                [
-                    topic,
-                    str(topic_id),
-                    [
-                        [p, o.offset, o.leader_epoch, o.metadata, o.committed_ms]
-                        for p, o in sorted(partitions.items())
-                    ],
-                ]
-                for (topic, topic_id), partitions in sorted(self.offsets.items())
-            ],
-        }
-
-    @classmethod
-    def from_item(cls, item: Item) -> PendingOffsets:
-        """Return the record. Raises ``CorruptItem``."""
-        fields = BodyReader(item)
-        producer_id, _, group_id = item.id.key.partition("/")
-        if not producer_id.isdecimal() or not group_id:
-            raise fields.error("the key is not a producer id and a group")
-        record = cls(
-            shard=int(item.id.collection.removeprefix(PENDING_OFFSETS_COLLECTION_PREFIX)),
-            group_id=group_id,
-            producer_id=int(producer_id),
-            producer_epoch=fields.integer("producer_epoch", at_least=0),
-            offsets=dict(_pending_topic(row, fields) for row in fields.sequence("offsets")),
-            version=item.version,
-        )
-        fields.finish()
-        return record
+    shard: InKey[int]
+    group_id: InKey[str]
+    producer_id: InKey[int]
+    producer_epoch: Natural
+    # By topic and its id, by partition.
+    offsets: Annotated[
+        Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        Stored(_read_pending, _write_pending),
+    ]
 
 
-def _pending_topic(
-    row: JsonValue, fields: BodyReader
-) -> tuple[tuple[str, UUID], dict[int, CommittedOffset]]:
-    match row:
-        case [str(topic), str(topic_id), [*rows]]:
-            partitions = dict(_pending_partition(some, fields) for some in rows)
-            try:
-                return (topic, UUID(topic_id)), partitions
-            except ValueError:
-                raise fields.error(f"{topic_id!r} is not a topic's id") from None
-        case _:
-            raise fields.error(f"{row!r} is not a topic with pending offsets")
-
-
-def _pending_partition(row: JsonValue, fields: BodyReader) -> tuple[int, CommittedOffset]:
-    match row:
-        case [
-            int(partition),
-            int(offset),
-            int(leader_epoch),
-            str(metadata),
-            int(committed_ms),
-        ]:
-            return partition, CommittedOffset(offset, leader_epoch, metadata, committed_ms)
-        case _:
-            raise fields.error(f"{row!r} is not a pending offset")
+@key_form
+def pending_offsets_claim_key(shard: int) -> ItemKey:
+    """Return the key of the claim on a shard's pending offsets."""
+    return ItemKey(PENDING_OFFSETS_CLAIM_COLLECTION, f"{shard:010d}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingOffsetsClaim:
+class PendingOffsetsClaim(Record):
     """Which coordinator may write a shard's pending offsets: whoever wrote this item last."""
 
-    shard: int
-    broker_id: int
-    leader_epoch: int
-    version: int = field(default=ABSENT, compare=False)
+    KEY = pending_offsets_claim_key
 
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        return pending_offsets_claim_key(self.shard)
-
-    def to_body(self) -> Body:
-        """Return the item's body."""
-        return {"broker_id": self.broker_id, "leader_epoch": self.leader_epoch}
-
-
-def pending_offsets_claim_key(shard: int) -> ItemKey:
-    """Return where the claim on a shard's pending offsets lies."""
-    return ItemKey(PENDING_OFFSETS_CLAIM_COLLECTION, f"{shard:010d}")
+    shard: InKey[int]
+    broker_id: Natural
+    leader_epoch: OrMinusOne

@@ -6,9 +6,6 @@ condition that nobody else has meanwhile: only the one whose write is taken goes
 ``GRACE_MS`` after that nobody starts another, by then the run is listed. A claim that
 came to nothing (its holder crashed) is void when the time is over.
 
-    collection      key             value
-    job-start       <job's name>    job, token, claimed_ms (0: given back)
-
 The token goes to EMR as the client token: a request that is sent twice starts one run.
 """
 
@@ -21,10 +18,9 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from tidelog_core.errors import VersionConflict
-from tidelog_core.metadata.body import BodyReader
-from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.records import JobStart, job_start_key, put
+from tidelog_core.metadata.store import ABSENT, MetadataStore
 
-JOB_START_COLLECTION = "job-start"
 GRACE_MS = 300_000  # longer than an invocation takes, with the retries of its requests
 RELEASED_MS = 0
 # More are not named to the job: it looks at all compacted topics by itself then.
@@ -39,38 +35,6 @@ class DuePartition:
     partition: int
     dirty_bytes: int
     dirty_ratio: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStart:
-    """Who wanted to start the job last."""
-
-    job: str
-    token: str
-    claimed_ms: int
-    version: int = dataclasses.field(default=ABSENT, compare=False)
-
-    @property
-    def item_id(self) -> ItemKey:
-        """The item's key."""
-        return job_start_key(self.job)
-
-    def to_body(self) -> Body:
-        """Return the item's body."""
-        return {"job": self.job, "token": self.token, "claimed_ms": self.claimed_ms}
-
-    @classmethod
-    def from_item(cls, item: Item) -> JobStart:
-        """Return the record. Raises ``CorruptItem``."""
-        fields = BodyReader(item)
-        record = cls(
-            job=fields.text("job"),
-            token=fields.text("token"),
-            claimed_ms=fields.integer("claimed_ms", at_least=0),
-            version=item.version,
-        )
-        fields.finish()
-        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +75,13 @@ async def claim_start(
     store: MetadataStore, job: str, last: JobStart | None, *, now_ms: int
 ) -> JobStart | None:
     """Return the claim, ``None`` where another invocation was faster."""
-    claim = JobStart(job=job, token=str(uuid4()), claimed_ms=now_ms)
-    expected = ABSENT if last is None else last.version
+    version = ABSENT if last is None else last.version
+    claim = JobStart(job=job, token=str(uuid4()), claimed_ms=now_ms, version=version)
     try:
-        await store.commit([Write(claim.item_id, claim.to_body(), expected, False)])
+        await store.commit([put(claim, is_logged=False)])
     except VersionConflict:
         return None
-    return dataclasses.replace(claim, version=expected + 1)
+    return dataclasses.replace(claim, version=version + 1)
 
 
 async def release_start(store: MetadataStore, claim: JobStart) -> None:
@@ -125,9 +89,4 @@ async def release_start(store: MetadataStore, claim: JobStart) -> None:
     released = dataclasses.replace(claim, claimed_ms=RELEASED_MS)
     # In conflict its time was over, and another has it.
     with contextlib.suppress(VersionConflict):
-        await store.commit([Write(claim.item_id, released.to_body(), claim.version, False)])
-
-
-def job_start_key(job: str) -> ItemKey:
-    """Return where a job's last start lies."""
-    return ItemKey(JOB_START_COLLECTION, job)
+        await store.commit([put(released, is_logged=False)])

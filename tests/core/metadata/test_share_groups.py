@@ -10,7 +10,6 @@ import pytest
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.consumer_groups import (
     HASH_OF_NO_TOPICS,
-    ConsumerGroupState,
     SubscribedTopic,
     TopicIdPartition,
     hash_topics,
@@ -97,7 +96,6 @@ def test_a_damaged_share_group_is_refused(field: str, value: object) -> None:
 
 def test_a_group_of_two_kinds_is_refused() -> None:
     item = stored(RECORD)
-    consumer = ConsumerGroupState(assignment_epoch=0, topics_hash=HASH_OF_NO_TOPICS, members=())
-    body = {**item.body, "consumer": consumer.to_body()}
+    body = {**item.body, "consumer": item.body["share"]}
     with pytest.raises(CorruptItem):
         GroupRecord.from_item(dataclasses.replace(item, body=body))

@@ -33,6 +33,7 @@ from tidelog_core.metadata.records import (
     Cluster,
     DeletedTopic,
     FunctionProgress,
+    JobStart,
     NodeConfigOverrides,
     Partition,
     RestorationMark,
@@ -53,7 +54,6 @@ from tidelog_core.metadata.transactions import (
     TransactionState,
 )
 from tidelog_core.model import TopicPartition
-from tidelog_functions.jobs.starting import JobStart
 
 GOLDEN = Path(__file__).with_name("stored_form.json")
 

@@ -14,7 +14,7 @@ import pytest
 from moto import mock_aws
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import SegmentMeta, Topic
+from tidelog_core.metadata.records import JobStart, SegmentMeta, Topic
 from tidelog_functions.events import UnknownEvent
 from tidelog_functions.invocation import PartitionsFailed
 from tidelog_functions.jobs.emr import EmrJobs, JobNotStarted
@@ -24,7 +24,6 @@ from tidelog_functions.jobs.starting import (
     GRACE_MS,
     TOPICS_NAMED_MAX,
     DuePartition,
-    JobStart,
     claim_start,
     decide,
     last_start,

@@ -441,7 +441,7 @@ def _of_before(record: GroupRecord) -> Write:
         for m in record.consumer.members
     ]
     body["consumer"] = {
-        **record.consumer.to_body(),
+        **record.to_body()["consumer"],  # type: ignore[dict-item]
         "members": pack_members(rows, (), lambda row, _: row),
     }
     return Write(record.item_id, body, ABSENT)

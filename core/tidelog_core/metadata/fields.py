@@ -1,0 +1,277 @@
+"""How a record's field is declared, and what is stored of it.
+
+A field's type says how it is stored: a UUID and an enum as text, a tuple as a list, the rest as it
+is. What the type does not say is a rule in ``Annotated``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+from uuid import UUID
+
+from tidelog_core.config import INT64_MAX
+from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.store import JsonValue
+
+T = TypeVar("T")
+
+# Return what a field holds of what is stored, and of the fields before it.
+Read = Callable[[Any, Mapping[str, Any]], Any]
+# Return what is stored of a field's value.
+Convert = Callable[[Any], JsonValue]
+
+_INT64_MIN = -INT64_MAX - 1
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+# What a field's own function may raise for a value that it cannot read.
+_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, zlib.error, InvalidConfig)
+
+
+class _Rule(Enum):
+    IN_KEY = "in key"
+    OMITTED = "omitted"
+    ADDED = "added"
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """The least value of a whole number."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The functions of a field whose type does not say how it is stored."""
+
+    read: Read  # may raise any of ``_UNREADABLE``
+    write: Callable[[Any], JsonValue] | None  # gets the record; None: only older programs stored it
+    name: str = ""  # in the body; empty: the field's
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """More that a value must be than its type says."""
+
+    check: Callable[[Any], object]  # raises any of ``_UNREADABLE``
+
+
+Natural = Annotated[int, AtLeast(0)]
+Positive = Annotated[int, AtLeast(1)]
+OrMinusOne = Annotated[int, AtLeast(-1)]  # for what is not known or not there
+InKey = Annotated[T, _Rule.IN_KEY]  # not in the body
+Omitted = Annotated[T, _Rule.OMITTED]  # not stored while it has its default
+Added = Annotated[T, _Rule.ADDED]  # items of older programs lack it
+
+
+class StoredField(NamedTuple):
+    """A field as its declaration says it is stored."""
+
+    field: str
+    name: str  # in the body
+    type: Any
+    is_in_key: bool
+    is_stored: bool
+    convert: Convert | None  # None: the value as it is, or ``write``
+    write: Callable[[Any], JsonValue] | None  # gets the record
+    is_omitted: bool  # not stored while it has its default
+    default: object
+    read: Read  # raises ``ValueError``, which names the field
+    is_required: bool  # in a stored item
+
+
+def stored_field(field: dataclasses.Field[Any], hint: Any) -> StoredField:
+    """Return how the field of a record is stored; ``hint`` is its type with the rules."""
+    rules: tuple[object, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, *given = get_args(hint)
+        rules = tuple(given)
+    name, is_omitted, is_stored = field.name, _Rule.OMITTED in rules, True
+    convert, write = None, None
+    for rule in rules:
+        if isinstance(rule, Stored):
+            name = rule.name or name
+            write, read = rule.write, _reported(name, rule.read)
+            is_stored = write is not None
+            break
+    else:
+        is_optional = type(None) in get_args(hint)
+        if is_optional:
+            hint = next(some for some in get_args(hint) if some is not type(None))
+        convert, read = _by_type(name, hint, rules)
+        if is_optional and not is_omitted:
+            assert convert is None, "no record has such a field yet"
+            read = _or_none(read)
+        for rule in rules:
+            if isinstance(rule, Checked):
+                read = _checked(name, read, rule.check)
+    return StoredField(
+        field=field.name,
+        name=name,
+        type=hint,
+        is_in_key=_Rule.IN_KEY in rules,
+        is_stored=is_stored,
+        convert=convert,
+        write=write,
+        is_omitted=is_omitted,
+        default=field.default,
+        read=read,
+        is_required=is_stored and not is_omitted and _Rule.ADDED not in rules,
+    )
+
+
+def _by_type(name: str, hint: Any, rules: tuple[object, ...]) -> tuple[Convert | None, Read]:
+    if get_origin(hint) is Annotated:  # as in ``Natural | None``
+        hint, *more = get_args(hint)
+        rules = (*rules, *more)
+    if hint is int:
+        least = next((rule.value for rule in rules if isinstance(rule, AtLeast)), _INT64_MIN)
+        return None, _whole_number(name, least)
+    if hint is str or hint is bool:
+        return None, _plain(name, hint, "a string" if hint is str else "true or false")
+    if hint is UUID:
+        return str, _uuid(name)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return attrgetter("value"), _enum(name, hint)
+    return _collection_by_type(name, hint)
+
+
+def _collection_by_type(name: str, hint: Any) -> tuple[Convert, Read]:
+    if hint == tuple[int, ...]:
+        return list, _whole_numbers(name)
+    if hint == tuple[tuple[int, int], ...]:
+        return lambda pairs: [list(pair) for pair in pairs], _pairs(name)
+    if get_origin(hint) is Mapping:
+        return dict, _mapping(name, get_args(hint)[1])
+    raise TypeError(f"nothing says how {name} is stored: {hint}")
+
+
+def _or_none(read: Read) -> Read:
+    return lambda value, before: None if value is None else read(value, before)
+
+
+def _checked(name: str, read: Read, check: Callable[[Any], object]) -> Read:
+    def read_and_check(value: Any, before: Mapping[str, Any]) -> Any:
+        found = read(value, before)
+        check(found)
+        return found
+
+    return _reported(name, read_and_check)
+
+
+def _reported(name: str, read: Read) -> Read:
+    def reported(value: Any, before: Mapping[str, Any]) -> Any:
+        try:
+            return read(value, before)
+        except _UNREADABLE as error:
+            raise ValueError(f"{name} cannot be read: {error}") from None
+
+    return reported
+
+
+# -- reading by type -----------------------------------------------------------------------
+
+
+def is_int64(value: object) -> bool:
+    """Whether this is a whole number that every program can hold."""
+    return type(value) is int and _INT64_MIN <= value <= INT64_MAX
+
+
+def typed_rows(rows: Any, *types: Any) -> Iterator[Sequence[Any]]:
+    """Yield the rows of a list, each with a value of each type. Raises ``ValueError``."""
+    if not isinstance(rows, list | tuple):
+        raise ValueError(f"{rows!r} is no list")
+    for row in rows:
+        if not isinstance(row, list | tuple) or len(row) != len(types):
+            raise ValueError(f"{row!r} is no row of {len(types)}")
+        if not all(map(isinstance, row, types)):
+            raise ValueError(f"{row!r} has a value of another type")
+        yield row
+
+
+def _whole_number(name: str, least: int) -> Read:
+    def read(value: Any, _: Mapping[str, Any]) -> int:
+        if type(value) is int and least <= value <= INT64_MAX:
+            return value
+        if is_int64(value):
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+        raise ValueError(f"{name} must be a whole number of 64 bits, not {value!r}")
+
+    return read
+
+
+def _plain(name: str, of: type, described: str) -> Read:
+    def read(value: Any, _: Mapping[str, Any]) -> Any:
+        if type(value) is not of:
+            raise ValueError(f"{name} must be {described}, not {value!r}")
+        return value
+
+    return read
+
+
+@lru_cache(maxsize=1024)  # the partitions of a topic name it one by one
+def _uuid_of(text: str) -> UUID | None:
+    return UUID(int=int(text.replace("-", ""), 16)) if _UUID.fullmatch(text) else None
+
+
+def _uuid(name: str) -> Read:
+    def read(value: Any, _: Mapping[str, Any]) -> UUID:
+        found = _uuid_of(value) if type(value) is str else None
+        if found is None:
+            raise ValueError(f"{name} must be a canonical UUID, not {value!r}")
+        return found
+
+    return read
+
+
+def _enum(name: str, of: type[Enum]) -> Read:
+    members = {member.value: member for member in of}
+
+    def read(value: Any, _: Mapping[str, Any]) -> Enum:
+        if type(value) is not str or value not in members:
+            raise ValueError(f"{name} must be one of {', '.join(members)}, not {value!r}")
+        return members[value]
+
+    return read
+
+
+def _whole_numbers(name: str) -> Read:
+    def read(value: Any, _: Mapping[str, Any]) -> tuple[int, ...]:
+        if not isinstance(value, list | tuple) or not all(map(is_int64, value)):
+            raise ValueError(f"{name} must be a list of whole numbers of 64 bits, not {value!r}")
+        return tuple(value)
+
+    return read
+
+
+def _pairs(name: str) -> Read:
+    def read(value: Any, _: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+        if isinstance(value, list | tuple) and all(
+            isinstance(pair, list | tuple) and len(pair) == 2 and all(map(is_int64, pair))
+            for pair in value
+        ):
+            return tuple((first, second) for first, second in value)
+        raise ValueError(f"{name} must be a list of pairs of whole numbers, not {value!r}")
+
+    return read
+
+
+def _mapping(name: str, of: type) -> Read:
+    described = "a string" if of is str else "a whole number of 64 bits"
+
+    def read(values: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{name} must be a mapping, not {values!r}")
+        for key, value in values.items():
+            if not (type(value) is str if of is str else is_int64(value)):
+                raise ValueError(f"{name}.{key} must be {described}, not {value!r}")
+        return dict(values)
+
+    return read
