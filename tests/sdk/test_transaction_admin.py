@@ -22,6 +22,13 @@ def broker(transactional_broker: TransactionalBroker) -> TransactionalBroker:
     return transactional_broker
 
 
+async def until_known(admin: Admin, name: str) -> None:
+    """Wait for a new topic: Kafka's broker may learn of it after its controller has answered."""
+    async with asyncio.timeout(10):
+        while name not in {topic.name for topic in await admin.list_topics()}:  # noqa: ASYNC110 - nothing tells when it is
+            await asyncio.sleep(0.02)
+
+
 @on_every_broker
 def test_transactions_are_listed_and_described(broker: TransactionalBroker, name: str) -> None:
     async def main() -> None:
@@ -101,6 +108,7 @@ def test_transaction_is_ended_by_a_marker_written_by_hand(
             Consumer(broker.address, isolation_level="read_committed") as consumer,
         ):
             await admin.create_topic(name)
+            await until_known(admin, name)
             partition = (name, 0)
             with pytest.raises(InvalidTxnState):
                 await admin.abort_transaction(partition, start_offset=0)
