@@ -34,6 +34,8 @@ from tidelog_node.erasure.evicting_eraser import EvictingEraser
 from tidelog_node.erasure.rewriting_eraser import RewritingEraser
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
+from tidelog_node.groups.share.partitions import SharePartitions
+from tidelog_node.groups.share.service import ShareService
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.produce import ProduceHandler
@@ -54,8 +56,6 @@ from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
-from tidelog_node.share.partitions import SharePartitions
-from tidelog_node.share.service import ShareService
 from tidelog_node.tier.service import TierService
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.group_offsets import TransactionalOffsets

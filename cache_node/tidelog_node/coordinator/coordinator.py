@@ -42,17 +42,18 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check, ItemKey, MetadataStore, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
-from tidelog_node.coordinator.assignor import ASSIGNORS
-from tidelog_node.coordinator.classic_answers import Group
-from tidelog_node.coordinator.consumer_events import (
-    ASSIGNED_AT_ONCE_MEMBERS_MAX,
-    JOIN_EPOCH,
-    ConsumerGroupSettings,
-    ConsumerHeartbeat,
-    HeartbeatAnswer,
-)
-from tidelog_node.coordinator.consumer_group import ConsumerGroup
-from tidelog_node.coordinator.events import (
+from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
+from tidelog_node.coordinator.led_shards import Leadership, LedShards
+from tidelog_node.coordinator.loaded_group import GroupEnvironment, LoadedGroup, Unloaded
+from tidelog_node.coordinator.shard import Shard
+from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
+from tidelog_node.coordinator.sweeping import Sweeper
+from tidelog_node.coordinator.wakeups import Wakeups
+from tidelog_node.groups.any_group import Group
+from tidelog_node.groups.assignment.assignors import ASSIGNORS
+from tidelog_node.groups.assignment.target_computation import TargetComputation, in_thread
+from tidelog_node.groups.classic.classic_group import ClassicGroup
+from tidelog_node.groups.classic_messages import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
     GroupLimits,
@@ -63,18 +64,16 @@ from tidelog_node.coordinator.events import (
     SyncAnswer,
     SyncRequest,
 )
-from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
-from tidelog_node.coordinator.group_state import ClassicGroup
-from tidelog_node.coordinator.led_shards import Leadership, LedShards
-from tidelog_node.coordinator.loaded_group import GroupEnvironment, LoadedGroup, Unloaded
-from tidelog_node.coordinator.pattern_matches import PatternMatcher
-from tidelog_node.coordinator.shard import Shard
-from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
-from tidelog_node.coordinator.share_group import ShareGroup
-from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
-from tidelog_node.coordinator.sweeping import Sweeper
-from tidelog_node.coordinator.target_computation import TargetComputation, in_thread
-from tidelog_node.coordinator.wakeups import Wakeups
+from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
+from tidelog_node.groups.consumer.heartbeat import (
+    ASSIGNED_AT_ONCE_MEMBERS_MAX,
+    ConsumerGroupSettings,
+    ConsumerHeartbeat,
+)
+from tidelog_node.groups.consumer.pattern_matches import PatternMatcher
+from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, HeartbeatAnswer
+from tidelog_node.groups.share.heartbeat import ShareGroupSettings, ShareHeartbeat
+from tidelog_node.groups.share.share_group import ShareGroup
 
 logger = logging.getLogger(__name__)
 

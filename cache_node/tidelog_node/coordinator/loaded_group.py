@@ -32,36 +32,32 @@ from tidelog_core.metadata.consumer_groups import Partitions
 from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
 from tidelog_core.metadata.store import ABSENT, Check, Write
 
-from tidelog_node.coordinator import classic_answers
-from tidelog_node.coordinator.classic_answers import Group
-from tidelog_node.coordinator.consumer_events import (
-    JOIN_EPOCH,
-    ConsumerGroupSettings,
-    ConsumerHeartbeat,
-    HeartbeatAnswer,
-    Refused,
-)
-from tidelog_node.coordinator.consumer_group import ConsumerGroup
-from tidelog_node.coordinator.events import (
+from tidelog_node.coordinator.failures import error_code
+from tidelog_node.coordinator.storage import GroupStorage
+from tidelog_node.coordinator.turns import AT_ONCE, Turns
+from tidelog_node.groups import any_group
+from tidelog_node.groups.any_group import Group
+from tidelog_node.groups.assignment.target_computation import TargetComputation
+from tidelog_node.groups.classic.classic_group import ClassicGroup
+from tidelog_node.groups.classic_messages import (
     GroupLimits,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
     RequestNumber,
-    Step,
     SyncAnswer,
     SyncRequest,
 )
-from tidelog_node.coordinator.failures import error_code
-from tidelog_node.coordinator.group_state import ClassicGroup
-from tidelog_node.coordinator.pattern_matches import PatternMatches
-from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
-from tidelog_node.coordinator.share_group import ShareGroup
-from tidelog_node.coordinator.storage import GroupStorage
-from tidelog_node.coordinator.subscribed_topics import TopicsByName
-from tidelog_node.coordinator.target_computation import TargetComputation
-from tidelog_node.coordinator.turns import AT_ONCE, Turns
-from tidelog_node.coordinator.upgrading import as_consumer_group
+from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
+from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
+from tidelog_node.groups.consumer.pattern_matches import PatternMatches
+from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, HeartbeatAnswer, Refused
+from tidelog_node.groups.migration.conversion import as_classic_group
+from tidelog_node.groups.migration.upgrading import as_consumer_group
+from tidelog_node.groups.share.heartbeat import ShareGroupSettings, ShareHeartbeat
+from tidelog_node.groups.share.share_group import ShareGroup
+from tidelog_node.groups.step import Step
+from tidelog_node.groups.subscribed_topics import TopicsByName
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +167,7 @@ class LoadedGroup:
             async with self._matched() as matches:
                 await self.ready()
                 self._take_matches(matches)
-                self._take(classic_answers.sync(self.group, request, now_ms=self._now_ms()))
+                self._take(any_group.sync(self.group, request, now_ms=self._now_ms()))
             return await answer
         finally:
             self._syncs.pop(request.number, None)
@@ -181,7 +177,7 @@ class LoadedGroup:
     ) -> ErrorCode:
         """Return what the member should know."""
         await self.ready()
-        error = classic_answers.heartbeat(
+        error = any_group.heartbeat(
             self.group,
             member_id,
             group_instance_id=group_instance_id,
@@ -194,7 +190,7 @@ class LoadedGroup:
     async def leave(self, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
         """Return an error code for each member, once what follows is stored."""
         await self.ready()
-        errors, step = classic_answers.leave(self.group, identities, now_ms=self._now_ms())
+        errors, step = any_group.leave(self.group, identities, now_ms=self._now_ms())
         self._take(step)
         if self._storing is not None:
             await asyncio.wait([self._storing])
@@ -236,7 +232,7 @@ class LoadedGroup:
         if offsets:
             await self._claim()
         await self.ready()
-        error = classic_answers.validate_commit(
+        error = any_group.validate_commit(
             self.group,
             member_id,
             group_instance_id=group_instance_id,
@@ -272,7 +268,7 @@ class LoadedGroup:
         """
 
         async def commit() -> ErrorCode:
-            error = classic_answers.validate_transactional_commit(
+            error = any_group.validate_transactional_commit(
                 self.group, member_id, group_instance_id=group_instance_id, generation=generation
             )
             if error is ErrorCode.none:
@@ -375,7 +371,7 @@ class LoadedGroup:
             self.group = ClassicGroup(
                 self.group.group_id, now_ms=now_ms, generation=self.group.epoch
             )
-        return classic_answers.join(
+        return any_group.join(
             self.group,
             request,
             now_ms=now_ms,
@@ -513,8 +509,12 @@ class LoadedGroup:
             computing = asyncio.create_task(self._compute(self.group, step.computes))
             self._computing.add(computing)
             computing.add_done_callback(self._computing.discard)
-        if step.becomes is not None:
-            self.group = step.becomes
+        if step.downgrade is not None:
+            assert isinstance(self.group, ConsumerGroup)
+            must_rebalance = step.downgrade.must_rebalance
+            self.group = as_classic_group(
+                self.group, must_rebalance=must_rebalance, now_ms=self._now_ms()
+            )
         if self._collected is not None:
             self._collected.joins += step.joins
             self._collected.syncs += step.syncs

@@ -22,7 +22,7 @@ from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
-from tidelog_node.coordinator.share_group import ShareGroup
+from tidelog_node.groups.share.share_group import ShareGroup
 
 Outcome = tuple[ErrorCode, str | None]
 DONE: Outcome = (ErrorCode.none, None)

@@ -23,13 +23,13 @@ from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.share_partitions import share_partition_of
 from tidelog_core.metadata.store import MetadataStore
 
-from tidelog_node.coordinator.classic_answers import Group
-from tidelog_node.coordinator.consumer_group import ConsumerGroup
-from tidelog_node.coordinator.group_state import ClassicGroup
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
-from tidelog_node.coordinator.offset_rules import earliest_end_ms, expired_partitions
 from tidelog_node.coordinator.shard import Shard
-from tidelog_node.coordinator.share_group import ShareGroup
+from tidelog_node.groups.any_group import Group
+from tidelog_node.groups.classic.classic_group import ClassicGroup
+from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
+from tidelog_node.groups.offset_rules import earliest_end_ms, expired_partitions
+from tidelog_node.groups.share.share_group import ShareGroup
 
 logger = logging.getLogger(__name__)
 

@@ -22,14 +22,11 @@ from tidelog_core.metadata.consumer_groups import (
     TopicIdPartition,
 )
 
-from tidelog_node.coordinator.consumer_events import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    ConsumerHeartbeat,
-)
-from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
+from tidelog_node.groups.consumer.heartbeat import ConsumerHeartbeat
+from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.handlers.member_messages import (
     DescriptionMessages,

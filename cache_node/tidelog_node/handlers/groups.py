@@ -27,12 +27,17 @@ from kio.schema.sync_group.v5 import response as sync_response
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import GroupMember
 
-from tidelog_node.coordinator.classic_answers import Group
-from tidelog_node.coordinator.consumer_group import ConsumerGroup
 from tidelog_node.coordinator.coordinator import GroupCoordinator
-from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, MemberIdentity, SyncRequest
 from tidelog_node.coordinator.failures import error_code
-from tidelog_node.coordinator.group_state import ClassicGroup, Phase
+from tidelog_node.groups.any_group import Group
+from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
+from tidelog_node.groups.classic_messages import (
+    JoinAnswer,
+    JoinRequest,
+    MemberIdentity,
+    SyncRequest,
+)
+from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
 from tidelog_node.handlers.share_groups import ShareGroupHandlers

@@ -15,7 +15,7 @@ from uuid import UUID
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
 
-from tidelog_node.coordinator.consumer_events import HeartbeatAnswer
+from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED
 from tidelog_node.wire.messages import build
 

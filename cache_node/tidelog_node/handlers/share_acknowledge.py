@@ -12,12 +12,12 @@ from kio.schema.share_acknowledge.v2 import request as acknowledge_request
 from kio.schema.share_acknowledge.v2 import response as acknowledge_response
 from tidelog_core.errors import ErrorCode, TidelogError
 
+from tidelog_node.groups.share.service import ShareService
+from tidelog_node.groups.share.sessions import FINAL_EPOCH
+from tidelog_node.groups.share.state import Acknowledgement
 from tidelog_node.leaders import CurrentLeader
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.share.service import ShareService
-from tidelog_node.share.sessions import FINAL_EPOCH
-from tidelog_node.share.state import Acknowledgement
 from tidelog_node.wire.messages import build
 from tidelog_node.wire.produce import Endpoint
 from tidelog_node.wire.share_fetch import PartitionKey

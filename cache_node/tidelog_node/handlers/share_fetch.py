@@ -14,10 +14,10 @@ from tidelog_core.errors import InvalidRequest, TidelogError
 
 from tidelog_node.connection import Peer
 from tidelog_node.dispatch import HotRoute
+from tidelog_node.groups.share.delivery import ShareDelivery
+from tidelog_node.groups.share.service import ShareService
+from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from tidelog_node.owed_reply import Reply
-from tidelog_node.share.delivery import ShareDelivery
-from tidelog_node.share.service import ShareService
-from tidelog_node.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from tidelog_node.tiered_reads import TierReader
 from tidelog_node.wire import share_fetch
 from tidelog_node.wire.share_fetch import (

@@ -15,12 +15,12 @@ from kio.schema.share_group_heartbeat.v1 import response as heartbeat_response
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.share_groups import ShareMember
 
-from tidelog_node.coordinator.consumer_events import JOIN_EPOCH, LEAVE_EPOCH
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
-from tidelog_node.coordinator.share_events import ShareHeartbeat
-from tidelog_node.coordinator.share_group import ShareGroup
-from tidelog_node.coordinator.simple_assignor import SIMPLE_ASSIGNOR
+from tidelog_node.groups.assignment.simple_assignor import SIMPLE_ASSIGNOR
+from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH
+from tidelog_node.groups.share.heartbeat import ShareHeartbeat
+from tidelog_node.groups.share.share_group import ShareGroup
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.handlers.member_messages import (
     DescriptionMessages,

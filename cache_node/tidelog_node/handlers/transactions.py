@@ -31,7 +31,7 @@ from tidelog_core.metadata.transactions import TransactionRecord, TransactionSta
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
-from tidelog_node.coordinator.topic_pattern import InvalidPattern, TopicPattern
+from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.coordinator import TransactionCoordinator

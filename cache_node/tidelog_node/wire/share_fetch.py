@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from tidelog_core.model import FileSlice
 
+from tidelog_node.groups.share.state import Acknowledgement, Acquired
 from tidelog_node.owed_reply import Reply
-from tidelog_node.share.state import Acknowledgement, Acquired
 from tidelog_node.wire.fetch_answer import slice_segment
 from tidelog_node.wire.primitives import (
     ELEMENTS_UNBOUNDED,

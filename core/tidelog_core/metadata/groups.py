@@ -19,7 +19,7 @@ began, which the hash tells. Epoch and hash are one item, so no write comes betw
   on the record's version, loses.
 - A coordinator whose image is behind finds other topics than those of the hash. It assigns those
   that it knows, and again with the next image. Until it has assigned, it tells no classic member
-  what it has: its image may not have all the names (``classic_requests``).
+  what it has: its image may not have all the names (``classic_members``).
 
 An older program kept the topics in the record, or the members too. Both are read. The first
 write of a coordinator that takes over, which comes before any commit, replaces the topics by

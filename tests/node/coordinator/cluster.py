@@ -15,11 +15,11 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic, delete, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
-from tidelog_node.coordinator.consumer_events import ASSIGNED_AT_ONCE_MEMBERS_MAX
 from tidelog_node.coordinator.coordinator import GroupCoordinator
-from tidelog_node.coordinator.events import JoinAnswer, JoinRequest, SyncAnswer
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
-from tidelog_node.coordinator.target_computation import TargetComputation
+from tidelog_node.groups.assignment.target_computation import TargetComputation
+from tidelog_node.groups.classic_messages import JoinAnswer, JoinRequest, SyncAnswer
+from tidelog_node.groups.consumer.heartbeat import ASSIGNED_AT_ONCE_MEMBERS_MAX
 
 from tests.node.coordinator.requests import join, sync
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from tidelog_node.coordinator.events import (
+from tidelog_node.groups.classic.classic_group import ClassicGroup
+from tidelog_node.groups.classic_messages import (
     GroupLimits,
     JoinAnswer,
     JoinRequest,
     RequestNumber,
-    Step,
     SyncAnswer,
     SyncRequest,
 )
-from tidelog_node.coordinator.group_state import ClassicGroup
+from tidelog_node.groups.step import Step
 
 NO_DELAY = GroupLimits(initial_rebalance_delay_ms=0, members_max=1000)
 

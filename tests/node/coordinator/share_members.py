@@ -7,10 +7,10 @@ from typing import Any
 from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
 from tidelog_core.metadata.records import Topic
 from tidelog_core.metadata.share_groups import ShareMember
-from tidelog_node.coordinator.consumer_events import HeartbeatAnswer
-from tidelog_node.coordinator.events import Step
-from tidelog_node.coordinator.share_events import ShareGroupSettings, ShareHeartbeat
-from tidelog_node.coordinator.share_group import ShareGroup
+from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
+from tidelog_node.groups.share.heartbeat import ShareGroupSettings, ShareHeartbeat
+from tidelog_node.groups.share.share_group import ShareGroup
+from tidelog_node.groups.step import Step
 
 from tests.node.coordinator.cluster import topic_id
 

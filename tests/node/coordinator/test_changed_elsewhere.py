@@ -22,9 +22,9 @@ from tidelog_core.metadata.groups import GROUP_COLLECTION_PREFIX, offset_collect
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import ABSENT, Item, ItemKey, Write
 from tidelog_core.model import TopicPartition
-from tidelog_node.coordinator.events import MemberIdentity
 from tidelog_node.coordinator.group_items import PageLimits
-from tidelog_node.coordinator.group_state import Phase
+from tidelog_node.groups.classic.classic_group import Phase
+from tidelog_node.groups.classic_messages import MemberIdentity
 
 from tests.node.coordinator.cluster import Node, create_topic, lead_offsets, new_cluster, node
 from tests.node.coordinator.memory_store import MemoryMetadataStore

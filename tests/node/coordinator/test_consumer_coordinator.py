@@ -16,12 +16,13 @@ from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
-from tidelog_node.coordinator.consumer_events import ConsumerHeartbeat, HeartbeatAnswer
-from tidelog_node.coordinator.consumer_group import ConsumerGroup, ConsumerPhase
-from tidelog_node.coordinator.consumer_protocol import decode_assignment, encode_assignment
-from tidelog_node.coordinator.group_state import ClassicGroup, Phase
-from tidelog_node.coordinator.subscriber import Subscriber
-from tidelog_node.coordinator.target_computation import TargetComputation, in_thread
+from tidelog_node.groups.assignment.subscriber import Subscriber
+from tidelog_node.groups.assignment.target_computation import TargetComputation, in_thread
+from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
+from tidelog_node.groups.consumer.consumer_group import ConsumerGroup, ConsumerPhase
+from tidelog_node.groups.consumer.heartbeat import ConsumerHeartbeat
+from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
+from tidelog_node.groups.migration.consumer_protocol import decode_assignment, encode_assignment
 
 from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node, topic_id
 from tests.node.coordinator.memory_store import MemoryMetadataStore

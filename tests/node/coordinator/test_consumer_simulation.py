@@ -21,9 +21,9 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.consumer_groups import TopicIdPartition
 from tidelog_core.model import TopicPartition
-from tidelog_node.coordinator.consumer_events import ConsumerHeartbeat
-from tidelog_node.coordinator.consumer_protocol import decode_assignment, encode_assignment
-from tidelog_node.coordinator.events import MemberIdentity
+from tidelog_node.groups.classic_messages import MemberIdentity
+from tidelog_node.groups.consumer.heartbeat import ConsumerHeartbeat
+from tidelog_node.groups.migration.consumer_protocol import decode_assignment, encode_assignment
 
 from tests.node.coordinator.group_world import (
     INTERVAL_S,
@@ -298,7 +298,7 @@ class ClassicClient(Client):
 
 
 def decode(metadata: bytes) -> Any:
-    from tidelog_node.coordinator.consumer_protocol import decode_subscription
+    from tidelog_node.groups.migration.consumer_protocol import decode_subscription
 
     return decode_subscription(metadata)
 

@@ -20,9 +20,9 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.groups import CommittedOffset, group_collection, shard_of_group
 from tidelog_core.metadata.records import topic_key
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
-from tidelog_node.coordinator.events import JoinAnswer, MemberIdentity
 from tidelog_node.coordinator.failures import error_code
-from tidelog_node.coordinator.group_state import Phase
+from tidelog_node.groups.classic.classic_group import Phase
+from tidelog_node.groups.classic_messages import JoinAnswer, MemberIdentity
 
 from tests.node.coordinator.cluster import (
     Node,

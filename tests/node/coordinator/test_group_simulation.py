@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.groups import GroupRecord
-from tidelog_node.coordinator.events import (
+from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
+from tidelog_node.groups.classic_messages import (
     GroupLimits,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
     RequestNumber,
-    Step,
     SyncAnswer,
 )
-from tidelog_node.coordinator.group_state import ClassicGroup, Phase
+from tidelog_node.groups.step import Step
 
 from tests.node.coordinator.requests import join, subscription, sync
 

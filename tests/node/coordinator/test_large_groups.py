@@ -14,7 +14,7 @@ from tidelog_core.admin.stored_groups import read_group
 from tidelog_core.metadata.groups import group_collection, pack_classic
 from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_node.coordinator.group_items import PageLimits
-from tidelog_node.coordinator.group_state import ClassicGroup
+from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.routes import RequestContext
 from tidelog_node.wire.messages import build

@@ -10,10 +10,10 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.records import put
-from tidelog_node.coordinator.consumer_events import HeartbeatAnswer
-from tidelog_node.coordinator.events import MemberIdentity
-from tidelog_node.coordinator.group_state import ClassicGroup
-from tidelog_node.coordinator.share_group import ShareGroup, SharePhase
+from tidelog_node.groups.classic.classic_group import ClassicGroup
+from tidelog_node.groups.classic_messages import MemberIdentity
+from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
+from tidelog_node.groups.share.share_group import ShareGroup, SharePhase
 
 from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node
 from tests.node.coordinator.memory_store import MemoryMetadataStore

@@ -31,7 +31,6 @@ from tidelog_core.metadata.share_partitions import (
 )
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
-from tidelog_node.coordinator.share_group import ShareGroup
 from tidelog_node.coordinator.share_offsets import (
     DONE,
     NO_SUCH_OFFSET,
@@ -39,6 +38,7 @@ from tidelog_node.coordinator.share_offsets import (
     NOTHING_TO_DELETE,
     ShareOffsets,
 )
+from tidelog_node.groups.share.share_group import ShareGroup
 
 from tests.node.coordinator.cluster import (
     Node,

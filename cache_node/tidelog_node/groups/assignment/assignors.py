@@ -1,0 +1,21 @@
+"""Who is to have which partitions: what an assignor of the server is given, and which there are.
+
+An assignor is a plain function: every subscribed partition goes to exactly one member
+that subscribes to its topic, and the same question gets the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from tidelog_core.metadata.consumer_groups import Partitions
+
+from tidelog_node.groups.assignment.range_assignor import assign_ranges
+from tidelog_node.groups.assignment.subscriber import Subscriber
+from tidelog_node.groups.assignment.uniform_assignor import assign_uniformly
+
+Assignor = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Partitions]]
+"""Takes the members by id and the partition counts of all topics that any subscribes to."""
+
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}

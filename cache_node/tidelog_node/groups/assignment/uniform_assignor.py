@@ -1,0 +1,183 @@
+"""The ``uniform`` assignor: as even as it gets, and as little as possible changes hands.
+
+A member keeps what it was to have, up to its fair share; the rest goes to whoever has
+least. Where all members subscribe to the same topics, their numbers differ by one at
+most. Where they do not, no partition lies with a member that has two or more above
+another one that could have it.
+
+Source: KIP-848 and ``UniformAssignor`` of Kafka's group coordinator, which says what is
+wanted. How it is found differs: members that have most already get the shares that are
+one larger, so that a member that comes or goes moves no more than it must.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from uuid import UUID
+
+from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+
+from tidelog_node.groups.assignment.subscriber import Subscriber
+
+# Each pass over the topics lowers the sum of squares; a handful is usual. The limit only
+# keeps an odd mesh of subscriptions from holding up the node.
+BALANCING_PASSES_MAX = 100
+
+
+def assign_uniformly(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Partitions]:
+    """Return the partitions of each member."""
+    if not members:
+        return {}
+    if len({member.topic_ids for member in members.values()}) == 1:
+        return _assign_to_equals(members, partition_counts)
+    return _assign_to_different(members, partition_counts)
+
+
+def _assign_to_equals(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Partitions]:
+    (topic_ids,) = {member.topic_ids for member in members.values()}
+    counts = {t: count for t, count in partition_counts.items() if t in topic_ids}
+    taken: dict[int, set[int]] = {topic_id.int: set() for topic_id in counts}
+    kept = _kept(members, counts, taken)
+    share, larger_count = divmod(sum(counts.values()), len(members))
+    # Whoever has most already may have one more; of equals, the first by id.
+    in_order = sorted(members, key=lambda member_id: (-len(kept[member_id]), member_id))
+    quotas = {m: share + (rank < larger_count) for rank, m in enumerate(in_order)}
+    for member_id in in_order:
+        if len(kept[member_id]) > quotas[member_id]:
+            some = sorted(kept[member_id], key=_by_topic)
+            kept[member_id] = some[: quotas[member_id]]
+            for topic_id, number in some[quotas[member_id] :]:
+                taken[topic_id.int].remove(number)
+    free = (p for p in _all_partitions(counts) if p.partition not in taken[p.topic_id.int])
+    assigned: dict[str, Partitions] = {}
+    for member_id in in_order:
+        some, target = kept[member_id], members[member_id].target
+        missing = quotas[member_id] - len(some)
+        # Most keep just what they have. Sets of thousands of partitions take long to build.
+        is_unchanged = not missing and len(some) == len(target)
+        assigned[member_id] = target if is_unchanged else frozenset([*some, *islice(free, missing)])
+    return {member_id: assigned[member_id] for member_id in members}
+
+
+def _assign_to_different(
+    members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
+) -> dict[str, Partitions]:
+    subscribers: dict[UUID, list[str]] = defaultdict(list)
+    for member_id in sorted(members):
+        for topic_id in members[member_id].topic_ids:
+            subscribers[topic_id].append(member_id)
+    counts = {t: count for t, count in partition_counts.items() if t in subscribers}
+    assigned: dict[str, dict[UUID, set[int]]] = {m: defaultdict(set) for m in members}
+    loads = dict.fromkeys(members, 0)
+    taken: dict[int, set[int]] = {topic_id.int: set() for topic_id in counts}
+    for member_id, some in _kept(members, counts, taken).items():
+        loads[member_id] = len(some)
+        for topic_id, number in some:
+            assigned[member_id][topic_id].add(number)
+    # Topics that few may have first: those that many may have can fill the gaps.
+    in_order = sorted(counts, key=lambda topic_id: (len(subscribers[topic_id]), topic_id))
+    for topic_id in in_order:
+        some_taken = taken[topic_id.int]
+        if len(some_taken) == counts[topic_id]:
+            continue
+        by_load = [(loads[m], m) for m in subscribers[topic_id]]
+        heapq.heapify(by_load)
+        for number in range(counts[topic_id]):
+            if number not in some_taken:
+                load, least = by_load[0]
+                assigned[least][topic_id].add(number)
+                loads[least] = load + 1
+                heapq.heapreplace(by_load, (load + 1, least))
+    for _ in range(BALANCING_PASSES_MAX):
+        if not sum(_level(t, subscribers[t], assigned, loads) for t in in_order):
+            break
+    return {
+        member_id: frozenset(
+            TopicIdPartition(topic_id, number)
+            for topic_id, numbers in topics.items()
+            for number in numbers
+        )
+        for member_id, topics in assigned.items()
+    }
+
+
+def _level(
+    topic_id: UUID,
+    subscribers: list[str],
+    assigned: Mapping[str, Mapping[UUID, set[int]]],
+    loads: dict[str, int],
+) -> int:
+    """Move the topic's partitions from who has most to who has least; return how many moved."""
+    owners = [(-loads[m], m) for m in subscribers if assigned[m].get(topic_id)]
+    if not owners:
+        return 0
+    others = [(loads[m], m) for m in subscribers]
+    heapq.heapify(owners)
+    heapq.heapify(others)
+    moved_count = 0
+    while True:
+        # An entry of another load than the member has by now has a successor in the heap.
+        while owners and (
+            -owners[0][0] != loads[owners[0][1]] or not assigned[owners[0][1]].get(topic_id)
+        ):
+            heapq.heappop(owners)
+        while others[0][0] != loads[others[0][1]]:
+            heapq.heappop(others)
+        if not owners or loads[owners[0][1]] - loads[others[0][1]] < 2:
+            return moved_count
+        most, least = heapq.heappop(owners)[1], heapq.heappop(others)[1]
+        number = max(assigned[most][topic_id])
+        assigned[most][topic_id].remove(number)
+        assigned[least][topic_id].add(number)
+        loads[most] -= 1
+        loads[least] += 1
+        moved_count += 1
+        for member_id in (most, least):
+            heapq.heappush(others, (loads[member_id], member_id))
+            if assigned[member_id][topic_id]:
+                heapq.heappush(owners, (-loads[member_id], member_id))
+
+
+def _kept(
+    members: Mapping[str, Subscriber], counts: Mapping[UUID, int], taken: dict[int, set[int]]
+) -> dict[str, list[TopicIdPartition]]:
+    """Return what each member may keep: it is there, subscribed to, and was nobody else's.
+
+    ``taken`` gets the numbers of those by topic. Topics are looked up by ``UUID.int``: hashing
+    a UUID is a call of Python.
+    """
+    limits = {topic_id.int: count for topic_id, count in counts.items()}
+    subscribed: dict[frozenset[UUID], frozenset[int]] = {}
+    kept: dict[str, list[TopicIdPartition]] = {}
+    for member_id in sorted(members):
+        some = kept[member_id] = []
+        member = members[member_id]
+        if not member.target:
+            continue
+        topics = subscribed.get(member.topic_ids)
+        if topics is None:
+            topics = subscribed[member.topic_ids] = frozenset(t.int for t in member.topic_ids)
+        for partition in member.target:
+            topic, number = partition[0].int, partition[1]
+            if topic in topics and number < limits.get(topic, 0) and number not in taken[topic]:
+                taken[topic].add(number)
+                some.append(partition)
+    return kept
+
+
+def _by_topic(partition: TopicIdPartition) -> tuple[int, int]:
+    """Return what sorts as the partition does, and faster."""
+    return partition.topic_id.int, partition.partition
+
+
+def _all_partitions(counts: Mapping[UUID, int]) -> Iterator[TopicIdPartition]:
+    for topic_id in sorted(counts):
+        for number in range(counts[topic_id]):
+            yield TopicIdPartition(topic_id, number)

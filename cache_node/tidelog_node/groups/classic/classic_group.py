@@ -1,0 +1,718 @@
+"""A classic consumer group as a state machine, without clock, socket or store.
+
+Events (join, sync, heartbeat, leave, time) go in with the time of a monotonic clock;
+out comes a ``Step``: whether the group must be stored, and which waiting requests to
+answer after that. The phases:
+
+    Empty                no members; offsets may be stored
+    PreparingRebalance   members are asked to (re)join; joins wait
+    CompletingRebalance  a generation has begun; syncs wait for the leader's assignment
+    Stable               every member may have its assignment
+    Dead                 deleted; its id may begin anew as another group
+
+A rebalance: a join, leave or expiry puts a Stable group into PreparingRebalance;
+heartbeats answer REBALANCE_IN_PROGRESS until members rejoin; when all have, or at the
+rebalance timeout, the generation grows by one, joins are answered and the leader is
+told all members' metadata; its sync brings the assignment, and every sync is answered.
+
+Source: ``GroupMetadataManager`` (classicGroup*) and ``ClassicGroup`` of Kafka 4.
+Unlike there, a generation is stored when it begins, not only when it is assigned: a
+coordinator that takes over never gives out the same generation twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from enum import Enum
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.groups import GroupRecord
+
+from tidelog_node.groups.classic.member import Member
+from tidelog_node.groups.classic.roster import Roster
+from tidelog_node.groups.classic_messages import (
+    UNKNOWN_MEMBER_ID,
+    GroupLimits,
+    JoinAnswer,
+    JoinedMember,
+    JoinRequest,
+    MemberIdentity,
+    SyncAnswer,
+    SyncRequest,
+)
+from tidelog_node.groups.deadlines import MemberDeadlines, Wait
+from tidelog_node.groups.step import Step
+from tidelog_node.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+
+PENDING_MEMBERS_MAX = 10_000  # ids given out and not yet used, of one group
+
+
+class Phase(Enum):
+    """Where a group stands, by Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ClassicGroup:
+    """One group. Events must come one at a time, with a time that never goes back."""
+
+    def __init__(self, group_id: str, *, now_ms: int, generation: int = 0) -> None:
+        """``generation`` is the last epoch of the consumer group that this one follows."""
+        self.group_id = group_id
+        self.phase = Phase.EMPTY
+        self.phase_since_ms = now_ms
+        self.generation = generation  # only ever grows
+        self.protocol_type: str | None = None  # None: never had a member
+        self.protocol_name: str | None = None  # chosen anew for each generation
+        self.roster = Roster()
+        self.pending_members: dict[str, int] = {}  # ids given out, until when they may join
+        self._subscribed_topics: frozenset[str] | None = None
+        self._deadlines = MemberDeadlines()  # of members' sessions, and of ids given out
+        self._awaited_syncs: set[str] = set()  # members that have not synced this generation
+        self._sync_deadline_ms: int | None = None
+        self._join_deadline_ms: int | None = None
+        # How the first rebalance of an empty group is stretched while members arrive:
+        # the length of the running wait and what is left after it. None: not the first.
+        self._initial_delay: tuple[int, int] | None = None
+        self._has_member_arrived = False  # during the running wait
+        self._now_ms = now_ms
+        self._step = Step()
+
+    # Events.
+
+    def join(self, request: JoinRequest, *, now_ms: int, limits: GroupLimits) -> Step:
+        """A member asks in, or asks for a rebalance, or rejoins during one."""
+        step = self._begin(now_ms)
+        if not self._accepts(request.member_id, limits):
+            self._drop(request.member_id)
+            self._answer_join(request, ErrorCode.group_max_size_reached, member_id="")
+            self._complete_join_if_all_joined()
+        elif self.phase is Phase.DEAD:
+            self._answer_join(request, ErrorCode.coordinator_not_available)
+        elif not self._can_speak(request):
+            self._answer_join(request, ErrorCode.inconsistent_group_protocol)
+        elif request.member_id == UNKNOWN_MEMBER_ID:
+            self._join_unknown(request, limits)
+        elif request.member_id in self.pending_members and request.group_instance_id is None:
+            self._add(request, request.member_id, limits)
+        else:
+            self._join_known(request, limits)
+        return step
+
+    def sync(self, request: SyncRequest, *, now_ms: int) -> Step:
+        """A member asks for its assignment; the leader brings everyone's."""
+        step = self._begin(now_ms)
+        error = self._validate_sync(request)
+        if error is not ErrorCode.none:
+            step.syncs.append((request.number, SyncAnswer(error=error)))
+            return step
+        member = self._member(request.member_id)
+        self._sync_received(member.member_id)
+        if self.phase is Phase.STABLE:
+            step.syncs.append((request.number, self._assigned(member)))
+            return step
+        self._fail_sync(member, ErrorCode.rebalance_in_progress)
+        member.awaited_sync = request.number
+        if member.member_id == self.roster.leader:
+            self._assign(dict(request.assignments))
+        return step
+
+    def heartbeat(
+        self, member_id: str, *, group_instance_id: str | None, generation: int, now_ms: int
+    ) -> ErrorCode:
+        """A member is alive. The answer tells it whether to rejoin."""
+        self._begin(now_ms)
+        error = self.validate_member(member_id, group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if generation != self.generation:
+            return ErrorCode.illegal_generation
+        self._renew_session(self._member(member_id))
+        if self.phase is Phase.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def leave(
+        self, identities: Sequence[MemberIdentity], *, now_ms: int
+    ) -> tuple[list[ErrorCode], Step]:
+        """Members go, or an administrator removes static ones. One error code each."""
+        step = self._begin(now_ms)
+        if self.phase is Phase.DEAD:
+            return [ErrorCode.coordinator_not_available for _ in identities], step
+        errors = [self._leave_one(identity) for identity in identities]
+        if ErrorCode.none in errors:
+            self._rebalance_or_complete_join()
+        return errors, step
+
+    def expire(self, now_ms: int) -> Step:
+        """Time has passed: drop whoever is overdue, end whatever has waited long enough."""
+        step = self._begin(now_ms)
+        for member_id in self._deadlines.overdue(now_ms):
+            if self.pending_members.get(member_id, now_ms + 1) <= now_ms:
+                del self.pending_members[member_id]
+                self._complete_join_if_all_joined()
+            member = self.roster.get(member_id)
+            if member is not None:
+                self._expire_session(member)
+        if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
+            self._expire_join()
+        if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
+            self._expire_sync()
+        return step
+
+    def kill(self) -> None:
+        """The group was deleted. Only an empty one may be."""
+        assert self.phase is Phase.EMPTY
+        self.phase = Phase.DEAD
+
+    def rebalance(self, now_ms: int) -> Step:
+        """A stable group's members have to join again, though none has asked for it."""
+        step = self._begin(now_ms)
+        self._prepare_rebalance(None)
+        return step
+
+    def abandon(self, now_ms: int) -> Step:
+        """The group goes on as a consumer group: who waits here has to join there."""
+        step = self._begin(now_ms)
+        for member in self.roster:
+            self._fail_join(member, ErrorCode.rebalance_in_progress)
+            self._fail_sync(member, ErrorCode.rebalance_in_progress)
+        return step
+
+    # Questions, and what other requests of members mean to the group.
+
+    def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Return why the caller is not a member of this name, or ``none``."""
+        if self.phase is Phase.DEAD:
+            return ErrorCode.coordinator_not_available
+        if group_instance_id is not None:
+            holder = self.roster.static_member_id(group_instance_id)
+            if holder is None:
+                return ErrorCode.unknown_member_id
+            if holder != member_id:
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.none if member_id in self.roster else ErrorCode.unknown_member_id
+
+    def validate_commit(
+        self, member_id: str, *, group_instance_id: str | None, generation: int, now_ms: int
+    ) -> ErrorCode:
+        """Return whether the caller may commit offsets; a member's commit renews its session.
+
+        Without generation the caller is an administrator or a consumer that assigns
+        itself partitions, welcome only while the group is empty.
+        """
+        if generation < 0 and self.phase is Phase.EMPTY:
+            return ErrorCode.none
+        error = self.validate_member(member_id, group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if generation != self.generation:
+            return ErrorCode.illegal_generation
+        if self.phase is Phase.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        self._begin(now_ms)
+        self._renew_session(self._member(member_id))
+        return ErrorCode.none
+
+    def validate_transactional_commit(
+        self, member_id: str, *, group_instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Return whether a producer may commit the group's offsets with its transaction.
+
+        Producers before version 3 of the API say nothing of member and generation, and are
+        welcome at any time. Source: ``ClassicGroup.validateOffsetCommit``.
+        """
+        if generation < 0 and self.phase is Phase.EMPTY:
+            return ErrorCode.none
+        if generation < 0 and not member_id and group_instance_id is None:
+            return ErrorCode.none
+        error = self.validate_member(member_id, group_instance_id)
+        if error is ErrorCode.none and generation != self.generation:
+            return ErrorCode.illegal_generation
+        return error
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return whether members consume the topic; when in doubt, a consumer group does."""
+        if self._subscribed_topics is None:
+            return self.uses_consumer_protocol
+        return topic in self._subscribed_topics
+
+    @property
+    def knows_subscriptions(self) -> bool:
+        """Whether the members' metadata could be read."""
+        return self._subscribed_topics is not None
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        """Whether the members are consumers, not workers of another kind."""
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When to let time pass at the latest; ``None``: nobody has anything to do in time."""
+        waits = (self._deadlines.wake_at_ms, self._join_deadline_ms, self._sync_deadline_ms)
+        return min((at_ms for at_ms in waits if at_ms is not None), default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return self.phase is Phase.EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it was deleted."""
+        return self.phase is Phase.DEAD
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nothing of the group needs memory: no members, nobody on the way."""
+        return self.phase is Phase.EMPTY and not self.pending_members
+
+    def to_record(self, *, shard: int, clock_offset_ms: int, version: int) -> GroupRecord:
+        """Return the group as it is stored; ``clock_offset_ms`` is wall minus event clock."""
+        return GroupRecord(
+            shard=shard,
+            group_id=self.group_id,
+            phase=self.phase.value,
+            phase_since_ms=self.phase_since_ms + clock_offset_ms,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader,
+            members=tuple(member.to_record() for member in self.roster),
+            version=version,
+        )
+
+    @classmethod
+    def restore(cls, record: GroupRecord, *, now_ms: int, clock_offset_ms: int) -> ClassicGroup:
+        """Return the stored group; its members get fresh sessions and time to sync."""
+        group = cls(record.group_id, now_ms=now_ms)
+        group.phase = Phase(record.phase)
+        group.phase_since_ms = record.phase_since_ms - clock_offset_ms
+        group.generation = record.generation
+        group.protocol_type = record.protocol_type
+        group.protocol_name = record.protocol_name
+        for stored in record.members:
+            member = Member.from_record(stored)
+            group.roster.add(member)
+            group._renew_session(member)
+        if record.leader is not None and record.leader in group.roster:
+            group.roster.leader = record.leader
+        group._read_subscriptions()
+        if group.phase is Phase.COMPLETING_REBALANCE:
+            group._await_syncs()
+        return group
+
+    @classmethod
+    def of_consumers(
+        cls, group_id: str, members: Sequence[Member], *, generation: int, now_ms: int
+    ) -> ClassicGroup:
+        """Return the members of a consumer group, all of them classic, as a stable group."""
+        group = cls(group_id, now_ms=now_ms)
+        group.phase = Phase.STABLE
+        group.generation = generation
+        group.protocol_type = CONSUMER_PROTOCOL_TYPE
+        for member in members:
+            group.roster.add(member)
+            group._renew_session(member)
+        group.protocol_name = group.roster.select_protocol()
+        group._read_subscriptions()
+        return group
+
+    # Joining.
+
+    def _accepts(self, member_id: str, limits: GroupLimits) -> bool:
+        if member_id == UNKNOWN_MEMBER_ID and len(self.pending_members) >= PENDING_MEMBERS_MAX:
+            return False
+        member = self.roster.get(member_id)
+        match self.phase:
+            case Phase.EMPTY | Phase.DEAD:
+                return True
+            case Phase.PREPARING_REBALANCE:
+                # Those who await an answer are counted, not the members: whoever rejoins
+                # last is turned away when the limit has been lowered.
+                is_waiting = member is not None and member.awaited_join is not None
+                return is_waiting or self.roster.joined_count < limits.members_max
+            case Phase.COMPLETING_REBALANCE | Phase.STABLE:
+                return member is not None or len(self.roster) < limits.members_max
+
+    def _can_speak(self, request: JoinRequest) -> bool:
+        if not request.protocol_type or not request.protocols:
+            return False
+        if self.phase is Phase.EMPTY:
+            return True
+        names = [name for name, _ in request.protocols]
+        return request.protocol_type == self.protocol_type and self.roster.can_speak(names)
+
+    def _join_unknown(self, request: JoinRequest, limits: GroupLimits) -> None:
+        if request.group_instance_id is not None:
+            old_member_id = self.roster.static_member_id(request.group_instance_id)
+            if old_member_id is not None:
+                self._replace_static(request, old_member_id)
+            else:
+                self._add(request, request.new_member_id, limits)
+        elif request.must_know_member_id:
+            # A client that never hears the answer must not become a member, or it would
+            # hold up the rebalance. It gets an id and has to come back with it.
+            deadline_ms = self._now_ms + request.session_timeout_ms
+            self.pending_members[request.new_member_id] = deadline_ms
+            self._deadlines.set(request.new_member_id, Wait.JOIN, deadline_ms)
+            self._answer_join(
+                request, ErrorCode.member_id_required, member_id=request.new_member_id
+            )
+        else:
+            self._add(request, request.new_member_id, limits)
+
+    def _join_known(self, request: JoinRequest, limits: GroupLimits) -> None:
+        error = self.validate_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            self._answer_join(request, error)
+            return
+        member = self._member(request.member_id)
+        is_unchanged = member.protocols == request.protocols
+        # Who rejoins unchanged has missed the answer, and gets it again. The leader of a
+        # stable group rejoins to have partitions assigned anew.
+        is_leader_of_stable = self.phase is Phase.STABLE and self.roster.leader == member.member_id
+        if self.phase is Phase.PREPARING_REBALANCE or not is_unchanged or is_leader_of_stable:
+            self._update(member, request)
+            self._rebalance_or_complete_join(limits)
+        else:
+            self._renew_session(member)
+            answer = self._generation_answer(member)
+            self._step.joins.append((request.number, answer))
+
+    def _add(self, request: JoinRequest, member_id: str, limits: GroupLimits) -> None:
+        self._forget_pending(member_id)
+        if not len(self.roster):
+            self.protocol_type = request.protocol_type
+        self._has_member_arrived = True
+        # The client may be gone before its answer comes, and no heartbeat would tell: it
+        # does not know its id yet. If it is there, it asks again.
+        member = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            is_new=True,
+            awaited_join=request.number,
+        )
+        self.roster.add(member)
+        self._set_session(member, self._now_ms + limits.new_member_join_timeout_ms)
+        self._rebalance_or_complete_join(limits)
+
+    def _update(self, member: Member, request: JoinRequest) -> None:
+        self.roster.set_protocols(member, request.protocols)
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        if member.awaited_join is not None:
+            # The client gave up on its first request and sent another.
+            self._fail_join(member, ErrorCode.rebalance_in_progress)
+        self.roster.await_join(member, request.number)
+
+    def _replace_static(self, request: JoinRequest, old_member_id: str) -> None:
+        """A static member is back under a new id and takes its old place."""
+        old = self._member(old_member_id)
+        old_leader = self.roster.leader
+        self._fail_join(old, ErrorCode.fenced_instance_id)
+        self._fail_sync(old, ErrorCode.fenced_instance_id)
+        member = Member(
+            member_id=request.new_member_id,
+            group_instance_id=old.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            assignment=old.assignment,
+            awaited_join=request.number,
+        )
+        self.roster.replace(old_member_id, member)
+        self._deadlines.forget(old_member_id)
+        if old_member_id in self._awaited_syncs:
+            self._awaited_syncs.discard(old_member_id)
+            self._awaited_syncs.add(member.member_id)
+        self._renew_session(member)
+        match self.phase:
+            case Phase.STABLE if (
+                member.prefers_as(old) or self.roster.select_protocol() == self.protocol_name
+            ):
+                self._step.must_store = True
+                self._answer_replaced(member, request, old_leader)
+            case Phase.STABLE | Phase.COMPLETING_REBALANCE:
+                # The leader may already be assigning partitions to the old id.
+                self._prepare_rebalance(None)
+            case _:
+                self._complete_join_unless_initial()
+
+    def _answer_replaced(
+        self, member: Member, request: JoinRequest, old_leader: str | None
+    ) -> None:
+        answer = self._generation_answer(member)
+        is_leader = self.roster.leader == member.member_id
+        if request.can_skip_assignment:
+            answer = dataclasses.replace(answer, skip_assignment=is_leader)
+        else:
+            # An old client that hears it leads would assign anew and expect a rebalance.
+            answer = dataclasses.replace(answer, leader=old_leader or "", members=())
+        self.roster.await_join(member, None)
+        self._step.joins.append((request.number, answer))
+
+    # Rebalancing.
+
+    def _rebalance_or_complete_join(self, limits: GroupLimits | None = None) -> None:
+        if self.phase in (Phase.EMPTY, Phase.STABLE, Phase.COMPLETING_REBALANCE):
+            if self.phase is not Phase.EMPTY or len(self.roster):
+                self._prepare_rebalance(limits)
+        else:
+            self._complete_join_unless_initial()
+
+    def _prepare_rebalance(self, limits: GroupLimits | None) -> None:
+        if self.phase is Phase.COMPLETING_REBALANCE:
+            for member in self.roster:
+                member.assignment = b""
+                self._fail_sync(member, ErrorCode.rebalance_in_progress)
+        self._awaited_syncs.clear()
+        self._sync_deadline_ms = None
+        if self.phase is Phase.EMPTY and limits is not None:
+            delay_ms = limits.initial_rebalance_delay_ms
+            left_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
+            self._enter(Phase.PREPARING_REBALANCE)
+            self._wait_for_first_members(delay_ms, left_ms)
+            return
+        self._enter(Phase.PREPARING_REBALANCE)
+        self._initial_delay = None
+        if self._have_all_joined:
+            self._complete_join()
+        else:
+            self._set_join_deadline(self.roster.rebalance_timeout_ms)
+
+    def _wait_for_first_members(self, delay_ms: int, left_ms: int) -> None:
+        self._initial_delay = (delay_ms, left_ms)
+        self._has_member_arrived = False
+        self._set_join_deadline(delay_ms)
+
+    def _complete_join_unless_initial(self) -> None:
+        if self._initial_delay is None:
+            self._complete_join_if_all_joined()
+
+    def _complete_join_if_all_joined(self) -> None:
+        if self.phase is Phase.PREPARING_REBALANCE and self._have_all_joined:
+            self._complete_join()
+
+    @property
+    def _have_all_joined(self) -> bool:
+        return not self.pending_members and self.roster.have_all_joined
+
+    def _complete_join(self) -> None:
+        """Begin a generation with those who rejoined, and with static members in any case."""
+        self._join_deadline_ms = self._initial_delay = None
+        for member in list(self.roster):
+            if member.awaited_join is None and member.group_instance_id is None:
+                self._drop(member.member_id)
+        if not self.roster.elect_joined_leader() and len(self.roster):
+            # Only static members that have not rejoined are left: their sessions decide.
+            self._set_join_deadline(max(self.roster.rebalance_timeout_ms, 1))
+            return
+        self.generation += 1
+        self._step.must_store = True
+        self.protocol_name = self.roster.select_protocol() if len(self.roster) else None
+        self._read_subscriptions()
+        if not len(self.roster):
+            self._enter(Phase.EMPTY)
+            return
+        self._enter(Phase.COMPLETING_REBALANCE)
+        for member in self.roster:
+            member.assignment = b""
+            if member.awaited_join is not None:
+                self._step.joins.append((member.awaited_join, self._generation_answer(member)))
+            self.roster.await_join(member, None)
+            member.is_new = False
+            self._renew_session(member)
+        self._await_syncs()
+
+    def _await_syncs(self) -> None:
+        self._awaited_syncs = {member.member_id for member in self.roster}
+        self._sync_deadline_ms = self._now_ms + self.roster.rebalance_timeout_ms
+
+    def _assign(self, assignments: dict[str, bytes]) -> None:
+        self._enter(Phase.STABLE)
+        self._step.must_store = True
+        for member in self.roster:
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.awaited_sync is not None:
+                self._step.syncs.append((member.awaited_sync, self._assigned(member)))
+                member.awaited_sync = None
+                self._renew_session(member)
+
+    # Leaving, and running out of time.
+
+    def _leave_one(self, identity: MemberIdentity) -> ErrorCode:
+        member_id: str | None = identity.member_id
+        if identity.member_id == UNKNOWN_MEMBER_ID:
+            instance_id = identity.group_instance_id
+            member_id = None if instance_id is None else self.roster.static_member_id(instance_id)
+            if member_id is None:
+                return ErrorCode.unknown_member_id
+        elif identity.member_id not in self.pending_members:
+            error = self.validate_member(identity.member_id, identity.group_instance_id)
+            if error is not ErrorCode.none:
+                return error
+        assert member_id is not None
+        self._drop(member_id)
+        return ErrorCode.none
+
+    def _expire_session(self, member: Member) -> None:
+        deadline_ms = member.session_deadline_ms
+        if deadline_ms is None or deadline_ms > self._now_ms or member.member_id not in self.roster:
+            return
+        is_waiting = member.awaited_join is not None or member.awaited_sync is not None
+        if is_waiting and not member.is_new:
+            member.session_deadline_ms = None  # It is our turn; the answer starts it again.
+            return
+        self._drop(member.member_id)
+        if self.phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):
+            self._prepare_rebalance(None)
+        else:
+            self._complete_join_if_all_joined()
+
+    def _expire_join(self) -> None:
+        self._join_deadline_ms = None
+        if self._initial_delay is not None and self._has_member_arrived:
+            delay_ms, left_ms = self._initial_delay
+            if left_ms > 0:
+                self._wait_for_first_members(min(delay_ms, left_ms), max(left_ms - delay_ms, 0))
+                return
+        self._complete_join()
+
+    def _expire_sync(self) -> None:
+        self._sync_deadline_ms = None
+        if self._awaited_syncs:
+            for member_id in tuple(self._awaited_syncs):
+                self._drop(member_id)
+            self._prepare_rebalance(None)
+
+    def _drop(self, member_id: str) -> None:
+        """Forget a member or a pending one. Whoever still waits under the id is told."""
+        self._forget_pending(member_id)
+        self._sync_received(member_id)
+        self._deadlines.forget(member_id)
+        member = self.roster.remove(member_id)
+        if member is not None:
+            self._fail_join(member, ErrorCode.unknown_member_id, member_id=UNKNOWN_MEMBER_ID)
+            self._fail_sync(member, ErrorCode.unknown_member_id)
+
+    # Small parts.
+
+    def _begin(self, now_ms: int) -> Step:
+        self._now_ms = max(self._now_ms, now_ms)
+        self._step = Step()
+        return self._step
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.phase_since_ms = self._now_ms
+
+    def _member(self, member_id: str) -> Member:
+        member = self.roster.get(member_id)
+        assert member is not None
+        return member
+
+    def _validate_sync(self, request: SyncRequest) -> ErrorCode:
+        error = self.validate_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.illegal_generation
+        for asked, ours in (
+            (request.protocol_type, self.protocol_type),
+            (request.protocol_name, self.protocol_name),
+        ):
+            if asked is not None and ours is not None and asked != ours:
+                return ErrorCode.inconsistent_group_protocol
+        if self.phase is Phase.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def _sync_received(self, member_id: str) -> None:
+        self._awaited_syncs.discard(member_id)
+        if not self._awaited_syncs:
+            self._sync_deadline_ms = None
+
+    def _read_subscriptions(self) -> None:
+        self._subscribed_topics = None
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return
+        topics: set[str] = set()
+        for member in self.roster:
+            some = subscribed_topics(member.metadata(self.protocol_name))
+            if some is None:
+                return
+            topics |= some
+        self._subscribed_topics = frozenset(topics)
+
+    def _generation_answer(self, member: Member) -> JoinAnswer:
+        members: tuple[JoinedMember, ...] = ()
+        if member.member_id == self.roster.leader:
+            members = tuple(
+                JoinedMember(
+                    member_id=m.member_id,
+                    group_instance_id=m.group_instance_id,
+                    metadata=m.metadata(self.protocol_name),
+                )
+                for m in self.roster
+            )
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader or "",
+            members=members,
+        )
+
+    def _assigned(self, member: Member) -> SyncAnswer:
+        return SyncAnswer(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+    def _answer_join(
+        self, request: JoinRequest, error: ErrorCode, *, member_id: str | None = None
+    ) -> None:
+        echoed = request.member_id if member_id is None else member_id
+        self._step.joins.append((request.number, JoinAnswer(error=error, member_id=echoed)))
+
+    def _fail_join(self, member: Member, error: ErrorCode, *, member_id: str | None = None) -> None:
+        if member.awaited_join is not None:
+            echoed = member.member_id if member_id is None else member_id
+            answer = JoinAnswer(error=error, member_id=echoed)
+            self._step.joins.append((member.awaited_join, answer))
+            self.roster.await_join(member, None)
+
+    def _fail_sync(self, member: Member, error: ErrorCode) -> None:
+        if member.awaited_sync is not None:
+            self._step.syncs.append((member.awaited_sync, SyncAnswer(error=error)))
+            member.awaited_sync = None
+
+    def _renew_session(self, member: Member) -> None:
+        self._set_session(member, self._now_ms + member.session_timeout_ms)
+
+    def _set_session(self, member: Member, deadline_ms: int) -> None:
+        member.session_deadline_ms = deadline_ms
+        self._deadlines.set(member.member_id, Wait.SESSION, deadline_ms)
+
+    def _forget_pending(self, member_id: str) -> None:
+        self.pending_members.pop(member_id, None)
+        self._deadlines.clear(member_id, Wait.JOIN)
+
+    def _set_join_deadline(self, delay_ms: int) -> None:
+        self._join_deadline_ms = self._now_ms + delay_ms

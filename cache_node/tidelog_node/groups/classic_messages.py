@@ -1,0 +1,99 @@
+"""JoinGroup, SyncGroup and LeaveGroup as values: what classic members ask and are answered.
+
+JoinGroup and SyncGroup are answered later, often by someone else's request: each
+carries a number under which the group gives its answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from kio.schema.errors import ErrorCode
+
+RequestNumber = NewType("RequestNumber", int)
+
+UNKNOWN_MEMBER_ID = ""
+NO_GENERATION = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """The settings that a join depends on, as they are at that moment."""
+
+    initial_rebalance_delay_ms: int
+    members_max: int
+    new_member_join_timeout_ms: int = 5 * 60 * 1000  # Kafka's; not a setting there either
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """A JoinGroup request, with the member id to give out should it need one."""
+
+    number: RequestNumber
+    member_id: str  # empty: asks for one
+    group_instance_id: str | None
+    new_member_id: str
+    client_id: str
+    client_host: str
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]  # by preference: name, opaque metadata
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    must_know_member_id: bool  # since version 4
+    can_skip_assignment: bool  # since version 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """A member as the leader sees it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAnswer:
+    """The answer to a JoinGroup request."""
+
+    error: ErrorCode = ErrorCode.none
+    member_id: str = UNKNOWN_MEMBER_ID
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = UNKNOWN_MEMBER_ID
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    """A SyncGroup request; only the leader's carries assignments."""
+
+    number: RequestNumber
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncAnswer:
+    """The answer to a SyncGroup request."""
+
+    error: ErrorCode = ErrorCode.none
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """Who leaves: by member id, or by instance id alone (an administrator's removal)."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str | None = None

@@ -1,0 +1,61 @@
+"""ConsumerGroupHeartbeat as a value, and the settings that its answer depends on (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH, Partitions
+
+from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH
+
+# Groups up to here have targets computed as soon as their epoch has grown: a member that joins
+# is told its partitions at once. Larger ones have them computed in another thread, and not
+# before ``group.consumer.assignment.interval.ms`` has passed.
+ASSIGNED_AT_ONCE_MEMBERS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """A ConsumerGroupHeartbeat request. ``None``: as it was said last."""
+
+    member_id: str
+    member_epoch: int  # 0 joins, -1 leaves, -2 leaves to come back
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int | None
+    subscribed_topics: tuple[str, ...] | None
+    subscribed_pattern: str | None
+    assignor: str | None
+    owned: Partitions | None
+    client_id: str
+    client_host: str
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the member goes, for good or for now."""
+        return self.member_epoch in (LEAVE_EPOCH, LEFT_FOR_NOW_EPOCH)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member says everything, and so has to be told everything."""
+        return self.member_epoch == JOIN_EPOCH or (
+            self.rebalance_timeout_ms is not None
+            and (self.subscribed_topics is not None or self.subscribed_pattern is not None)
+            and self.owned is not None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupSettings:
+    """The settings that a consumer group depends on, as they are at that moment."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int  # between two computations of targets, in a large group
+    members_max: int
+    classic_members_max: int
+    assignors: Sequence[str]  # the first is the default
+    can_upgrade: bool
+    can_downgrade: bool
+    assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX

@@ -1,0 +1,105 @@
+"""What groups of KIP-848 and of KIP-932 have in common: an epoch that grows, and sessions.
+
+The epoch also grows when a subscribed topic changes. A group is stored with a hash of the topics
+that its epoch stands for, not with the topics themselves: a restored group looks them up in the
+cluster's image, and the hash tells whether they are still the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from tidelog_core.metadata.consumer_groups import (
+    HASH_OF_NO_TOPICS,
+    SubscribedTopic,
+    hash_topics,
+)
+
+from tidelog_node.groups.deadlines import MemberDeadlines
+from tidelog_node.groups.step import Step
+from tidelog_node.groups.subscribed_topics import TopicsByName
+
+
+class EpochGroup(ABC):
+    """A group whose members learn with heartbeats what they are to have.
+
+    Events must come one at a time, with a time that never goes back.
+    """
+
+    def __init__(self, group_id: str, *, now_ms: int, epoch: int = 0) -> None:
+        """``epoch`` is the last generation of the classic group that this one follows."""
+        self.group_id = group_id
+        self.phase_since_ms = now_ms  # when it became empty, or stopped being it
+        self.epoch = epoch  # only ever grows
+        self.assignment_epoch = epoch  # which epoch the targets belong to
+        self.topics_hash = HASH_OF_NO_TOPICS  # of the topics that the epoch stands for
+        self.step = Step()  # of the event under way
+        self._is_dead = False
+        self._topics: Mapping[str, SubscribedTopic] = {}  # as they were looked up last
+        self._found_hash = HASH_OF_NO_TOPICS  # of those
+        self._seen_topics: TopicsByName | None = None  # where they were looked up
+        # Where a restored group looks them up if somebody asks before its first event does. Not at
+        # once: its patterns have to be matched before, and a shard has many groups.
+        self._restored_topics: TopicsByName | None = None
+        self._deadlines = MemberDeadlines()
+        self._now_ms = now_ms
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+
+    @abstractmethod
+    def _subscribed(self, topics: TopicsByName) -> Mapping[str, SubscribedTopic]:
+        """Return those of the topics that members subscribe to, by name."""
+
+    @property
+    def topics(self) -> Mapping[str, SubscribedTopic]:
+        """The subscribed topics, as they were when they were last looked up."""
+        self._require_topics()
+        return self._topics
+
+    @property
+    def has_changed_topics(self) -> bool:
+        """Whether the subscribed topics are others than those that the epoch stands for."""
+        self._require_topics()
+        return self._found_hash != self.topics_hash
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nothing of the group needs memory."""
+        return self.is_empty
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group was deleted."""
+        return self._is_dead
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When to let time pass at the latest; ``None``: nobody has anything to do in time."""
+        return self._deadlines.wake_at_ms
+
+    def kill(self) -> None:
+        """The group was deleted. Only an empty one may be."""
+        assert self.is_empty
+        self._is_dead = True
+
+    def begin(self, now_ms: int) -> Step:
+        """Begin an event."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self.step = Step()
+        return self.step
+
+    def _require_topics(self) -> None:
+        """Look the topics up where nobody has done so since the group was restored."""
+        if self._restored_topics is not None:
+            self._find_topics(self._restored_topics)
+
+    def _find_topics(self, topics: TopicsByName) -> None:
+        """Look the subscribed topics up."""
+        self._restored_topics, self._seen_topics = None, topics
+        found = self._subscribed(topics)
+        if found != self._topics:
+            self._topics, self._found_hash = found, hash_topics(found)

@@ -1,0 +1,50 @@
+"""What the members of consumer groups and share groups are answered to their heartbeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.consumer_groups import Partitions
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswer:
+    """The answer to a ConsumerGroupHeartbeat or ShareGroupHeartbeat request."""
+
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assigned: Partitions | None = None  # None: as it was told last
+
+
+class Refused(Exception):
+    """A member is told an error, and nothing has changed."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+def not_a_member(member_id: str, group_id: str) -> Refused:
+    """Return what is said to a caller that the group does not know."""
+    return Refused(
+        ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group_id}."
+    )
+
+
+def in_other_epoch(kind: str, *, received: int, known: int, note: str = "") -> Refused:
+    """Return what is said to a caller that is not in the member's epoch."""
+    comparison = "greater" if received > known else "smaller"
+    return Refused(
+        ErrorCode.fenced_member_epoch,
+        f"The {kind} group member has a {comparison} member epoch ({received}) than the one"
+        f" known by the group coordinator ({known}){note}. The member must abandon all its"
+        " partitions and rejoin.",
+    )

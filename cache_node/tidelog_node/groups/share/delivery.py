@@ -1,0 +1,428 @@
+"""Which records a member of a share group is given, and when.
+
+Records of a partition are found where Fetch finds them, from the share partition's next fetch
+offset on: in the local log, else in the tier. A request looks at all partitions of its session
+first, and acquires only once there is enough to answer with, or its time is up: what waits
+keeps nothing from others. Everything between the look and the acquisition is one turn of the
+event loop, except a read from the tier, during which the share partition is kept for it.
+
+A member that has nothing to read waits for new records, and for records that come back.
+Source: KIP-932; ``DelayedShareFetch`` of Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    ErrorCode,
+    OffsetOutOfRange,
+    StorageError,
+    TidelogError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.log.values import LogRead, OffsetNotLocal
+
+from tidelog_node.groups.share.partition import SharePartition
+from tidelog_node.groups.share.reading import scan_batches, slice_of
+from tidelog_node.groups.share.service import ShareService
+from tidelog_node.groups.share.sessions import ShareSession
+from tidelog_node.groups.share.state import AcquireLimits
+from tidelog_node.replica import Replica
+from tidelog_node.tiered_reads import TieredRead, TierReader, read_all
+from tidelog_node.wire.share_fetch import (
+    RECORD_LIMIT,
+    PartitionKey,
+    ShareFetchRequest,
+    ShareFetchResult,
+)
+
+logger = logging.getLogger(__name__)
+
+READ_COMMITTED = "read_committed"
+# What clients know that a partition of a ShareFetch may answer; KafkaShareConsumer gives up
+# where it meets another. Source: ``ShareFetchCollector`` of Kafka.
+_KNOWN_ERRORS = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.offset_not_available,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.corrupt_message,
+    }
+)
+
+
+class _Found(NamedTuple):
+    """Records that may be acquired."""
+
+    share: SharePartition
+    offset: int  # from which they were read
+    read: LogRead
+
+
+class _InTier(NamedTuple):
+    """Records that only the tier has."""
+
+    share: SharePartition
+    offset: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one pass over a session's partitions found."""
+
+    results: dict[PartitionKey, ShareFetchResult] = field(default_factory=dict)  # of errors
+    found: dict[PartitionKey, _Found] = field(default_factory=dict)
+    in_tier: dict[PartitionKey, _InTier] = field(default_factory=dict)
+    size_bytes: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        return not self.found and not self.in_tier
+
+
+class ShareDelivery:
+    """Finds records for the members of share groups."""
+
+    def __init__(
+        self,
+        *,
+        service: ShareService,
+        node_config: Callable[[], NodeConfig],
+        tier: TierReader | None = None,
+    ) -> None:
+        self._service = service
+        self._node_config = node_config
+        self._tier = tier
+        self._loop = asyncio.get_running_loop()
+        self._waits: set[_Wait] = set()
+        self._is_closing = False
+
+    def close(self) -> None:
+        """Answer everyone who waits with what there is, and let nobody wait any more."""
+        self._is_closing = True
+        for wait in tuple(self._waits):
+            wait.look_again()
+
+    async def deliver(
+        self, session: ShareSession, request: ShareFetchRequest
+    ) -> dict[PartitionKey, ShareFetchResult]:
+        """Return records for the member, and errors; waits for the first of either.
+
+        At once where no records are wanted: then only what names no partition is an error.
+        Source: ``SharePartitionManager.processShareFetch`` of Kafka 4.2.
+        """
+        if request.fetches_nothing:
+            return self._unknown(session.partitions)
+        ends_at = self._loop.time() + request.max_wait_ms / 1000
+        keys = session.rotated()
+        while True:
+            wait = _Wait(self._loop)
+            self._waits.add(wait)
+            try:
+                look = await self._look(session, keys, request, wait)
+                wait.missing_bytes = request.min_bytes - look.size_bytes
+                is_late = self._is_closing or self._loop.time() >= ends_at or not keys
+                must_answer = bool(look.results) or is_late
+                if look.in_tier:
+                    await self._read_tier(look, session)
+                elif wait.missing_bytes > 0 and not must_answer:
+                    await wait.until(ends_at)
+                    continue
+                results = self._acquire(look, session, request)
+                if results or is_late:
+                    return results
+                await asyncio.sleep(0)  # All that was found was to be hidden, or is taken.
+            finally:
+                self._waits.discard(wait)
+                wait.leave()
+
+    async def _look(
+        self,
+        session: ShareSession,
+        keys: list[PartitionKey],
+        request: ShareFetchRequest,
+        wait: _Wait,
+    ) -> _Look:
+        """Find what could be acquired of each partition, loading share partitions first."""
+        look = _Look()
+        shares = await self._load(session, keys, look)
+        for share in shares.values():
+            share.members.add(session.member_id)
+            wait.join(share)
+        config = self._node_config()
+        bytes_left = min(request.max_bytes, config.fetch_max_bytes)
+        locks_max = config.group_share_partition_max_record_locks
+        for number, (key, share) in enumerate(shares.items()):
+            max_bytes = max(bytes_left // (len(shares) - number), 0)
+            try:
+                size_bytes = self._look_at(look, key, share, max_bytes, locks_max)
+            except TidelogError as error:
+                look.results[key] = self._failure(key, error)
+            except OSError as error:
+                logger.error("read failed", extra={"partition": key[1], "reason": str(error)})
+                look.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
+            else:
+                bytes_left -= size_bytes
+                look.size_bytes += size_bytes
+        return look
+
+    async def _load(
+        self, session: ShareSession, keys: list[PartitionKey], look: _Look
+    ) -> dict[PartitionKey, SharePartition]:
+        """Return the share partitions that can be used; note the errors of the others."""
+        partitions = self._service.partitions
+        shares: dict[PartitionKey, SharePartition] = {}
+        missing: dict[PartitionKey, Replica] = {}
+        for key in keys:
+            try:
+                replica = self._service.led(key)
+            except TidelogError as error:
+                look.results[key] = self._failure(key, error)
+                continue
+            share = partitions.get(session.group_id, replica)
+            if share is None:
+                missing[key] = replica
+            else:
+                shares[key] = share
+        if not missing:
+            return shares
+        loads = (partitions.load(session.group_id, replica) for replica in missing.values())
+        loaded = await asyncio.gather(*loads, return_exceptions=True)
+        for key, found in zip(missing, loaded, strict=True):
+            if isinstance(found, SharePartition):
+                shares[key] = found
+            elif isinstance(found, TidelogError):
+                look.results[key] = self._failure(key, found)
+            else:
+                raise found
+        return {key: shares[key] for key in keys if key in shares}
+
+    def _look_at(
+        self, look: _Look, key: PartitionKey, share: SharePartition, max_bytes: int, locks_max: int
+    ) -> int:
+        """Note what can be acquired; return how many bytes those may be."""
+        if share.problem is not None:
+            raise share.problem.with_traceback(None)
+        log = share.replica.log
+        log.check_online()
+        if log.log_start_offset > share.state.start_offset:
+            share.state.advance_log_start(log.log_start_offset)
+            share.changed(wakes=False)
+        if share.is_reading or not share.state.can_acquire(locks_max):
+            return 0
+        is_committed_only = self._is_committed_only(share.group_id)
+        bound = log.last_stable_offset if is_committed_only else log.high_watermark
+        offset = share.state.next_fetch_offset
+        if offset >= bound or (max_bytes == 0 and not look.is_first):
+            return 0
+        try:
+            read = log.read(
+                offset,
+                max_bytes=max_bytes,
+                up_to=bound,
+                min_one_batch=look.is_first,
+                include_aborted=is_committed_only,
+            )
+        except OffsetNotLocal:
+            tiered = self._read_open(share, offset, max_bytes, is_first=look.is_first)
+            if tiered is None:
+                look.in_tier[key] = _InTier(share, offset, max_bytes)
+                return max_bytes
+            read = tiered
+        if read.slice is None:
+            return 0
+        look.found[key] = _Found(share, offset, read)
+        return read.slice.size_bytes
+
+    def _is_committed_only(self, group_id: str) -> bool:
+        settings = self._service.partitions.settings(group_id)
+        return settings.share_isolation_level == READ_COMMITTED
+
+    # -- the tier
+
+    def _read_open(
+        self, share: SharePartition, offset: int, max_bytes: int, *, is_first: bool
+    ) -> LogRead | None:
+        """Return what can be read on from a file that is open."""
+        if self._tier is None:
+            raise StorageError(f"no tier to read {share.replica.partition} from")
+        with contextlib.suppress(TidelogError):  # It comes again of reading in full.
+            return self._tier.read_open(
+                share.replica.topic_id,
+                share.replica.partition,
+                offset,
+                max_bytes=max_bytes,
+                include_aborted=self._is_committed_only(share.group_id),
+                min_one_batch=is_first,
+            )
+        return None
+
+    async def _read_tier(self, look: _Look, session: ShareSession) -> None:
+        """Read what only the tier has, all partitions at once, each kept from others meanwhile."""
+        assert self._tier is not None
+        reads = [
+            TieredRead(
+                wanted.share.replica.topic_id,
+                wanted.share.replica.partition,
+                wanted.offset,
+                max_bytes=wanted.max_bytes,
+                include_aborted=self._is_committed_only(session.group_id),
+                min_one_batch=number == 0,
+            )
+            for number, wanted in enumerate(look.in_tier.values())
+        ]
+        for wanted in look.in_tier.values():
+            wanted.share.is_reading = True
+        try:
+            found = await read_all(self._tier, reads)
+        finally:
+            for wanted in look.in_tier.values():
+                wanted.share.is_reading = False
+                wanted.share.wake()
+        for (key, wanted), read in zip(look.in_tier.items(), found, strict=True):
+            if isinstance(read, LogRead):
+                look.found[key] = _Found(wanted.share, wanted.offset, read)
+            elif read is not None and not isinstance(read, OffsetOutOfRange):
+                # What is gone was deleted meanwhile: the next look begins behind it.
+                look.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
+
+    # -- acquiring
+
+    def _acquire(
+        self, look: _Look, session: ShareSession, request: ShareFetchRequest
+    ) -> dict[PartitionKey, ShareFetchResult]:
+        """Acquire of what was found, as much as the request wants."""
+        results = dict(look.results)
+        records_left = request.records_max
+        for key, found in look.found.items():
+            if records_left <= 0:
+                break
+            try:
+                result = self._acquire_of(found, session, request, records_left)
+            except (TidelogError, OSError) as error:
+                logger.error(
+                    "records could not be read",
+                    extra={"partition": str(found.share.replica.partition), "reason": str(error)},
+                )
+                results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
+                continue
+            if result is not None:
+                results[key] = result
+                records_left -= sum(last - first + 1 for first, last, _ in result.acquired)
+        return results
+
+    def _acquire_of(
+        self, found: _Found, session: ShareSession, request: ShareFetchRequest, records_max: int
+    ) -> ShareFetchResult | None:
+        share, offset, read = found
+        if share.problem is not None or read.slice is None:
+            return None
+        config = self._node_config()
+        settings = self._service.partitions.settings(session.group_id)
+        # What begins further on is not acquired now, however little of the rest is available.
+        up_to = share.state.end_offset + records_max
+        batches = scan_batches(read, read.slice, up_to=max(up_to, read.start_offset + 1))
+        acquired = share.state.acquire(
+            session.member_id,
+            batches.batches,
+            AcquireLimits(
+                records_max=records_max,
+                batch_size=max(request.batch_size, 1),
+                in_flight_max=config.group_share_partition_max_record_locks,
+                is_exact=request.acquire_mode == RECORD_LIMIT,
+            ),
+            read_offset=offset,
+            deadline_ms=share.now_ms() + settings.share_record_lock_duration_ms,
+            aborted=batches.aborted,
+        )
+        share.changed(wakes=False)
+        if not acquired:
+            return None
+        records = slice_of(batches, acquired, read.slice)
+        return ShareFetchResult(records=records, acquired=acquired)
+
+    def _unknown(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ShareFetchResult]:
+        results = {}
+        for key in keys:
+            try:
+                self._service.led(key)
+            except (UnknownTopicId, UnknownTopicOrPartition) as error:
+                results[key] = self._failure(key, error)
+            except TidelogError:
+                continue  # Nobody has asked for what is wrong there.
+        return results
+
+    def _failure(self, key: PartitionKey, error: TidelogError) -> ShareFetchResult:
+        """Return what the partition answers instead of records."""
+        code = error.code if error.code in _KNOWN_ERRORS else ErrorCode.unknown_server_error
+        return self.with_leader(key, ShareFetchResult(code, str(error)), error)
+
+    def with_leader(
+        self, key: PartitionKey, result: ShareFetchResult, error: TidelogError
+    ) -> ShareFetchResult:
+        """Say who leads the partition, where that is what is wrong."""
+        leader = self._service.leader_hint(key, error)
+        if leader is None:
+            return result
+        return result._replace(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
+
+
+class _Wait:
+    """A member that waits for records."""
+
+    __slots__ = ("_changed", "_loop", "_replicas", "_shares", "missing_bytes")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._changed: asyncio.Future[None] = loop.create_future()
+        self._shares: list[SharePartition] = []
+        self.missing_bytes = 1
+
+    def join(self, share: SharePartition) -> None:
+        """Hear of what happens to the share partition, and to its log."""
+        share.waiters[self] = None
+        share.replica.waiters.add(self)
+        self._shares.append(share)
+
+    def on_append(self, size_bytes: int) -> None:
+        """Note that so many more bytes can be read."""
+        self.missing_bytes -= size_bytes
+        if self.missing_bytes <= 0:
+            self.look_again()
+
+    def on_change(self) -> None:
+        """Wait on for records."""
+
+    def look_again(self) -> None:
+        """Look again now."""
+        if not self._changed.done():
+            self._changed.set_result(None)
+
+    async def until(self, ends_at: float) -> None:
+        """Wait for enough to happen, or for the time of the loop's clock."""
+        timer = self._loop.call_at(ends_at, self.look_again)
+        try:
+            await self._changed
+        finally:
+            timer.cancel()
+
+    def leave(self) -> None:
+        """Hear of nothing any more."""
+        for share in self._shares:
+            share.waiters.pop(self, None)
+            share.replica.waiters.discard(self)

@@ -1,0 +1,211 @@
+"""What ShareFetch and ShareAcknowledge share: sessions, and what members say of records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    ErrorCode,
+    InvalidGroupId,
+    InvalidRecordState,
+    InvalidRequest,
+    InvalidShareSessionEpoch,
+    NotLeaderOrFollower,
+    TidelogError,
+)
+
+from tidelog_node.groups.share.partition import SharePartition
+from tidelog_node.groups.share.partitions import SharePartitions
+from tidelog_node.groups.share.sessions import INITIAL_EPOCH, ShareSession, ShareSessions
+from tidelog_node.groups.share.state import Acknowledgement
+from tidelog_node.leaders import CurrentLeader
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.wire.share_fetch import PartitionKey
+
+# What is kept of a group's and a member's names. DynamoDB's partition keys have 2,048 bytes.
+GROUP_ID_SIZE_BYTES_MAX = 1000
+MEMBER_ID_SIZE_BYTES_MAX = 1000
+_LEADER_ERRORS = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+_NONE: Mapping[int, Replica] = {}
+
+
+class ShareService:
+    """The share groups' side of the partitions that this node leads."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        partitions: SharePartitions,
+        node_config: Callable[[], NodeConfig],
+        can_serve: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``can_serve`` says whether this node may answer at this moment."""
+        self.partitions = partitions
+        self.replicas = replicas
+        self._node_config = node_config
+        self._can_serve = can_serve
+        self._sessions = ShareSessions()
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Finish what is being stored."""
+        await asyncio.gather(*self._releases)
+
+    def led(self, key: PartitionKey) -> Replica:
+        """Return the partition's replica, if this node may answer for it as the leader.
+
+        Raises what says why not: ``NotLeaderOrFollower``, ``UnknownTopicId``,
+        ``UnknownTopicOrPartition``.
+        """
+        topic_id, index = key
+        replica = self.replicas.led_by_id.get(topic_id, _NONE).get(index)
+        if replica is None:
+            raise self.replicas.leaders.refusal(topic_id, index, is_id=True)
+        if not self._can_serve():
+            raise NotLeaderOrFollower("this node has lost touch with the cluster")
+        replica.require_readable()
+        return replica
+
+    def leader_hint(self, key: PartitionKey, error: TidelogError | None) -> CurrentLeader | None:
+        """Return who leads the partition, where the error says that this node does not."""
+        if error is None or error.code not in _LEADER_ERRORS:
+            return None
+        return self.replicas.leaders.find(*key, is_id=True)
+
+    # -- sessions
+
+    def open_session(
+        self, group_id: str, member_id: str, keys: Collection[PartitionKey], connection: Hashable
+    ) -> ShareSession:
+        """Begin a session, in place of the one that the member may have.
+
+        Raises ``InvalidGroupId``, ``InvalidRequest``, ``ShareSessionLimitReached``.
+        """
+        if not 0 < len(group_id.encode()) <= GROUP_ID_SIZE_BYTES_MAX:
+            raise InvalidGroupId(f"a group id has 1 to {GROUP_ID_SIZE_BYTES_MAX} bytes")
+        if not 0 < len(member_id.encode()) <= MEMBER_ID_SIZE_BYTES_MAX:
+            raise InvalidRequest(f"a member id has 1 to {MEMBER_ID_SIZE_BYTES_MAX} bytes")
+        before = self._sessions.find(group_id, member_id)
+        if before is not None:
+            # Its records stay acquired: it is the same member, which may still have them.
+            self._forget(before, keys)
+        session = self._sessions.open(
+            group_id,
+            member_id,
+            connection,
+            sessions_max=self._node_config().group_share_max_share_sessions,
+        )
+        session.change(keys, ())
+        return session
+
+    def follow_session(
+        self,
+        group_id: str,
+        member_id: str,
+        epoch: int,
+        *,
+        added: Collection[PartitionKey] = (),
+        forgotten: Collection[PartitionKey] = (),
+    ) -> ShareSession:
+        """Return the member's session, as this request of it changes it.
+
+        Raises ``ShareSessionNotFound``, ``InvalidShareSessionEpoch``.
+        """
+        if epoch == INITIAL_EPOCH:
+            raise InvalidShareSessionEpoch("a share session is not opened so")
+        session = self._sessions.follow(group_id, member_id, epoch)
+        session.change(added, forgotten)
+        for share in self.partitions.held(group_id, forgotten):
+            share.leave(member_id)
+        return session
+
+    async def end_session(self, session: ShareSession) -> None:
+        """Forget the session and give back what its member has acquired.
+
+        Returns once that is stored, or cannot be: the next leader takes it for given back.
+        """
+        self._forget(session, ())
+        touched = self.partitions.of_group(session.group_id)
+        for share in touched:
+            share.state.release(session.member_id)
+            share.changed()
+        for share in touched:
+            await _quiet(share)
+
+    def end_connection(self, connection: Hashable) -> None:
+        """End the sessions that were opened over a connection that is gone. Source: KIP-932."""
+        for session in self._sessions.over(connection):
+            task = asyncio.get_running_loop().create_task(self.end_session(session))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    def _forget(self, session: ShareSession, kept: Collection[PartitionKey]) -> None:
+        self._sessions.close(session)
+        gone = session.partitions.keys() - set(kept)
+        for share in self.partitions.held(session.group_id, gone):
+            share.leave(session.member_id)
+
+    # -- acknowledgements
+
+    async def acknowledge(
+        self,
+        session: ShareSession,
+        said: Mapping[PartitionKey, Sequence[Acknowledgement]],
+        *,
+        may_renew: bool = False,
+    ) -> dict[PartitionKey, TidelogError | None]:
+        """Take note of what a member says; return what came of it. Durable on return of ``None``.
+
+        Partitions of which nothing is said are left out.
+        """
+        outcome: dict[PartitionKey, TidelogError | None] = {}
+        touched: dict[PartitionKey, SharePartition] = {}
+        for key, acknowledgements in said.items():
+            if not acknowledgements:
+                continue
+            try:
+                touched[key] = self._apply(session, key, acknowledgements, may_renew=may_renew)
+                outcome[key] = None
+            except TidelogError as error:
+                outcome[key] = error
+        saves = await asyncio.gather(
+            *(share.saved() for share in touched.values()), return_exceptions=True
+        )
+        for key, failure in zip(touched, saves, strict=True):
+            if isinstance(failure, TidelogError):
+                outcome[key] = failure
+            elif failure is not None:
+                raise failure
+        return outcome
+
+    def _apply(
+        self,
+        session: ShareSession,
+        key: PartitionKey,
+        acknowledgements: Sequence[Acknowledgement],
+        *,
+        may_renew: bool,
+    ) -> SharePartition:
+        share = self.partitions.get(session.group_id, self.led(key))
+        if share is None:
+            raise InvalidRecordState("nothing of the partition is acquired")
+        lock_ms = self.partitions.settings(session.group_id).share_record_lock_duration_ms
+        share.state.acknowledge(
+            session.member_id,
+            acknowledgements,
+            deadline_ms=share.now_ms() + lock_ms,
+            may_renew=may_renew,
+        )
+        share.changed()
+        return share
+
+
+async def _quiet(share: SharePartition) -> None:
+    try:
+        await share.saved()
+    except TidelogError:
+        return
