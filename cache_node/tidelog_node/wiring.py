@@ -28,6 +28,7 @@ from tidelog_node.background import Background
 from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.control_routes import control_routes
 from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.disk.data_disk import DataDisk, DiskWatch
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.erasure.evicting_eraser import EvictingEraser
@@ -109,7 +110,7 @@ async def _start(
     cluster = await _open_cluster(settings, stack)
     static_config, view, member = cluster.static_config, cluster.view, cluster.member
     data = await _open_logs(settings, stack, cluster)
-    coordinator = GroupCoordinator(
+    groups = HostedGroups(
         store=cluster.store,
         view=view,
         node_config=cluster.node_config,
@@ -117,6 +118,9 @@ async def _start(
         leads=member.membership.leads,
         can_serve=member.membership.can_serve,
         may_expire=data.may_expire,
+    )
+    coordinator = GroupCoordinator(
+        groups, store=cluster.store, view=view, node_config=cluster.node_config
     )
     await coordinator.start()
     can_serve = member.membership.can_serve

@@ -17,6 +17,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
+from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.classic_messages import JoinAnswer, JoinRequest, SyncAnswer
 from tidelog_node.groups.consumer.heartbeat import ASSIGNED_AT_ONCE_MEMBERS_MAX
@@ -177,7 +178,7 @@ async def node(
     settings = NodeConfig(group_initial_rebalance_delay_ms=100) if config is None else config
     view = ClusterView(store)
     await view.refresh()
-    coordinator = GroupCoordinator(
+    groups = HostedGroups(
         store=store,
         view=view,
         node_config=lambda: settings,
@@ -190,6 +191,7 @@ async def node(
         assigned_at_once_members_max=assigned_at_once_members_max,
         compute=slowly if compute is None else compute,
     )
+    coordinator = GroupCoordinator(groups, store=store, view=view, node_config=lambda: settings)
     await coordinator.start()
     try:
         yield Node(coordinator, view, settings)

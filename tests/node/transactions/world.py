@@ -46,6 +46,7 @@ from tidelog_core.records.control import (
 from tidelog_core.records.encode import build_batch
 from tidelog_core.records.record import Record
 from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
@@ -178,7 +179,7 @@ class World:
         def leads(partition: Any) -> bool:
             return bool(partition.leader == broker_id)
 
-        groups = GroupCoordinator(
+        hosted = HostedGroups(
             store=store,
             view=view,
             node_config=lambda: self.config,
@@ -186,6 +187,7 @@ class World:
             clock=asyncio.get_running_loop().time,
             wall_clock_ms=self.now_ms,
         )
+        groups = GroupCoordinator(hosted, store=store, view=view, node_config=lambda: self.config)
         transactions = TransactionCoordinator(
             store=store,
             view=view,

@@ -1,0 +1,326 @@
+"""The groups that a node coordinates: found, loaded, woken, and dropped with their shards.
+
+A group belongs to a shard, a shard to the leader of that partition of
+``__consumer_offsets``. While this node leads it, the shard's groups are in memory and
+every change to them is in the store before it is told to anyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypeVar
+
+from tidelog_core.admin.groups import validate_group_id
+from tidelog_core.clock import wall_clock_ms
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import (
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog_core.metadata.consumer_groups import Partitions
+from tidelog_core.metadata.groups import (
+    GROUP_COLLECTION_PREFIX,
+    shard_of_group,
+)
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.member_pages import StoredGroup
+from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
+
+from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
+from tidelog_node.coordinator.group_settings import GroupSettings
+from tidelog_node.coordinator.led_shards import Leadership, LedShards
+from tidelog_node.coordinator.loaded_group import GroupEnvironment, LoadedGroup, Unloaded
+from tidelog_node.coordinator.shard import Shard
+from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
+from tidelog_node.coordinator.sweeping import Sweeper
+from tidelog_node.coordinator.wakeups import Wakeups
+from tidelog_node.groups.any_group import Group
+from tidelog_node.groups.assignment.target_computation import TargetComputation, in_thread
+from tidelog_node.groups.classic.classic_group import ClassicGroup
+from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
+from tidelog_node.groups.consumer.heartbeat import ASSIGNED_AT_ONCE_MEMBERS_MAX
+from tidelog_node.groups.consumer.pattern_matches import PatternMatcher
+from tidelog_node.groups.share.share_group import ShareGroup
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIND_ATTEMPTS_MAX = 5
+FENCED_RETRY_MS = 500
+
+
+class HostedGroups:
+    """Every group that this node coordinates. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        view: ClusterView,
+        node_config: Callable[[], NodeConfig],
+        broker_id: int,
+        clock: Callable[[], float] | None = None,
+        wall_clock_ms: Callable[[], int] = wall_clock_ms,
+        leads: Callable[[Partition], bool] | None = None,
+        can_serve: Callable[[], bool] = lambda: True,
+        page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
+        may_expire: Callable[[], bool] = lambda: True,
+        assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX,
+        compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]] = in_thread,
+    ) -> None:
+        """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
+
+        By default a shard is ours where the image says so, and every moment is good.
+        ``may_expire`` says whether the wall clock can be trusted to tell what is too old.
+        """
+        self.settings = GroupSettings(
+            view=view,
+            node_config=node_config,
+            assigned_at_once_members_max=assigned_at_once_members_max,
+        )
+        self._store = store
+        self._view = view
+        self._clock = time.monotonic if clock is None else clock
+        self._wall_clock_ms = wall_clock_ms
+        self._can_serve = can_serve
+        self._page_limits = page_limits
+        self._pages = OffsetPages()
+        self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
+        self._patterns = PatternMatcher(view.image.topics)
+        self._environment = GroupEnvironment(
+            now_ms=self._now_ms,
+            clock_offset_ms=self._clock_offset_ms,
+            settings=self.settings.consumer,
+            share_settings=self.settings.share,
+            topics=lambda: self._view.image.topics,
+            match=self._patterns.match,
+            compute=compute,
+        )
+        self._shards = LedShards(
+            CONSUMER_OFFSETS_TOPIC,
+            view,
+            leads=_names_leader(broker_id) if leads is None else leads,
+            open_shard=self._open_shard,
+        )
+        self._is_closed = False
+        self._looking: set[asyncio.Task[None]] = set()
+        self._sweeper = Sweeper(
+            self._shards,
+            store=store,
+            view=view,
+            node_config=node_config,
+            wall_clock_ms=wall_clock_ms,
+            clock_offset_ms=self._clock_offset_ms,
+            may_expire=may_expire,
+        )
+        self._sweeping: asyncio.Task[None] | None = None
+        self._unwatch: Callable[[], None] = lambda: None
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Begin to coordinate what the cluster's image says is ours."""
+        self._patterns.take_topics(self._view.image.topics, self._view.image.topics.keys())
+        self._unsubscribe = self._view.subscribe(
+            lambda image, changed: self._patterns.take_topics(image.topics, changed)
+        )
+        self._unwatch = self._view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
+        self._shards.start()
+        self._sweeping = asyncio.create_task(self._sweeper.run())
+
+    async def close(self) -> None:
+        """Finish what is being stored and send everyone who waits to the next coordinator.
+
+        A second call does nothing.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._shards.stop()
+        self._unwatch()
+        self._unsubscribe()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeping
+        await self._shards.close()
+        while self._looking:
+            await asyncio.wait(self._looking)
+        self._wakeups.close()
+
+    async def use(
+        self,
+        group_id: str,
+        use: Callable[[LoadedGroup], Awaitable[T]],
+        *,
+        create: bool = False,
+    ) -> T | None:
+        """Return what ``use`` makes of the group, or ``None`` where there is none."""
+        for _ in range(FIND_ATTEMPTS_MAX):
+            shard = self.shard_of(group_id)
+            group = await shard.find(group_id)
+            if group is None:
+                if not create:
+                    return None
+                group = self._host(
+                    shard.index, ClassicGroup(group_id, now_ms=self._now_ms()), stored=None
+                )
+                shard.groups[group_id] = group
+            try:
+                return await use(group)
+            except Unloaded:
+                continue
+        raise CoordinatorNotAvailable(f"group {group_id!r} keeps being unloaded")
+
+    def shard_of(self, group_id: str) -> Shard:
+        """Return the group's shard. Raises ``NotCoordinator`` where it is another node's."""
+        validate_group_id(group_id)
+        if not self._can_serve():
+            # Another node may coordinate the group by now, without this one having heard of it.
+            raise NotCoordinator("this node's lease has lapsed")
+        shard = self._shards.find(lambda count: shard_of_group(group_id, count))
+        if shard is None:
+            raise NotCoordinator(f"this node does not coordinate group {group_id!r}")
+        return shard
+
+    async def all(self) -> list[Group]:
+        """Return the groups that this node coordinates."""
+        self._shards.follow(self._view.image)
+        found = [await shard.find_all() for shard in self._shards]
+        return [loaded.group for some in found for loaded in some]
+
+    def shard_leadership(self, index: int) -> Leadership:
+        """Return this node's leader term of a shard. Raises ``NotCoordinator`` without one."""
+        if not self._can_serve():
+            raise NotCoordinator("this node's lease has lapsed")
+        self._shards.follow(self._view.image)
+        shard = self._shards.get(index)
+        if shard is None:
+            raise NotCoordinator(f"this node does not coordinate group shard {index}")
+        return shard.leadership
+
+    async def look_at_changes(self) -> None:
+        """Let this node see what was just written, as far as it leads what that is about."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._view.refresh()
+
+    # Shards and groups that come and go.
+
+    def _open_shard(self, index: int, leadership: Leadership) -> Shard:
+        return Shard(index, leadership, self._store, restore=self._restored)
+
+    def _expire(self, loaded: LoadedGroup) -> None:
+        """Let time pass for a group, but not for one that another node may coordinate."""
+        if self._can_serve():
+            loaded.expire()
+        elif not loaded.is_unloaded:
+            self._wakeups.schedule(loaded, self._now_ms() + FENCED_RETRY_MS)
+
+    def _look_again(self, keys: Collection[ItemKey]) -> None:
+        """Have groups that an administrator changed in the store read again.
+
+        A coordinator's own writes of groups are not in the changelog. Nothing hangs on
+        this: a group that was missed here is found out by its next write, which loses.
+        """
+        for key in keys:
+            index = key.collection.removeprefix(GROUP_COLLECTION_PREFIX)
+            # What a stranger wrote must not end the reading of everything else.
+            shard = self._shards.get(int(index)) if index.isdecimal() else None
+            if shard is not None and not self._is_closed:
+                looking = asyncio.create_task(self._reload_if_changed(shard, key.key))
+                self._looking.add(looking)
+                looking.add_done_callback(self._looking.discard)
+
+    async def _reload_if_changed(self, shard: Shard, group_id: str) -> None:
+        try:
+            group = await shard.find(group_id)
+            if group is not None:
+                await group.unload_if_changed()
+        except (TidelogError, Unloaded) as error:
+            # Whoever needs the group next meets the same and is told.
+            logger.warning(
+                "changed group is not read again",
+                extra={"group_id": group_id, "reason": str(error)},
+            )
+
+    def _restored(self, shard_index: int, stored: StoredGroup) -> LoadedGroup:
+        record = stored.record
+        now_ms, clock_offset_ms = self._now_ms(), self._clock_offset_ms()
+        group: Group
+        if record.share is not None:
+            group = ShareGroup.restore(
+                record,
+                now_ms=now_ms,
+                clock_offset_ms=clock_offset_ms,
+                settings=self.settings.share(record.group_id),
+                topics=self._view.image.topics,
+            )
+        elif record.consumer is None:
+            group = ClassicGroup.restore(record, now_ms=now_ms, clock_offset_ms=clock_offset_ms)
+        else:
+            group = ConsumerGroup.restore(
+                record,
+                now_ms=now_ms,
+                clock_offset_ms=clock_offset_ms,
+                settings=self.settings.consumer(record.group_id),
+                topics=self._view.image.topics,
+            )
+        return self._host(shard_index, group, stored=stored)
+
+    def _host(self, shard_index: int, group: Group, *, stored: StoredGroup | None) -> LoadedGroup:
+        shard = self._shards.get(shard_index)
+
+        async def is_still_ours() -> bool:
+            self._shards.follow(await self._view.refresh())
+            return shard is not None and self._shards.get(shard_index) is shard
+
+        storage = GroupStorage(
+            self._store,
+            self._pages,
+            shard=shard_index,
+            group_id=group.group_id,
+            stored=stored,
+            limits=self._page_limits,
+        )
+        loaded = LoadedGroup(
+            group,
+            storage,
+            shard=shard_index,
+            environment=self._environment,
+            on_change=self._changed,
+            is_still_ours=is_still_ours,
+        )
+        if group.wake_at_ms is not None:
+            self._wakeups.schedule(loaded, group.wake_at_ms)
+        return loaded
+
+    def _changed(self, loaded: LoadedGroup) -> None:
+        shard = self._shards.get(loaded.shard)
+        if loaded.is_unloaded or loaded.is_vacant:
+            is_stored = loaded.is_unloaded and not loaded.group.is_dead
+            loaded.is_unloaded = True
+            self._wakeups.cancel(loaded)
+            if shard is not None:
+                shard.forget(loaded, is_stored=is_stored)
+        elif loaded.group.wake_at_ms is not None:
+            self._wakeups.schedule(loaded, loaded.group.wake_at_ms)
+
+    # Clocks: events and deadlines go by a clock that never jumps, stored times by the wall's.
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _clock_offset_ms(self) -> int:
+        return self._wall_clock_ms() - self._now_ms()
+
+
+def _names_leader(broker_id: int) -> Callable[[Partition], bool]:
+    return lambda partition: partition.leader == broker_id
