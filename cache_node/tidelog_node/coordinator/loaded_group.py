@@ -48,6 +48,7 @@ from tidelog_node.groups.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
+from tidelog_node.groups.consumer import consumer_members
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
 from tidelog_node.groups.consumer.pattern_matches import PatternMatches
@@ -469,8 +470,8 @@ class LoadedGroup:
             refused = HeartbeatAnswer(error=refusal.error, message=refusal.message)
             return refused, Step()
         group.take_matches(matches)
-        answer, step = group.consumer_heartbeat(
-            request, now_ms=now_ms, settings=settings, topics=topics
+        answer, step = consumer_members.heartbeat(
+            group, request, now_ms=now_ms, settings=settings, topics=topics
         )
         if isinstance(self.group, ClassicGroup) and answer.error is ErrorCode.none:
             abandoned = self.group.abandon(now_ms)

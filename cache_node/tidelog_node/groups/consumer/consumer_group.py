@@ -29,8 +29,6 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.consumer_groups import (
-    LEFT_FOR_NOW_EPOCH,
-    NO_PARTITIONS,
     ConsumerGroupState,
     ConsumerMember,
     MemberState,
@@ -41,18 +39,14 @@ from tidelog_core.metadata.groups import GroupRecord
 
 from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.target_computation import TargetComputation
-from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
+from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings
 from tidelog_node.groups.consumer.pattern_matches import PatternMatches
 from tidelog_node.groups.consumer.reconciliation import is_reconciled, reconcile
 from tidelog_node.groups.consumer.roster import ConsumerRoster
-from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
 from tidelog_node.groups.deadlines import Wait
 from tidelog_node.groups.epoch_group import EpochGroup
 from tidelog_node.groups.heartbeat_answer import (
-    JOIN_EPOCH,
-    HeartbeatAnswer,
     Refused,
-    in_other_epoch,
     not_a_member,
 )
 from tidelog_node.groups.step import Downgrade, Step
@@ -100,28 +94,6 @@ class ConsumerGroup(EpochGroup):
 
     # Events.
 
-    def consumer_heartbeat(
-        self,
-        request: ConsumerHeartbeat,
-        *,
-        now_ms: int,
-        settings: ConsumerGroupSettings,
-        topics: TopicsByName,
-    ) -> tuple[HeartbeatAnswer, Step]:
-        """A member joins, is alive, has given partitions up, says something new, or leaves.
-
-        Where the answer is an error, nothing has changed.
-        """
-        step = self.begin(now_ms)
-        try:
-            if self._is_dead:
-                raise Refused(ErrorCode.coordinator_not_available, "The group was deleted.")
-            if request.is_leaving:
-                return self._leave(request, settings), step
-            return self._heartbeat(request, settings, topics), step
-        except Refused as refusal:
-            return HeartbeatAnswer(error=refusal.error, message=refusal.message), step
-
     def expire(self, now_ms: int, settings: ConsumerGroupSettings) -> Step:
         """Time has passed: remove whoever is overdue."""
         step = self.begin(now_ms)
@@ -155,7 +127,7 @@ class ConsumerGroup(EpochGroup):
         self._take_targets(computation, found)
         return step
 
-    # Parts of events, for this module and for those of classic members.
+    # Parts of events, for the modules of members of either protocol.
 
     def member(self, member_id: str) -> ConsumerMember:
         """Return the member. Raises ``Refused`` where there is none of this id."""
@@ -402,88 +374,6 @@ class ConsumerGroup(EpochGroup):
             if member.state is MemberState.UNREVOKED_PARTITIONS and classic is None:
                 self.expect(member.member_id, Wait.REBALANCE, member.rebalance_timeout_ms)
 
-    # Heartbeats.
-
-    def _heartbeat(
-        self, request: ConsumerHeartbeat, settings: ConsumerGroupSettings, topics: TopicsByName
-    ) -> HeartbeatAnswer:
-        self.require_place(request.member_id, settings)
-        known = self._caller(request)
-        self._require_pattern(request)
-        if known is None:
-            before = ConsumerMember(member_id=request.member_id)
-        elif known.member_id != request.member_id:
-            before = self.replace(known, request.member_id)
-        else:
-            before = known
-        told = _told(before, request)
-        member = self.settle(
-            before,
-            told,
-            seen_epoch=request.member_epoch,
-            owned=request.owned,
-            settings=settings,
-            topics=topics,
-        )
-        self.expect(member.member_id, Wait.SESSION, settings.session_timeout_ms)
-        must_tell = request.is_full or member.assigned != before.assigned
-        return HeartbeatAnswer(
-            member_id=member.member_id,
-            member_epoch=member.epoch,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            assigned=member.assigned if must_tell else None,
-        )
-
-    def _caller(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
-        """Return who sends the heartbeat, or whose place it takes, or ``None`` for a new member.
-
-        Raises ``Refused``.
-        """
-        is_joining = request.member_epoch == JOIN_EPOCH
-        if request.instance_id is None:
-            known = self.roster.get(request.member_id)
-            if known is None and is_joining:
-                return None
-            return _in_epoch(self.member(request.member_id), request)
-        if not is_joining:
-            return _in_epoch(self.static_member(request.instance_id, request.member_id), request)
-        holder = self.roster.static(request.instance_id)
-        if holder is not None and holder.classic is None and holder.epoch != LEFT_FOR_NOW_EPOCH:
-            raise Refused(
-                ErrorCode.unreleased_instance_id,
-                f"Static member {request.member_id} with instance id {request.instance_id} cannot"
-                f" join the group because the instance id is owned by {holder.member_id} member.",
-            )
-        return holder
-
-    def _require_pattern(self, request: ConsumerHeartbeat) -> None:
-        if request.subscribed_pattern:
-            try:
-                TopicPattern(request.subscribed_pattern)
-            except InvalidPattern as problem:
-                raise Refused(
-                    ErrorCode.invalid_regular_expression,
-                    f"SubscribedTopicRegex `{request.subscribed_pattern}` is not a valid regular"
-                    f" expression: {problem}.",
-                ) from None
-
-    def _leave(
-        self, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
-    ) -> HeartbeatAnswer:
-        if request.instance_id is None:
-            member = self.member(request.member_id)
-        else:
-            member = self.static_member(request.instance_id, request.member_id)
-        if request.member_epoch == LEFT_FOR_NOW_EPOCH and request.instance_id is not None:
-            self.step.must_store = True
-            self.expect_no_more(member.member_id, Wait.REBALANCE)
-            self.roster.put(
-                dataclasses.replace(member, epoch=LEFT_FOR_NOW_EPOCH, revoking=NO_PARTITIONS)
-            )
-        else:
-            self.fence(member, settings)
-        return HeartbeatAnswer(member_id=request.member_id, member_epoch=request.member_epoch)
-
     def _drop(self, member_id: str) -> None:
         self.roster.remove(member_id)
         self._deadlines.forget(member_id)
@@ -579,49 +469,6 @@ class ConsumerGroup(EpochGroup):
 
 def _subscription(member: ConsumerMember) -> tuple[tuple[str, ...], str]:
     return member.subscribed_topics, member.subscribed_pattern or ""
-
-
-def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member. Raises ``Refused`` where the caller is not in its epoch.
-
-    A member that has not heard the answers since its last epoch may repeat its heartbeat in
-    that one, as often as answers are lost, as long as nobody else was given what it owns.
-    Kafka forgives one lost answer, and none that asks the member to give partitions up.
-    """
-    is_of_before = (
-        request.member_epoch == member.previous_epoch < member.epoch
-        and request.owned is not None
-        and request.owned <= member.held
-    )
-    if request.member_epoch == member.epoch or is_of_before:
-        return member
-    raise in_other_epoch("consumer", received=request.member_epoch, known=member.epoch)
-
-
-def _told(before: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member with what the request says; what it leaves out stays."""
-    names = request.subscribed_topics
-    told = dataclasses.replace(
-        before,
-        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
-        rack_id=before.rack_id if request.rack_id is None else request.rack_id,
-        rebalance_timeout_ms=(
-            before.rebalance_timeout_ms
-            if request.rebalance_timeout_ms is None
-            else request.rebalance_timeout_ms
-        ),
-        subscribed_topics=before.subscribed_topics if names is None else tuple(sorted(set(names))),
-        subscribed_pattern=(
-            before.subscribed_pattern
-            if request.subscribed_pattern is None
-            else request.subscribed_pattern
-        ),
-        assignor=before.assignor if request.assignor is None else request.assignor,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        classic=None,
-    )
-    return before if told == before else told
 
 
 def _validate_epoch(member: ConsumerMember, epoch: int) -> ErrorCode:

@@ -16,6 +16,7 @@ from tidelog_core.metadata.consumer_groups import MemberState, Partitions, Topic
 from tidelog_core.metadata.records import Topic
 from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.classic_messages import MemberIdentity
+from tidelog_node.groups.consumer import consumer_members
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup, ConsumerPhase
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
 from tidelog_node.groups.consumer.pattern_matches import PatternMatcher
@@ -82,8 +83,8 @@ class Driver:
             }
         )
         self.match(request.subscribed_pattern)
-        answer, self.step = self.group.consumer_heartbeat(
-            request, now_ms=self.now_ms, settings=self.settings, topics=self.topics
+        answer, self.step = consumer_members.heartbeat(
+            self.group, request, now_ms=self.now_ms, settings=self.settings, topics=self.topics
         )
         if self.step.computes is not None:
             assert self.computation is None

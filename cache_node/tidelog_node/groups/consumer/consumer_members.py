@@ -1,0 +1,181 @@
+"""ConsumerGroupHeartbeat of the members that came with it, in a consumer group (KIP-848).
+
+``migration.classic_members`` has what the members say that came by JoinGroup.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.metadata.consumer_groups import (
+    LEFT_FOR_NOW_EPOCH,
+    NO_PARTITIONS,
+    ConsumerMember,
+)
+
+from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
+from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
+from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
+from tidelog_node.groups.deadlines import Wait
+from tidelog_node.groups.heartbeat_answer import (
+    JOIN_EPOCH,
+    HeartbeatAnswer,
+    Refused,
+    in_other_epoch,
+)
+from tidelog_node.groups.step import Step
+from tidelog_node.groups.subscribed_topics import TopicsByName
+
+
+def heartbeat(
+    group: ConsumerGroup,
+    request: ConsumerHeartbeat,
+    *,
+    now_ms: int,
+    settings: ConsumerGroupSettings,
+    topics: TopicsByName,
+) -> tuple[HeartbeatAnswer, Step]:
+    """A member joins, is alive, has given partitions up, says something new, or leaves.
+
+    Where the answer is an error, nothing has changed.
+    """
+    step = group.begin(now_ms)
+    try:
+        if group.is_dead:
+            raise Refused(ErrorCode.coordinator_not_available, "The group was deleted.")
+        if request.is_leaving:
+            return _leave(group, request, settings), step
+        return _heartbeat(group, request, settings, topics), step
+    except Refused as refusal:
+        return HeartbeatAnswer(error=refusal.error, message=refusal.message), step
+
+
+def _heartbeat(
+    group: ConsumerGroup,
+    request: ConsumerHeartbeat,
+    settings: ConsumerGroupSettings,
+    topics: TopicsByName,
+) -> HeartbeatAnswer:
+    group.require_place(request.member_id, settings)
+    known = _caller(group, request)
+    _require_pattern(request)
+    if known is None:
+        before = ConsumerMember(member_id=request.member_id)
+    elif known.member_id != request.member_id:
+        before = group.replace(known, request.member_id)
+    else:
+        before = known
+    told = _told(before, request)
+    member = group.settle(
+        before,
+        told,
+        seen_epoch=request.member_epoch,
+        owned=request.owned,
+        settings=settings,
+        topics=topics,
+    )
+    group.expect(member.member_id, Wait.SESSION, settings.session_timeout_ms)
+    must_tell = request.is_full or member.assigned != before.assigned
+    return HeartbeatAnswer(
+        member_id=member.member_id,
+        member_epoch=member.epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        assigned=member.assigned if must_tell else None,
+    )
+
+
+def _caller(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
+    """Return who sends the heartbeat, or whose place it takes, or ``None`` for a new member.
+
+    Raises ``Refused``.
+    """
+    is_joining = request.member_epoch == JOIN_EPOCH
+    if request.instance_id is None:
+        known = group.roster.get(request.member_id)
+        if known is None and is_joining:
+            return None
+        return _in_epoch(group.member(request.member_id), request)
+    if not is_joining:
+        return _in_epoch(group.static_member(request.instance_id, request.member_id), request)
+    holder = group.roster.static(request.instance_id)
+    if holder is not None and holder.classic is None and holder.epoch != LEFT_FOR_NOW_EPOCH:
+        raise Refused(
+            ErrorCode.unreleased_instance_id,
+            f"Static member {request.member_id} with instance id {request.instance_id} cannot"
+            f" join the group because the instance id is owned by {holder.member_id} member.",
+        )
+    return holder
+
+
+def _require_pattern(request: ConsumerHeartbeat) -> None:
+    if request.subscribed_pattern:
+        try:
+            TopicPattern(request.subscribed_pattern)
+        except InvalidPattern as problem:
+            raise Refused(
+                ErrorCode.invalid_regular_expression,
+                f"SubscribedTopicRegex `{request.subscribed_pattern}` is not a valid regular"
+                f" expression: {problem}.",
+            ) from None
+
+
+def _leave(
+    group: ConsumerGroup, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
+) -> HeartbeatAnswer:
+    if request.instance_id is None:
+        member = group.member(request.member_id)
+    else:
+        member = group.static_member(request.instance_id, request.member_id)
+    if request.member_epoch == LEFT_FOR_NOW_EPOCH and request.instance_id is not None:
+        group.step.must_store = True
+        group.expect_no_more(member.member_id, Wait.REBALANCE)
+        group.roster.put(
+            dataclasses.replace(member, epoch=LEFT_FOR_NOW_EPOCH, revoking=NO_PARTITIONS)
+        )
+    else:
+        group.fence(member, settings)
+    return HeartbeatAnswer(member_id=request.member_id, member_epoch=request.member_epoch)
+
+
+def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
+    """Return the member. Raises ``Refused`` where the caller is not in its epoch.
+
+    A member that has not heard the answers since its last epoch may repeat its heartbeat in
+    that one, as often as answers are lost, as long as nobody else was given what it owns.
+    Kafka forgives one lost answer, and none that asks the member to give partitions up.
+    """
+    is_of_before = (
+        request.member_epoch == member.previous_epoch < member.epoch
+        and request.owned is not None
+        and request.owned <= member.held
+    )
+    if request.member_epoch == member.epoch or is_of_before:
+        return member
+    raise in_other_epoch("consumer", received=request.member_epoch, known=member.epoch)
+
+
+def _told(before: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
+    """Return the member with what the request says; what it leaves out stays."""
+    names = request.subscribed_topics
+    told = dataclasses.replace(
+        before,
+        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=(
+            before.rebalance_timeout_ms
+            if request.rebalance_timeout_ms is None
+            else request.rebalance_timeout_ms
+        ),
+        subscribed_topics=before.subscribed_topics if names is None else tuple(sorted(set(names))),
+        subscribed_pattern=(
+            before.subscribed_pattern
+            if request.subscribed_pattern is None
+            else request.subscribed_pattern
+        ),
+        assignor=before.assignor if request.assignor is None else request.assignor,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=None,
+    )
+    return before if told == before else told
