@@ -22,7 +22,6 @@ coordinator that takes over never gives out the same generation twice.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from enum import Enum
 
@@ -36,7 +35,6 @@ from tidelog_node.groups.classic_messages import (
     GroupLimits,
     JoinAnswer,
     JoinedMember,
-    JoinRequest,
     MemberIdentity,
     SyncAnswer,
     SyncRequest,
@@ -44,8 +42,6 @@ from tidelog_node.groups.classic_messages import (
 from tidelog_node.groups.deadlines import MemberDeadlines, Wait
 from tidelog_node.groups.step import Step
 from tidelog_node.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-
-PENDING_MEMBERS_MAX = 10_000  # ids given out and not yet used, of one group
 
 
 class Phase(Enum):
@@ -81,42 +77,23 @@ class ClassicGroup:
         self._initial_delay: tuple[int, int] | None = None
         self._has_member_arrived = False  # during the running wait
         self._now_ms = now_ms
-        self._step = Step()
+        self.step = Step()
 
     # Events.
 
-    def join(self, request: JoinRequest, *, now_ms: int, limits: GroupLimits) -> Step:
-        """A member asks in, or asks for a rebalance, or rejoins during one."""
-        step = self._begin(now_ms)
-        if not self._accepts(request.member_id, limits):
-            self._drop(request.member_id)
-            self._answer_join(request, ErrorCode.group_max_size_reached, member_id="")
-            self._complete_join_if_all_joined()
-        elif self.phase is Phase.DEAD:
-            self._answer_join(request, ErrorCode.coordinator_not_available)
-        elif not self._can_speak(request):
-            self._answer_join(request, ErrorCode.inconsistent_group_protocol)
-        elif request.member_id == UNKNOWN_MEMBER_ID:
-            self._join_unknown(request, limits)
-        elif request.member_id in self.pending_members and request.group_instance_id is None:
-            self._add(request, request.member_id, limits)
-        else:
-            self._join_known(request, limits)
-        return step
-
     def sync(self, request: SyncRequest, *, now_ms: int) -> Step:
         """A member asks for its assignment; the leader brings everyone's."""
-        step = self._begin(now_ms)
+        step = self.begin(now_ms)
         error = self._validate_sync(request)
         if error is not ErrorCode.none:
             step.syncs.append((request.number, SyncAnswer(error=error)))
             return step
-        member = self._member(request.member_id)
+        member = self.member(request.member_id)
         self._sync_received(member.member_id)
         if self.phase is Phase.STABLE:
             step.syncs.append((request.number, self._assigned(member)))
             return step
-        self._fail_sync(member, ErrorCode.rebalance_in_progress)
+        self.fail_sync(member, ErrorCode.rebalance_in_progress)
         member.awaited_sync = request.number
         if member.member_id == self.roster.leader:
             self._assign(dict(request.assignments))
@@ -126,13 +103,13 @@ class ClassicGroup:
         self, member_id: str, *, group_instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
         """A member is alive. The answer tells it whether to rejoin."""
-        self._begin(now_ms)
+        self.begin(now_ms)
         error = self.validate_member(member_id, group_instance_id)
         if error is not ErrorCode.none:
             return error
         if generation != self.generation:
             return ErrorCode.illegal_generation
-        self._renew_session(self._member(member_id))
+        self.renew_session(self.member(member_id))
         if self.phase is Phase.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
@@ -141,21 +118,21 @@ class ClassicGroup:
         self, identities: Sequence[MemberIdentity], *, now_ms: int
     ) -> tuple[list[ErrorCode], Step]:
         """Members go, or an administrator removes static ones. One error code each."""
-        step = self._begin(now_ms)
+        step = self.begin(now_ms)
         if self.phase is Phase.DEAD:
             return [ErrorCode.coordinator_not_available for _ in identities], step
         errors = [self._leave_one(identity) for identity in identities]
         if ErrorCode.none in errors:
-            self._rebalance_or_complete_join()
+            self.rebalance_or_complete_join()
         return errors, step
 
     def expire(self, now_ms: int) -> Step:
         """Time has passed: drop whoever is overdue, end whatever has waited long enough."""
-        step = self._begin(now_ms)
+        step = self.begin(now_ms)
         for member_id in self._deadlines.overdue(now_ms):
             if self.pending_members.get(member_id, now_ms + 1) <= now_ms:
                 del self.pending_members[member_id]
-                self._complete_join_if_all_joined()
+                self.complete_join_if_all_joined()
             member = self.roster.get(member_id)
             if member is not None:
                 self._expire_session(member)
@@ -172,16 +149,16 @@ class ClassicGroup:
 
     def rebalance(self, now_ms: int) -> Step:
         """A stable group's members have to join again, though none has asked for it."""
-        step = self._begin(now_ms)
-        self._prepare_rebalance(None)
+        step = self.begin(now_ms)
+        self.prepare_rebalance(None)
         return step
 
     def abandon(self, now_ms: int) -> Step:
         """The group goes on as a consumer group: who waits here has to join there."""
-        step = self._begin(now_ms)
+        step = self.begin(now_ms)
         for member in self.roster:
-            self._fail_join(member, ErrorCode.rebalance_in_progress)
-            self._fail_sync(member, ErrorCode.rebalance_in_progress)
+            self.fail_join(member, ErrorCode.rebalance_in_progress)
+            self.fail_sync(member, ErrorCode.rebalance_in_progress)
         return step
 
     # Questions, and what other requests of members mean to the group.
@@ -215,8 +192,8 @@ class ClassicGroup:
             return ErrorCode.illegal_generation
         if self.phase is Phase.COMPLETING_REBALANCE:
             return ErrorCode.rebalance_in_progress
-        self._begin(now_ms)
-        self._renew_session(self._member(member_id))
+        self.begin(now_ms)
+        self.renew_session(self.member(member_id))
         return ErrorCode.none
 
     def validate_transactional_commit(
@@ -300,7 +277,7 @@ class ClassicGroup:
         for stored in record.members:
             member = Member.from_record(stored)
             group.roster.add(member)
-            group._renew_session(member)
+            group.renew_session(member)
         if record.leader is not None and record.leader in group.roster:
             group.roster.leader = record.leader
         group._read_subscriptions()
@@ -319,166 +296,71 @@ class ClassicGroup:
         group.protocol_type = CONSUMER_PROTOCOL_TYPE
         for member in members:
             group.roster.add(member)
-            group._renew_session(member)
+            group.renew_session(member)
         group.protocol_name = group.roster.select_protocol()
         group._read_subscriptions()
         return group
 
-    # Joining.
+    # Parts of events, for this module and for ``joining``.
 
-    def _accepts(self, member_id: str, limits: GroupLimits) -> bool:
-        if member_id == UNKNOWN_MEMBER_ID and len(self.pending_members) >= PENDING_MEMBERS_MAX:
-            return False
-        member = self.roster.get(member_id)
-        match self.phase:
-            case Phase.EMPTY | Phase.DEAD:
-                return True
-            case Phase.PREPARING_REBALANCE:
-                # Those who await an answer are counted, not the members: whoever rejoins
-                # last is turned away when the limit has been lowered.
-                is_waiting = member is not None and member.awaited_join is not None
-                return is_waiting or self.roster.joined_count < limits.members_max
-            case Phase.COMPLETING_REBALANCE | Phase.STABLE:
-                return member is not None or len(self.roster) < limits.members_max
+    def give_out_id(self, member_id: str, timeout_ms: int) -> None:
+        """Expect somebody to join under the id in time."""
+        deadline_ms = self._now_ms + timeout_ms
+        self.pending_members[member_id] = deadline_ms
+        self._deadlines.set(member_id, Wait.JOIN, deadline_ms)
 
-    def _can_speak(self, request: JoinRequest) -> bool:
-        if not request.protocol_type or not request.protocols:
-            return False
-        if self.phase is Phase.EMPTY:
-            return True
-        names = [name for name, _ in request.protocols]
-        return request.protocol_type == self.protocol_type and self.roster.can_speak(names)
-
-    def _join_unknown(self, request: JoinRequest, limits: GroupLimits) -> None:
-        if request.group_instance_id is not None:
-            old_member_id = self.roster.static_member_id(request.group_instance_id)
-            if old_member_id is not None:
-                self._replace_static(request, old_member_id)
-            else:
-                self._add(request, request.new_member_id, limits)
-        elif request.must_know_member_id:
-            # A client that never hears the answer must not become a member, or it would
-            # hold up the rebalance. It gets an id and has to come back with it.
-            deadline_ms = self._now_ms + request.session_timeout_ms
-            self.pending_members[request.new_member_id] = deadline_ms
-            self._deadlines.set(request.new_member_id, Wait.JOIN, deadline_ms)
-            self._answer_join(
-                request, ErrorCode.member_id_required, member_id=request.new_member_id
-            )
-        else:
-            self._add(request, request.new_member_id, limits)
-
-    def _join_known(self, request: JoinRequest, limits: GroupLimits) -> None:
-        error = self.validate_member(request.member_id, request.group_instance_id)
-        if error is not ErrorCode.none:
-            self._answer_join(request, error)
-            return
-        member = self._member(request.member_id)
-        is_unchanged = member.protocols == request.protocols
-        # Who rejoins unchanged has missed the answer, and gets it again. The leader of a
-        # stable group rejoins to have partitions assigned anew.
-        is_leader_of_stable = self.phase is Phase.STABLE and self.roster.leader == member.member_id
-        if self.phase is Phase.PREPARING_REBALANCE or not is_unchanged or is_leader_of_stable:
-            self._update(member, request)
-            self._rebalance_or_complete_join(limits)
-        else:
-            self._renew_session(member)
-            answer = self._generation_answer(member)
-            self._step.joins.append((request.number, answer))
-
-    def _add(self, request: JoinRequest, member_id: str, limits: GroupLimits) -> None:
-        self._forget_pending(member_id)
-        if not len(self.roster):
-            self.protocol_type = request.protocol_type
+    def add(self, member: Member, timeout_ms: int) -> None:
+        """Take a member in, who has to be heard of in time."""
+        self._forget_pending(member.member_id)
         self._has_member_arrived = True
-        # The client may be gone before its answer comes, and no heartbeat would tell: it
-        # does not know its id yet. If it is there, it asks again.
-        member = Member(
-            member_id=member_id,
-            group_instance_id=request.group_instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-            session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-            protocols=request.protocols,
-            is_new=True,
-            awaited_join=request.number,
-        )
         self.roster.add(member)
-        self._set_session(member, self._now_ms + limits.new_member_join_timeout_ms)
-        self._rebalance_or_complete_join(limits)
+        self._set_session(member, self._now_ms + timeout_ms)
 
-    def _update(self, member: Member, request: JoinRequest) -> None:
-        self.roster.set_protocols(member, request.protocols)
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        if member.awaited_join is not None:
-            # The client gave up on its first request and sent another.
-            self._fail_join(member, ErrorCode.rebalance_in_progress)
-        self.roster.await_join(member, request.number)
-
-    def _replace_static(self, request: JoinRequest, old_member_id: str) -> None:
-        """A static member is back under a new id and takes its old place."""
-        old = self._member(old_member_id)
-        old_leader = self.roster.leader
-        self._fail_join(old, ErrorCode.fenced_instance_id)
-        self._fail_sync(old, ErrorCode.fenced_instance_id)
-        member = Member(
-            member_id=request.new_member_id,
-            group_instance_id=old.group_instance_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-            session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=request.rebalance_timeout_ms,
-            protocols=request.protocols,
-            assignment=old.assignment,
-            awaited_join=request.number,
-        )
+    def replace(self, old_member_id: str, member: Member) -> None:
+        """Give a static member's place to its new incarnation."""
         self.roster.replace(old_member_id, member)
         self._deadlines.forget(old_member_id)
         if old_member_id in self._awaited_syncs:
             self._awaited_syncs.discard(old_member_id)
             self._awaited_syncs.add(member.member_id)
-        self._renew_session(member)
-        match self.phase:
-            case Phase.STABLE if (
-                member.prefers_as(old) or self.roster.select_protocol() == self.protocol_name
-            ):
-                self._step.must_store = True
-                self._answer_replaced(member, request, old_leader)
-            case Phase.STABLE | Phase.COMPLETING_REBALANCE:
-                # The leader may already be assigning partitions to the old id.
-                self._prepare_rebalance(None)
-            case _:
-                self._complete_join_unless_initial()
+        self.renew_session(member)
 
-    def _answer_replaced(
-        self, member: Member, request: JoinRequest, old_leader: str | None
-    ) -> None:
-        answer = self._generation_answer(member)
-        is_leader = self.roster.leader == member.member_id
-        if request.can_skip_assignment:
-            answer = dataclasses.replace(answer, skip_assignment=is_leader)
-        else:
-            # An old client that hears it leads would assign anew and expect a rebalance.
-            answer = dataclasses.replace(answer, leader=old_leader or "", members=())
-        self.roster.await_join(member, None)
-        self._step.joins.append((request.number, answer))
+    def begin(self, now_ms: int) -> Step:
+        """Begin an event."""
+        self._now_ms = max(self._now_ms, now_ms)
+        self.step = Step()
+        return self.step
 
-    # Rebalancing.
+    def member(self, member_id: str) -> Member:
+        """Return the member, who is in."""
+        member = self.roster.get(member_id)
+        assert member is not None
+        return member
 
-    def _rebalance_or_complete_join(self, limits: GroupLimits | None = None) -> None:
+    def drop(self, member_id: str) -> None:
+        """Forget a member or a pending one. Whoever still waits under the id is told."""
+        self._forget_pending(member_id)
+        self._sync_received(member_id)
+        self._deadlines.forget(member_id)
+        member = self.roster.remove(member_id)
+        if member is not None:
+            self.fail_join(member, ErrorCode.unknown_member_id, member_id=UNKNOWN_MEMBER_ID)
+            self.fail_sync(member, ErrorCode.unknown_member_id)
+
+    def rebalance_or_complete_join(self, limits: GroupLimits | None = None) -> None:
+        """Have everyone join again, or end the rebalance under way if all have."""
         if self.phase in (Phase.EMPTY, Phase.STABLE, Phase.COMPLETING_REBALANCE):
             if self.phase is not Phase.EMPTY or len(self.roster):
-                self._prepare_rebalance(limits)
+                self.prepare_rebalance(limits)
         else:
-            self._complete_join_unless_initial()
+            self.complete_join_unless_initial()
 
-    def _prepare_rebalance(self, limits: GroupLimits | None) -> None:
+    def prepare_rebalance(self, limits: GroupLimits | None) -> None:
+        """Have everyone join again; with limits the first rebalance waits for more to come."""
         if self.phase is Phase.COMPLETING_REBALANCE:
             for member in self.roster:
                 member.assignment = b""
-                self._fail_sync(member, ErrorCode.rebalance_in_progress)
+                self.fail_sync(member, ErrorCode.rebalance_in_progress)
         self._awaited_syncs.clear()
         self._sync_deadline_ms = None
         if self.phase is Phase.EMPTY and limits is not None:
@@ -494,18 +376,61 @@ class ClassicGroup:
         else:
             self._set_join_deadline(self.roster.rebalance_timeout_ms)
 
+    def complete_join_unless_initial(self) -> None:
+        """End the rebalance if all have joined, but not while the first one waits for more."""
+        if self._initial_delay is None:
+            self.complete_join_if_all_joined()
+
+    def complete_join_if_all_joined(self) -> None:
+        """End the rebalance under way if all have joined."""
+        if self.phase is Phase.PREPARING_REBALANCE and self._have_all_joined:
+            self._complete_join()
+
+    def generation_answer(self, member: Member) -> JoinAnswer:
+        """Return what a member is answered to its JoinGroup in this generation."""
+        members: tuple[JoinedMember, ...] = ()
+        if member.member_id == self.roster.leader:
+            members = tuple(
+                JoinedMember(
+                    member_id=m.member_id,
+                    group_instance_id=m.group_instance_id,
+                    metadata=m.metadata(self.protocol_name),
+                )
+                for m in self.roster
+            )
+        return JoinAnswer(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader or "",
+            members=members,
+        )
+
+    def fail_join(self, member: Member, error: ErrorCode, *, member_id: str | None = None) -> None:
+        """Answer the member's JoinGroup, if it waits for that, with the error."""
+        if member.awaited_join is not None:
+            echoed = member.member_id if member_id is None else member_id
+            answer = JoinAnswer(error=error, member_id=echoed)
+            self.step.joins.append((member.awaited_join, answer))
+            self.roster.await_join(member, None)
+
+    def fail_sync(self, member: Member, error: ErrorCode) -> None:
+        """Answer the member's SyncGroup, if it waits for that, with the error."""
+        if member.awaited_sync is not None:
+            self.step.syncs.append((member.awaited_sync, SyncAnswer(error=error)))
+            member.awaited_sync = None
+
+    def renew_session(self, member: Member) -> None:
+        """Expect to hear of the member within its session timeout."""
+        self._set_session(member, self._now_ms + member.session_timeout_ms)
+
+    # Rebalancing.
+
     def _wait_for_first_members(self, delay_ms: int, left_ms: int) -> None:
         self._initial_delay = (delay_ms, left_ms)
         self._has_member_arrived = False
         self._set_join_deadline(delay_ms)
-
-    def _complete_join_unless_initial(self) -> None:
-        if self._initial_delay is None:
-            self._complete_join_if_all_joined()
-
-    def _complete_join_if_all_joined(self) -> None:
-        if self.phase is Phase.PREPARING_REBALANCE and self._have_all_joined:
-            self._complete_join()
 
     @property
     def _have_all_joined(self) -> bool:
@@ -516,13 +441,13 @@ class ClassicGroup:
         self._join_deadline_ms = self._initial_delay = None
         for member in list(self.roster):
             if member.awaited_join is None and member.group_instance_id is None:
-                self._drop(member.member_id)
+                self.drop(member.member_id)
         if not self.roster.elect_joined_leader() and len(self.roster):
             # Only static members that have not rejoined are left: their sessions decide.
             self._set_join_deadline(max(self.roster.rebalance_timeout_ms, 1))
             return
         self.generation += 1
-        self._step.must_store = True
+        self.step.must_store = True
         self.protocol_name = self.roster.select_protocol() if len(self.roster) else None
         self._read_subscriptions()
         if not len(self.roster):
@@ -532,10 +457,10 @@ class ClassicGroup:
         for member in self.roster:
             member.assignment = b""
             if member.awaited_join is not None:
-                self._step.joins.append((member.awaited_join, self._generation_answer(member)))
+                self.step.joins.append((member.awaited_join, self.generation_answer(member)))
             self.roster.await_join(member, None)
             member.is_new = False
-            self._renew_session(member)
+            self.renew_session(member)
         self._await_syncs()
 
     def _await_syncs(self) -> None:
@@ -544,13 +469,13 @@ class ClassicGroup:
 
     def _assign(self, assignments: dict[str, bytes]) -> None:
         self._enter(Phase.STABLE)
-        self._step.must_store = True
+        self.step.must_store = True
         for member in self.roster:
             member.assignment = assignments.get(member.member_id, b"")
             if member.awaited_sync is not None:
-                self._step.syncs.append((member.awaited_sync, self._assigned(member)))
+                self.step.syncs.append((member.awaited_sync, self._assigned(member)))
                 member.awaited_sync = None
-                self._renew_session(member)
+                self.renew_session(member)
 
     # Leaving, and running out of time.
 
@@ -566,7 +491,7 @@ class ClassicGroup:
             if error is not ErrorCode.none:
                 return error
         assert member_id is not None
-        self._drop(member_id)
+        self.drop(member_id)
         return ErrorCode.none
 
     def _expire_session(self, member: Member) -> None:
@@ -577,11 +502,11 @@ class ClassicGroup:
         if is_waiting and not member.is_new:
             member.session_deadline_ms = None  # It is our turn; the answer starts it again.
             return
-        self._drop(member.member_id)
+        self.drop(member.member_id)
         if self.phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):
-            self._prepare_rebalance(None)
+            self.prepare_rebalance(None)
         else:
-            self._complete_join_if_all_joined()
+            self.complete_join_if_all_joined()
 
     def _expire_join(self) -> None:
         self._join_deadline_ms = None
@@ -596,34 +521,14 @@ class ClassicGroup:
         self._sync_deadline_ms = None
         if self._awaited_syncs:
             for member_id in tuple(self._awaited_syncs):
-                self._drop(member_id)
-            self._prepare_rebalance(None)
-
-    def _drop(self, member_id: str) -> None:
-        """Forget a member or a pending one. Whoever still waits under the id is told."""
-        self._forget_pending(member_id)
-        self._sync_received(member_id)
-        self._deadlines.forget(member_id)
-        member = self.roster.remove(member_id)
-        if member is not None:
-            self._fail_join(member, ErrorCode.unknown_member_id, member_id=UNKNOWN_MEMBER_ID)
-            self._fail_sync(member, ErrorCode.unknown_member_id)
+                self.drop(member_id)
+            self.prepare_rebalance(None)
 
     # Small parts.
-
-    def _begin(self, now_ms: int) -> Step:
-        self._now_ms = max(self._now_ms, now_ms)
-        self._step = Step()
-        return self._step
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self.phase_since_ms = self._now_ms
-
-    def _member(self, member_id: str) -> Member:
-        member = self.roster.get(member_id)
-        assert member is not None
-        return member
 
     def _validate_sync(self, request: SyncRequest) -> ErrorCode:
         error = self.validate_member(request.member_id, request.group_instance_id)
@@ -658,53 +563,12 @@ class ClassicGroup:
             topics |= some
         self._subscribed_topics = frozenset(topics)
 
-    def _generation_answer(self, member: Member) -> JoinAnswer:
-        members: tuple[JoinedMember, ...] = ()
-        if member.member_id == self.roster.leader:
-            members = tuple(
-                JoinedMember(
-                    member_id=m.member_id,
-                    group_instance_id=m.group_instance_id,
-                    metadata=m.metadata(self.protocol_name),
-                )
-                for m in self.roster
-            )
-        return JoinAnswer(
-            member_id=member.member_id,
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            leader=self.roster.leader or "",
-            members=members,
-        )
-
     def _assigned(self, member: Member) -> SyncAnswer:
         return SyncAnswer(
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             assignment=member.assignment,
         )
-
-    def _answer_join(
-        self, request: JoinRequest, error: ErrorCode, *, member_id: str | None = None
-    ) -> None:
-        echoed = request.member_id if member_id is None else member_id
-        self._step.joins.append((request.number, JoinAnswer(error=error, member_id=echoed)))
-
-    def _fail_join(self, member: Member, error: ErrorCode, *, member_id: str | None = None) -> None:
-        if member.awaited_join is not None:
-            echoed = member.member_id if member_id is None else member_id
-            answer = JoinAnswer(error=error, member_id=echoed)
-            self._step.joins.append((member.awaited_join, answer))
-            self.roster.await_join(member, None)
-
-    def _fail_sync(self, member: Member, error: ErrorCode) -> None:
-        if member.awaited_sync is not None:
-            self._step.syncs.append((member.awaited_sync, SyncAnswer(error=error)))
-            member.awaited_sync = None
-
-    def _renew_session(self, member: Member) -> None:
-        self._set_session(member, self._now_ms + member.session_timeout_ms)
 
     def _set_session(self, member: Member, deadline_ms: int) -> None:
         member.session_deadline_ms = deadline_ms
