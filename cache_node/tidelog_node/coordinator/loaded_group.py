@@ -210,6 +210,14 @@ class LoadedGroup:
         """Return the same to a member of a share group."""
         return await self._heard(lambda _: self._share_heartbeat(request))
 
+    async def match_patterns(self) -> None:
+        """Have the group know what its patterns match, for as long as nobody brings a new one.
+
+        Has to come before everything that asks the group for its topics.
+        """
+        async with self._matched() as matches:
+            self._take_matches(matches)
+
     def expire(self) -> None:
         """Let time pass. Does nothing while the group is busy: that ends in a change."""
         is_busy = self._storing is not None or self._matching_count
@@ -422,14 +430,6 @@ class LoadedGroup:
             await self._may_decide()
             if self.group is group:
                 self._take(group.computed(computation, targets, now_ms=self._now_ms()))
-
-    async def match_patterns(self) -> None:
-        """Have the group know what its patterns match, for as long as nobody brings a new one.
-
-        Has to come before everything that asks the group for its topics.
-        """
-        async with self._matched() as matches:
-            self._take_matches(matches)
 
     @contextlib.asynccontextmanager
     async def _matched(
