@@ -36,8 +36,8 @@ from tests.core.compaction.random_logs import (
     committed_records,
     oracle,
 )
+from tests.core.erasure.test_tier import pass_time
 from tests.core.rewriting.test_compact import CUTS, compacted, plain
-from tests.core.rewriting.test_erase import pass_time
 from tests.core.rewriting.tiered import TOPIC, TieredPartition, tiered_partition
 from tests.spark.tiered import TieredCluster
 

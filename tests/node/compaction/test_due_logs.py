@@ -16,7 +16,7 @@ from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep.log_changes import LogChanges
 
-from tests.node.compaction.test_erased_and_mended import CopylessTier
+from tests.node.erasure.test_erased_and_mended import CopylessTier
 from tests.node.replication.led_node import LedNode, led_node
 
 HOUR_MS = 3_600_000
