@@ -23,14 +23,14 @@ BROKER_ID_FIRST = 10_001
 _SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 _SOURCES = ("core", "cache_node", "functions", "sdk", "spark", "")
 _METERED = Path(__file__).parent / "metered_node.py"
-_COUNTS = struct.Struct("<qq")  # as metered_node writes them
+_COUNTS = struct.Struct("<dq")  # as metered_node writes them
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
     """Capacity units of the metadata store."""
 
-    reads: int
+    reads: float
     writes: int
 
 

@@ -20,7 +20,7 @@ from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 from bench.day import units
 from bench.day.meter import MeteredStore, Usage
 
-COUNTS = struct.Struct("<qq")  # read units, write units
+COUNTS = struct.Struct("<dq")  # read units, write units
 SAMPLE_LENGTH = 20
 
 
@@ -29,10 +29,10 @@ class SharedUsage(Usage):
     """Usage that another process can read while it grows."""
 
     shared: mmap.mmap | None = None
-    reads: int = 0
+    reads: float = 0.0
     writes: int = 0
 
-    def count_read(self, collection: str, amount: int) -> None:
+    def count_read(self, collection: str, amount: float) -> None:
         """Add read units."""
         Usage.count_read(self, collection, amount)
         self.reads += amount

@@ -9,7 +9,13 @@ from kio.schema.consumer_group_heartbeat.v1 import request as heartbeat
 from tidelog_core.wire_messages import build
 
 from bench.scaling.cluster import CALL_SECONDS_MAX, Cluster
-from bench.scaling.workload import Latencies, commit_frame, repeat, require_committed
+from bench.scaling.workload import (
+    COORDINATOR_LATE,
+    Latencies,
+    commit_frame,
+    repeat,
+    require_committed,
+)
 from tests.node.wire_client import WireClient, milliseconds
 
 SUBSCRIBER, MEMBER = "subscriber", "member-of-subscriber"
@@ -79,8 +85,11 @@ class SubscribedTopics:
         if answer.error_code in _SENT_AWAY:
             self._epoch, self._assigned = 0, ()
             return False
+        if answer.error_code in COORDINATOR_LATE:
+            return False
         if answer.error_code:
-            raise RuntimeError(f"a heartbeat was answered with {answer.error_message}")
+            code, message = answer.error_code, answer.error_message
+            raise RuntimeError(f"a heartbeat was answered with error code {code}: {message}")
         assigned = (
             self._assigned if answer.assignment is None else answer.assignment.topic_partitions
         )

@@ -26,8 +26,7 @@ COMMITTER = "committer"
 WORK_SECONDS_MAX = 20.0
 IN_FLIGHT = 5
 _RETRY_SECONDS = 0.05
-# Loading, not available, not the coordinator.
-_COORDINATOR_LATE = (14, 15, 16)
+COORDINATOR_LATE = (14, 15, 16)  # loading, not available, not the coordinator
 # Of a Produce answer behind correlation id, topic and partition: error code, base offset.
 _PRODUCED, _PRODUCED_AT = struct.Struct(">hq"), 4 + 4 + 2 + 4 + 4
 FETCH, _OFFSET_COMMIT = (1, 11), (8, 9)
@@ -156,7 +155,7 @@ def is_coordinator_late(answer: bytes, topic: str) -> bool:
 
     Kafka names a coordinator before that one has read its partition of offsets.
     """
-    return commit_error(answer, topic) in _COORDINATOR_LATE
+    return commit_error(answer, topic) in COORDINATOR_LATE
 
 
 def commit_error(answer: bytes, topic: str) -> int:
